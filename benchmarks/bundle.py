@@ -34,10 +34,10 @@ from measure import Spread, alternate, environment
 from onnx import helper
 
 import graphkit
+from graphkit.deploy.deploy_sizes import most_positions
+from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.graph.types import declared_type
 from graphkit.save import save_models
-from graphkit.workflows.deploy_sizes import most_positions
-from graphkit.workflows.pipeline import find_pipeline
 
 MEMORY = "memory"  # reading as many bytes as a step has weights
 

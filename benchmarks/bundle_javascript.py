@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 import graphkit
+from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.dtypes import dtype_name
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.save import save_models
-from graphkit.workflows.pipeline import find_pipeline
 
 HERE = Path(__file__).parent
 HOST = Path(graphkit.__file__).parent / "host" / "bundle.mjs"

@@ -28,10 +28,10 @@ from rich.table import Table
 from splitting import INLINE_LIMIT, Scratch
 
 import graphkit
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file

@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 import graphkit
-from graphkit.constraints.symbol_sizes import Sizes
+from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.save import save_models
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.workflows.pipeline import find_pipeline
 
 
 def measure(export: Path, options: Namespace, folder: Path) -> Table:

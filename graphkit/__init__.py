@@ -47,7 +47,7 @@ Lower, bundle and run
     bundle_folder           an export as methods over one state; `Bundle` runs it
     Specializer             sessions folded for the shapes that come
 
-`graphkit.shapes`, `passes`, `rewrite`, `targets` and `verify` have more. Errors are `GraphkitError`s.
+`graphkit.shapes`, `passes`, `rewrite`, `deploy` and `verify` have more. Errors are `GraphkitError`s.
 """
 
 # Names are imported when they are first used, so that `import graphkit` is quick; `__init__.pyi` tells type checkers.
@@ -60,7 +60,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
     "graphkit.analysis.blockers": ("Blockers", "blockers"),
-    "graphkit.analysis.bundle": ("BundleOverview", "bundle_overview"),
+    "graphkit.analysis.bundle_overview": ("BundleOverview", "bundle_overview"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.float16": ("Float16Losses", "float16_losses"),
     "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
@@ -89,8 +89,8 @@ _HOMES = {
         "UsageError",
     ),
     "graphkit.workflows.compare": ("compare_models",),
-    "graphkit.host": ("Host",),
-    "graphkit.host.bundle": ("Bundle",),
+    "graphkit.deploy.hosts": ("Host",),
+    "graphkit.deploy.hosts.bundle_host": ("Bundle",),
     "graphkit.workflows.fold": ("FoldReport", "fold_file"),
     "graphkit.graph.networkx_export": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
@@ -116,25 +116,25 @@ _HOMES = {
     "graphkit.rewrite.match": ("MatchFailure",),
     "graphkit.rewrite.outcome": ("Declined", "Outcome"),
     "graphkit.save": ("Saved", "save_models"),
-    "graphkit.workflows.bundle": ("BundleReport", "bundle_folder"),
+    "graphkit.deploy.bundle": ("BundleReport", "bundle_folder"),
     "graphkit.workflows.specialize": ("Specializer",),
     "graphkit.workflows.edit": ("EditReport", "edit_file"),
-    "graphkit.workflows.lower": ("LowerReport", "lower_folder"),
+    "graphkit.deploy.lower": ("LowerReport", "lower_folder"),
     "graphkit.workflows.rewrite": ("RewriteReport", "rewrite_file"),
     "graphkit.workflows.split": ("SplitReport", "split_file"),
     "graphkit.shapes.dim_spec": ("DimSpec",),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
-    "graphkit.targets": ("Target", "load_target"),
+    "graphkit.deploy.targets": ("Target", "load_target"),
     "graphkit.verify.hazard_runs": ("check_hazards",),
     "graphkit.verify.layers.comparison": ("ModelComparison",),
     "graphkit.verify.rewrite_proof": ("RewriteProof",),
     "graphkit.verify.bundle_verifier": ("verify_bundle",),
-    "graphkit.workflows.verify_folder": ("verify_folder",),
+    "graphkit.deploy.verify_folder": ("verify_folder",),
     "graphkit.verify.bundle_proof": ("BundleProof",),
     "graphkit.verify.rewrite_verifier": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split_verifier": ("SplitProof", "verify_split"),
 }
-_ROOMS = ("passes", "rewrite", "shapes", "targets", "verify")  # packages with public names of their own
+_ROOMS = ("deploy", "passes", "rewrite", "shapes", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)

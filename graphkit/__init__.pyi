@@ -1,13 +1,13 @@
 # What type checkers see of the package; at run time `__init__.py` imports each name when it is first used.
 
+from graphkit import deploy as deploy
 from graphkit import passes as passes
 from graphkit import rewrite as rewrite
 from graphkit import shapes as shapes
-from graphkit import targets as targets
 from graphkit import verify as verify
 from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.analysis.bundle import BundleOverview, bundle_overview
+from graphkit.analysis.bundle_overview import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16 import Float16Losses, float16_losses
@@ -26,11 +26,15 @@ from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shape
 from graphkit.analysis.unknown_shapes import UnknownShapes, unknown_shapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
+from graphkit.deploy.bundle import BundleReport, bundle_folder
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.lower import LowerReport, lower_folder
+from graphkit.deploy.targets import Target, load_target
+from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
 from graphkit.graph.networkx_export import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.host import Host
-from graphkit.host.bundle import Bundle
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import (
     BundleOptions,
@@ -55,7 +59,6 @@ from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-from graphkit.targets import Target, load_target
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.hazard_runs import check_hazards
@@ -63,15 +66,12 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import SplitProof, verify_split
-from graphkit.workflows.bundle import BundleReport, bundle_folder
 from graphkit.workflows.compare import compare_models
 from graphkit.workflows.edit import EditReport, edit_file
 from graphkit.workflows.fold import FoldReport, fold_file
-from graphkit.workflows.lower import LowerReport, lower_folder
 from graphkit.workflows.rewrite import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitReport, split_file
-from graphkit.workflows.verify_folder import verify_folder
 
 __version__: str
 

@@ -10,7 +10,7 @@ import pytest
 
 import graphkit
 
-PACKAGES = ("graphkit", "graphkit.shapes", "graphkit.constraints", "graphkit.verify")
+PACKAGES = ("graphkit", "graphkit.shapes", "graphkit.shapes.constraints", "graphkit.verify")
 
 # These take a folder of exported models, or what was made of one, and none ships with graphkit.
 WITHOUT_EXAMPLE = {"bundle_folder", "bundle_overview", "lower_folder", "verify_bundle", "verify_folder"}

@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model, load
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.verify.input_generator import InputGenerator
 

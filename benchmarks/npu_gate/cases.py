@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from graphkit.contract import Method
-from graphkit.host import Host
+from graphkit.deploy.contract import Method
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
-from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.pipeline import find_pipeline
 
 Arrays = Mapping[str, np.ndarray]
 SEED = 0

@@ -15,6 +15,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
 from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
+from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.families import by_family
 from graphkit.graph.types import shape_text
 from graphkit.graph.view import Node, Scope
@@ -22,7 +23,6 @@ from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.targets import Target, load_target
 
 __all__ = ["Blockers", "Share", "blockers"]
 

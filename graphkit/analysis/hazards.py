@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
-from graphkit.constraints.evaluate import Values
-from graphkit.constraints.size_rules import SizeRule
 from graphkit.graph.families import family_labels
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
@@ -17,6 +14,9 @@ from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
+from graphkit.shapes.constraints.evaluate import Values
+from graphkit.shapes.constraints.size_rules import SizeRule
 
 __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
 

@@ -9,6 +9,8 @@ from functools import lru_cache
 from onnx import TensorProto, defs
 
 from graphkit.analysis.remedies import INPUT_DIMS, Cause, Known, remedy
+from graphkit.deploy.targets import Condition, Fact, Target, Verdict, tflite_spellings
+from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.operators import RANDOM
@@ -18,8 +20,6 @@ from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
 from graphkit.shapes.tensor import plain_dims
-from graphkit.targets import Condition, Fact, Target, Verdict, tflite_spellings
-from graphkit.targets.target import ANYTHING, joint_verdict
 
 __all__ = ["Lint", "Obstacle", "Ruling", "ruling"]
 

@@ -20,8 +20,8 @@ from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.analysis.hazards import Hazards
+    from graphkit.deploy.targets import Target
     from graphkit.shapes import DimSpec, Shapes
-    from graphkit.targets import Target
 
 __all__ = [
     "BLOCKERS",

@@ -73,7 +73,7 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Co
 
 def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete the name of a target, or a file."""
-    from graphkit.targets import NAMES
+    from graphkit.deploy.targets import NAMES
 
     return _starting(NAMES, incomplete) or _files(incomplete)
 

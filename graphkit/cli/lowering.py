@@ -40,7 +40,7 @@ def lower(path: Path, output: Path, options: Asked[LowerOptions], format: str) -
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.workflows.lower import lower_folder
+        from graphkit.deploy.lower import lower_folder
 
         made = lower_folder(path, output, options.read(), progress=progress)
     _finish(made, format, output)
@@ -57,8 +57,8 @@ def contract(path: Path, language: str | None, output: Path | None) -> None:
 
     OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
-    from graphkit.contract import read_contract
-    from graphkit.contract.constants import SUFFIXES, WRITERS
+    from graphkit.deploy.contract import read_contract
+    from graphkit.deploy.contract.constants import SUFFIXES, WRITERS
     from graphkit.io.transaction import write_text
 
     file = path / "contract.json" if path.is_dir() else path
@@ -82,7 +82,7 @@ def bundle(path: Path, output: Path, options: Asked[BundleOptions], format: str)
     graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.workflows.bundle import JAVASCRIPT_HOST, bundle_folder
+        from graphkit.deploy.bundle import JAVASCRIPT_HOST, bundle_folder
 
         chosen = options.read()
         made = bundle_folder(path, output, chosen, progress=progress)

@@ -117,7 +117,7 @@ def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[st
     """Return the proof of a folder, a split or a rewrite."""
     tolerance, seed, limits = options.tolerance, options.seed, options.limits
     if len(models) == 2 and Path(models[1]).is_dir():
-        from graphkit.workflows.verify_folder import verify_folder
+        from graphkit.deploy.verify_folder import verify_folder
 
         options.check_no_pair()
         return verify_folder(model_path(models[0]), models[1], options, progress=progress)

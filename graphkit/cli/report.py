@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from graphkit.analysis.gate import Gate
     from graphkit.analysis.report import Comparison, Failure, Report
     from graphkit.analysis.sections import HazardCheck, ReportOptions
+    from graphkit.deploy.targets import Target
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
-    from graphkit.targets import Target
 
 __all__ = ["report"]
 
@@ -195,7 +195,7 @@ def _gate(asked: ReportFlags) -> Gate:
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
-    from graphkit.analysis.bundle import bundle_overview
+    from graphkit.analysis.bundle_overview import bundle_overview
     from graphkit.errors import UsageError
 
     if has_options:
@@ -222,7 +222,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
         if asked.spec != as_declared():
             raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
         return None, None
-    from graphkit.targets import load_target
+    from graphkit.deploy.targets import load_target
 
     return load_target(asked.target), asked.spec
 

@@ -1,6 +1,6 @@
 """Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared; hazards checked."""
 
-from graphkit.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.hazard_runs import check_hazards
 from graphkit.verify.input_generator import InputGenerator

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
+from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError
-from graphkit.host.bundle import Bundle
-from graphkit.host.bundle_state import BundleState
 from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Session

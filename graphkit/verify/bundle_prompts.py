@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.verify.input_generator import index_bound

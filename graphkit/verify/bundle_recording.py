@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from graphkit.host.beams import BeamOptions, beam_search
-from graphkit.host.search import Stepper, greedy_search
+from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
+from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.decoding import greedy
 from graphkit.verify.oracle import Oracle

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.uses import readers_beside
-from graphkit.host.bundle import Bundle
-from graphkit.host.bundle_state import BundleState
 from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from graphkit.contract.bundle import BundleContract, BundleMethod, StateTensor
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model

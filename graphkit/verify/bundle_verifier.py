@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract
-from graphkit.contract.reading import read_bundle
+from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError
-from graphkit.host.bundle import Bundle
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits

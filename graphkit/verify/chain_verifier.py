@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleMethod, BundlePort
+from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError
-from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation

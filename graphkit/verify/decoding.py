@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
 __all__ = ["Decoded", "Decoder", "decode", "greedy"]

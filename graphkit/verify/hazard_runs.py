@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
-from graphkit.constraints.evaluate import Values
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
@@ -24,6 +23,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.constraints.evaluate import Values
 
 __all__ = ["check_hazards"]
 

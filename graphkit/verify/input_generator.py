@@ -16,7 +16,6 @@ import onnx.helper
 from onnx import TensorProto
 
 from graphkit.analysis.architecture import architecture
-from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS, Role
@@ -28,6 +27,7 @@ from graphkit.graph.walk import reachable
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
+from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.verify.input_elements import (
     USUAL,
     Draw,

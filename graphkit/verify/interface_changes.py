@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from graphkit.constraints.input_matching import Pair, fed_inputs
-from graphkit.constraints.symbol_sizes import plain_symbol
 from graphkit.graph.families import family_labels
 from graphkit.graph.types import Dim, declared_dims, shape_text
 from graphkit.model import Model
 from graphkit.shapes import Expr, parse
+from graphkit.shapes.constraints.input_matching import Pair, fed_inputs
+from graphkit.shapes.constraints.symbol_sizes import plain_symbol
 from graphkit.shapes.inputs import input_dims
 from graphkit.verify.original_runs import Run
 

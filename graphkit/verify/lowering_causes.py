@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.contract import Method, Port
+from graphkit.deploy.contract import Method, Port
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.hosts.additive_masks import slots_mask
 from graphkit.graph.kv import Slot
 from graphkit.graph.view import all_scopes
-from graphkit.host import Host
-from graphkit.host.masks import slots_mask
 from graphkit.model import Model
 from graphkit.verify.cache_order import cache_order
 from graphkit.verify.first_difference import first_node

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from onnx import helper
 
-from graphkit.constraints.symbol_sizes import Sizes
-from graphkit.contract import Contract, Method, Port
+from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import declared_type
@@ -19,6 +18,7 @@ from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.first_difference import part_of
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.contract import Method, Port, sound_axis
-from graphkit.host import Host
-from graphkit.host.feeds import Inputs
-from graphkit.host.numpy_host import Ids, Tokens, source_and_inputs
+from graphkit.deploy.contract import Method, Port, sound_axis
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.hosts.method_feeds import Inputs
+from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.one_sequence import OneSequence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract import Contract
+from graphkit.deploy.contract import Contract
 from graphkit.graph.names import counted
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits

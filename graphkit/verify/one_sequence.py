@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from graphkit.constraints.symbol_sizes import symbol_roles
-from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import ModelError
 from graphkit.graph.kv import Slot
 from graphkit.graph.roles import dim_at
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.triggers import SizeCheck
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 

@@ -9,14 +9,14 @@ from functools import cached_property
 
 import numpy as np
 
-from graphkit.constraints.input_matching import fed_inputs
-from graphkit.constraints.legal_sizes import LegalSizes
 from graphkit.graph.names import counted
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
+from graphkit.shapes.constraints.input_matching import fed_inputs
+from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
 from graphkit.verify.input_generator import InputGenerator, TooLargeError, is_flag

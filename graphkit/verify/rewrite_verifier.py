@@ -19,9 +19,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from graphkit.constraints.evaluate import Values
-from graphkit.constraints.input_matching import Pair, fed_inputs, fixed_by, given_shapes, solve
-from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError
 from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, all_nodes
@@ -32,6 +29,9 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
+from graphkit.shapes.constraints.evaluate import Values
+from graphkit.shapes.constraints.input_matching import Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.candidate_runs import (
     FACTOR,
     compared,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphkit.constraints.assignment_search import Variable
-from graphkit.constraints.evaluate import Assignment
-from graphkit.constraints.legal_sizes import LegalSizes
-from graphkit.constraints.symbol_sizes import Role
+from graphkit.shapes.constraints.assignment_search import Variable
+from graphkit.shapes.constraints.evaluate import Assignment
+from graphkit.shapes.constraints.legal_sizes import LegalSizes
+from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
 from graphkit.verify.thresholds import Lengths, Threshold
 

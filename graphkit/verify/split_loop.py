@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphkit.constraints.symbol_sizes import Role, Sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
+from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.original_runs import Feeder, Found

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.constraints.input_matching import fixed_by, solve
-from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated import IsolatedSession
@@ -17,6 +15,8 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes.constraints.input_matching import fixed_by, solve
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.candidate_runs import outcomes, prove_level, with_level, with_weights
 from graphkit.verify.comparator import Difference

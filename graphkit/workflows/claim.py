@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from graphkit.constraints.input_matching import fed_inputs
 from graphkit.graph.families import family_labels
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
@@ -15,6 +14,7 @@ from graphkit.options import RewriteOptions
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
+from graphkit.shapes.constraints.input_matching import fed_inputs
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof

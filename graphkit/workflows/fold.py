@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table
-from graphkit.constraints.triggers import check_sizes
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -26,6 +25,7 @@ from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes.constraints.triggers import check_sizes
 from graphkit.shapes.inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_blocks, proof_outcome

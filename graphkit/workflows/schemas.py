@@ -9,7 +9,7 @@ from typing import Any
 
 from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.blockers import Blockers
-from graphkit.analysis.bundle import BundleOverview
+from graphkit.analysis.bundle_overview import BundleOverview
 from graphkit.analysis.control_flow import ControlFlow
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16 import Float16Losses
@@ -26,6 +26,8 @@ from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape
 from graphkit.analysis.unknown_shapes import UnknownShapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf
+from graphkit.deploy.bundle import BundleReport
+from graphkit.deploy.lower_report import LowerReport
 from graphkit.errors import UsageError
 from graphkit.render.result import Result
 from graphkit.render.schema import Maker, Schema, closed, document_schema, result_schema
@@ -42,10 +44,8 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.lowering_proof import LoweringProof
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
-from graphkit.workflows.bundle import BundleReport
 from graphkit.workflows.edit import EditReport
 from graphkit.workflows.fold import FoldReport
-from graphkit.workflows.lower_report import LowerReport
 from graphkit.workflows.rewrite import RewriteReport
 from graphkit.workflows.split import SplitReport
 
@@ -127,7 +127,8 @@ def _program() -> Schema:
 
 def _file(name: str) -> Callable[[], Schema]:
     def read() -> Schema:
-        plain: dict[str, Any] = json.loads((files("graphkit.contract") / f"{name}.schema.json").read_text("utf-8"))
+        text = (files("graphkit.deploy.contract") / f"{name}.schema.json").read_text("utf-8")
+        plain: dict[str, Any] = json.loads(text)
         return plain
 
     return read

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphkit.constraints.input_matching import fed_inputs, given_shapes, solve
-from graphkit.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
+from graphkit.shapes.constraints.input_matching import fed_inputs, given_shapes, solve
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.shapes.inputs import Inputs
 
 if TYPE_CHECKING:

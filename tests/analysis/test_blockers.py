@@ -10,14 +10,14 @@ from builders import model_of
 
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.remedies import CAUSES, REMEDIES
+from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.quantization.dequantize import FUSED
 from graphkit.shapes import DimSpec
-from graphkit.targets import Target, load_target
 
-PLAIN = load_target(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
+PLAIN = load_target(Path(__file__).parents[1] / "deploy" / "targets" / "plain-npu.toml")
 RealModel = Callable[[str], Model]
 
 

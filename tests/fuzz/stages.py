@@ -20,13 +20,16 @@ from graphkit.analysis.blockers import blockers
 from graphkit.analysis.origins import group_drawing
 from graphkit.analysis.report import report
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-from graphkit.contract import read_contract
-from graphkit.contract.constants import WRITERS
-from graphkit.contract.reading import read_bundle
+from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.contract import read_contract
+from graphkit.deploy.contract.constants import WRITERS
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.hosts.numpy_host import Host
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.targets import NAMES, load_target
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_scopes
-from graphkit.host.numpy_host import Host
 from graphkit.model import Model, load
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
@@ -44,9 +47,6 @@ from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
 from graphkit.shapes import DimSpec, infer, program
-from graphkit.targets import NAMES, load_target
-from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.lower import LowerOptions, lower_folder
 
 __all__ = ["STAGES", "attempt"]
 

@@ -13,12 +13,12 @@ import pytest
 from real_models import MODEL_NAMES
 
 from graphkit.analysis.architecture import architecture
-from graphkit.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.graph.families import family_labels
 from graphkit.graph.roles import Roles
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
 RealModel = Callable[[str], Model]

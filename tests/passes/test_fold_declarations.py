@@ -13,11 +13,11 @@ from real_models import params
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
 from graphkit.analysis.what_if import what_if
-from graphkit.constraints.collect import collect
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import infer
+from graphkit.shapes.constraints.collect import collect
 from graphkit.shapes.program import program
 
 SAMPLE = "com.microsoft.SampleOp"  # gives its input back; no rule of ours knows it

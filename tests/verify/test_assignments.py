@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from properties import examples
 from small_models import CONV, KERNEL, model
 
-from graphkit.constraints.assignment_search import Variable
-from graphkit.constraints.evaluate import Values
-from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
+from graphkit.shapes.constraints.assignment_search import Variable
+from graphkit.shapes.constraints.evaluate import Values
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.verify.run_sizes import assignments
 from graphkit.verify.thresholds import Lengths
 

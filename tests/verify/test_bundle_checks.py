@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from bundles import SLOTS, WINDOW, decoder
 
-from graphkit.contract.reading import read_bundle
-from graphkit.host.bundle import Bundle
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, tried

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
-from graphkit.host.bundle import Bundle
+from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
-from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.pipeline import find_pipeline
 
 BEGINS = "No simple cause; it "
 KEPT = "Each call is right on the state of the export: "

@@ -16,8 +16,8 @@ import pytest
 from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
 
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import ModelError
-from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.runtime.isolated import IsolatedSession

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
 

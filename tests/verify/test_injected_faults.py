@@ -15,13 +15,13 @@ import pytest
 from onnx import numpy_helper
 from real_models import unpacked
 
+from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
-from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.pipeline import find_pipeline
 
 BEGINS = "No simple cause; it "
 TABLES = {

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from small_models import model
 
-from graphkit.constraints.symbol_sizes import Sizes, symbol_sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
+from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_sizes
 from graphkit.verify.input_generator import InputGenerator, index_bound, is_flag, padding_mask
 
 RealModel = Callable[[str], Model]

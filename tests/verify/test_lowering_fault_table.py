@@ -16,11 +16,11 @@ import onnx
 import pytest
 from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
-from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.pipeline import find_pipeline
 
 WINDOW = "The contract gives"
 BEGINS, TABLE, WEIGHT = "No simple cause; it ", "Table '", "Weight '"

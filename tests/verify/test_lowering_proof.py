@@ -15,13 +15,13 @@ import pytest
 from onnx import helper
 from real_models import unpacked
 
-from graphkit.host import Host, numpy_host
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.hosts import Host, numpy_host
+from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.lowering_proof import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
-from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.pipeline import find_pipeline
 
 FAMILIES = ("marian-tiny", "qwen2-tiny")
 SHARPER = 50  # times the output projection, so that logits reach tens without the bias, and greedy tokens differ

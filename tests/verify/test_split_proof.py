@@ -8,13 +8,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.split_verifier import verify_split

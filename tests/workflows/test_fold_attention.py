@@ -13,6 +13,7 @@ from fusing import operators
 from onnx import numpy_helper
 from sessions import run
 
+from graphkit.deploy.lower import lower_folder
 from graphkit.model import Model, load
 from graphkit.options import LowerOptions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -21,7 +22,6 @@ from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file
-from graphkit.workflows.lower import lower_folder
 
 SAYS = "fuse-attention: 1 attention fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 

@@ -13,11 +13,11 @@ import pytest
 from onnx import numpy_helper
 
 import graphkit.workflows.specialize
-from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.specialize import Specializer
 

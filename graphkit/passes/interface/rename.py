@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.constraints.dim_equalities import equal_symbols
 from graphkit.errors import UsageError
 from graphkit.graph.lookup import find_value
 from graphkit.graph.types import declared_dims
@@ -18,6 +17,7 @@ from graphkit.rewrite.new_interface import with_names
 from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols
 from graphkit.shapes import Expr, lower, parse, symbol, upper
+from graphkit.shapes.constraints.dim_equalities import equal_symbols
 from graphkit.suggest import did_you_mean
 
 __all__ = ["Rename"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx import TensorProto, helper
 
+from graphkit.deploy.targets import Target
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operators import MOVING
@@ -19,7 +20,6 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.float_bounds import FloatBounds
 from graphkit.rewrite.match import MatchFailure
-from graphkit.targets import Target
 
 __all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "floor_under", "mask_floor", "told_floor"]
 

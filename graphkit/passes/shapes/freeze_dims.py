@@ -15,8 +15,6 @@ from fractions import Fraction
 
 import onnx
 
-from graphkit.constraints.dim_equalities import forced_sizes
-from graphkit.constraints.triggers import check_sizes, impossible
 from graphkit.graph.merged import captures
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value
@@ -27,6 +25,8 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.shapes import Shapes, declarations, infer, parse
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.constraints.triggers import check_sizes, impossible
 from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.inputs import Inputs
 

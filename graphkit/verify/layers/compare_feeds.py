@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from onnx import helper
 
-from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
-from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.shapes import DimSpec
+from graphkit.shapes.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.verify.original_runs import Feeder
 from graphkit.verify.run_sizes import assignments
 from graphkit.verify.thresholds import lengths_of

@@ -1,0 +1,175 @@
+"""Explain a bundle: its methods, the state that each reads and writes, and the layout of the state in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.graph.families import family_labels, family_pattern
+from graphkit.graph.names import counted
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["BundleOverview", "bundle_overview"]
+
+ACCESS: Mapping[Access, str] = {"none": "-", "read": "read", "write": "write", "read and write": "read, write"}
+UPDATES: Mapping[Update, str] = {
+    "slots": "new tokens in the next slots",
+    "ring": "new tokens in a ring",
+    "whole": "replaced as a whole",
+    "swap": "replaced as a whole, in two places in turn",
+}
+WIDTH = 20  # of a bar
+
+
+@dataclass(frozen=True)
+class StateFamily:
+    """States that differ in the numbers in their names only.
+
+    Attributes:
+        name: What they are called together.
+        count: How many.
+        dtype, shape: Of each.
+        update: How methods write them.
+        offset: Where the first lies in the arena.
+        bytes: Of all together.
+        access: What each method does with them, by its name.
+    """
+
+    name: str
+    count: int
+    dtype: str
+    shape: tuple[int, ...]
+    update: Update
+    offset: int
+    bytes: int
+    access: Mapping[str, Access]
+
+
+@dataclass(frozen=True)
+class BundleOverview(Result):
+    """The parts of a bundle.
+
+    Attributes:
+        name: Its folder.
+        contract: What `bundle.json` says.
+        families: Its states, by family.
+        bytes_per_token: What a token of one row adds to the slots in use.
+    """
+
+    title: ClassVar[str] = "Bundle"
+    name: str
+    contract: BundleContract
+    families: tuple[StateFamily, ...]
+    bytes_per_token: int
+
+    def heading(self) -> str:
+        return f"Bundle {self.name}"
+
+    def blocks(self) -> Iterator[Block]:
+        contract = self.contract
+        methods = [method.name for method in contract.methods]
+        rows = contract.sizes["batch"]
+        yield Prose(
+            f"{counted(len(methods), 'method(s)')} over {counted(len(contract.states), 'state tensor(s)')}, "
+            f"{counted(contract.arena, 'byte(s)')} for up to {counted(rows, 'row(s)')}; each token of a row takes "
+            f"{counted(self.bytes_per_token, 'byte(s)')}. {contract.positions.capitalize()}."
+        )
+        yield Heading("Methods")
+        yield Table(
+            (Column("Method", "code"), Column("File", "code"), Column("Takes"), Column("Gives")),
+            [
+                (
+                    method.name,
+                    method.file,
+                    ", ".join(
+                        f"{p.name} {_dims(p.shape)}" for p in method.inputs if p.source and p.source.kind != "state"
+                    ),
+                    ", ".join(f"{p.name} {_dims(p.shape)}" for p in method.outputs if not p.writes),
+                )
+                for method in contract.methods
+            ],
+        )
+        yield Heading("State")
+        yield Table(
+            (
+                Column("State", "code"),
+                Column("Tensor", "note"),
+                *(Column(name) for name in methods),
+            ),
+            [
+                (
+                    family.name,
+                    f"{family.dtype}{list(family.shape)}, {UPDATES[family.update]}",
+                    *(ACCESS[family.access[name]] for name in methods),
+                )
+                for family in self.families
+            ],
+        )
+        yield Heading("Arena")
+        yield Table(
+            (Column("Offset", "number"), Column("Bytes", "number"), Column("Part"), Column("State", "code")),
+            [(f.offset, f.bytes, _bar(f.bytes, contract.arena), f.name) for f in self.families],
+        )
+        yield Heading("How to run it")
+        yield from (Prose(text) for text in contract.loop)
+
+
+def bundle_overview(path: str | os.PathLike[str]) -> BundleOverview:
+    """Return the parts of a bundle.
+
+        print(graphkit.bundle_overview("opus.bundle"))
+
+    Args:
+        path: The folder of a bundle, or its `bundle.json`.
+
+    Raises:
+        ModelError: It is no bundle.
+    """
+    folder = Path(path)
+    file = folder / "bundle.json" if folder.suffix != ".json" else folder
+    return overview_of(file.resolve().parent.name, read_bundle(file))
+
+
+def overview_of(name: str, contract: BundleContract) -> BundleOverview:
+    """Return the parts of a bundle, from its `bundle.json`."""
+    families: dict[tuple[object, ...], list[StateTensor]] = {}
+    for state in contract.states:
+        access = tuple(method.access[state.name] for method in contract.methods)
+        key = (family_pattern(state.name), state.dtype, state.shape, state.update, access)
+        families.setdefault(key, []).append(state)
+    grows = [state for state in contract.states if state.update == "slots" and state.axis is not None]
+    per_token = sum(state.bytes // (state.shape[state.axis or 0] * _rows(state)) for state in grows)
+    return BundleOverview(name, contract, tuple(_family(each, contract) for each in families.values()), per_token)
+
+
+def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
+    first, names = states[0], [state.name for state in states]
+    return StateFamily(
+        name=family_labels(names),
+        count=len(states),
+        dtype=first.dtype,
+        shape=first.shape,
+        update=first.update,
+        offset=first.offset,
+        bytes=sum(state.bytes for state in states),
+        access={method.name: method.access[first.name] for method in contract.methods},
+    )
+
+
+def _rows(state: StateTensor) -> int:
+    return state.shape[state.batch] if state.batch is not None else 1
+
+
+def _dims(shape: tuple[int | str, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _bar(part: int, whole: int) -> str:
+    """Return a bar for a part of a whole."""
+    return "█" * max(1, round(WIDTH * part / whole)) if whole else ""

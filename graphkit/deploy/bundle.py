@@ -1,0 +1,241 @@
+"""Make a bundle of an export: methods over one state, laid out once and updated in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.analysis.bundle_overview import BundleOverview, overview_of
+from graphkit.deploy import hosts
+from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
+from graphkit.deploy.bundle_init import init_method, reorder_method, with_initial
+from graphkit.deploy.bundle_layout import build_bundle
+from graphkit.deploy.bundle_methods import MethodModel, derive_methods
+from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_output, size_request
+from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
+from graphkit.deploy.record_proof import record_stage
+from graphkit.errors import UsageError
+from graphkit.io.tensors import walk_tensors
+from graphkit.io.transaction import made_folder
+from graphkit.model import Model
+from graphkit.options import BundleOptions, Update
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import Limits
+from graphkit.save import check_targets, save_models
+from graphkit.shapes import DimSpec
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.triggers import check_sizes
+from graphkit.verify.bundle_proof import BundleProof
+from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.chain_verifier import Chain, verify_methods
+from graphkit.verify.evidence import proof_outcome
+from graphkit.verify.originals import Originals
+
+__all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]
+
+CONTRACT, DATA = "bundle.json", "bundle.data"
+JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
+NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
+
+
+@dataclass(frozen=True)
+class BundleReport(Result):
+    """A bundle that was written: its origin, its methods and its proof.
+
+    Attributes:
+        source: The export.
+        overview: The bundle.
+        changes: What was done for each method, a sentence each.
+        proof: None where it was not run.
+    """
+
+    title: ClassVar[str] = "Bundle"
+    source: str
+    overview: BundleOverview
+    changes: tuple[tuple[str, str], ...]
+    proof: BundleProof | None
+
+    def heading(self) -> str:
+        return f"Bundle of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def blocks(self) -> Iterator[Block]:
+        methods = ", ".join(method.name for method in self.overview.contract.methods)
+        yield proof_outcome(f"Methods over one state: {methods}.", self.proof)
+        yield from self.overview.blocks()
+        yield Heading("What was done")
+        yield Table((Column("Method", "code"), Column("Change")), self.changes)
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the bundle is unverified.", "warning")
+        else:
+            yield from self.proof.blocks()
+
+
+def bundle_folder(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    options: BundleOptions = BundleOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BundleReport:
+    """Make a bundle of an export: write its methods, one data file and `bundle.json`; prove it.
+
+        report = graphkit.bundle_folder("opus-mt-en-fr", "opus.bundle", graphkit.BundleOptions(max_cache=128))
+
+    An encoder-decoder gets the methods `encode` (encoder, cross-attention cache and first step) and `step`, a
+    decoder-only model `prefill` and `step`. `init` and `reorder` are made for each.
+
+    Args:
+        path: The folder of an export, or a model file.
+        output: The folder to write to.
+        options: Sizes, proof and files.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not, and `bundle.json` says which.
+
+    Raises:
+        UsageError: The export has no state to share, or cannot be kept in slots, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    path, output = Path(path), Path(output)
+    size_request(options).check()
+    check_output(path, output)
+    if output.is_dir() and not options.dry_run:
+        check_targets([output / CONTRACT], [], overwrite=options.overwrite)
+    progress("reading")
+    export = _Export.of(path)
+    progress("making the methods")
+    if options.verify and not options.dry_run:
+        check_dtypes(export.models)
+    sizes = export.sizes(size_request(options))
+    with isolation(options.limits):
+        methods = export.methods(sizes, options.update)
+    contract, arrays = with_initial(_contract(methods, export, sizes), export.initial)
+    contract, models = _completed(contract, methods, arrays)
+    exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
+
+    def finish(stage: Path) -> None:
+        if options.verify:
+            proofs.append(export.prove(stage, exact=exact, limits=options.limits, progress=progress))
+        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None)
+
+    if not options.dry_run:
+        progress("writing")
+        copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if options.copy_host else {}
+        _write(output, models, {CONTRACT: contract.to_json().encode(), **copied}, finish, overwrite=options.overwrite)
+    proof = proofs[0] if proofs else None
+    changes = tuple((method.name, change) for method in methods for change in method.changes)
+    return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
+
+
+@dataclass(frozen=True, eq=False)
+class _Export:
+    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names."""
+
+    pipeline: Pipeline | None
+    chains: tuple[Chain, ...]
+    initial: Initial = field(default_factory=dict)
+    special: tuple[Mapping[str, int | None], tuple[int, ...]] = (NO_TOKENS, ())
+
+    @classmethod
+    def of(cls, path: Path) -> _Export:
+        chains, initial = method_chains(path)
+        if chains:
+            return cls(None, chains, initial, special_tokens(path, []))
+        pipeline = find_pipeline(path)
+        if pipeline.step is None:
+            raise UsageError(
+                f"{path}: it has no decoder with a cache, so that there is no state to share - export one with a past"
+            )
+        return cls(pipeline, ())
+
+    @property
+    def tokens(self) -> Mapping[str, int | None]:
+        return self.special[0] if self.pipeline is None else self.pipeline.tokens
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return self.special[1] if self.pipeline is None else self.pipeline.ends
+
+    @property
+    def models(self) -> Sequence[Model]:
+        if self.pipeline is not None:
+            return self.pipeline.models
+        return [model for chain in self.chains for model in chain.models]
+
+    def sizes(self, request: SizeRequest) -> DeploySizes:
+        encoder, step = (self.pipeline.encoder, self.pipeline.step) if self.pipeline is not None else (None, None)
+        return request.resolve(self.models, encoder=encoder, step=step)
+
+    def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
+        if self.pipeline is None:
+            return described_methods(self.chains, sizes.slots, update)
+        if self.pipeline.encoder is not None:
+            _check_encoder(self.pipeline.encoder, sizes)
+        return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
+
+    def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
+        if self.pipeline is None:
+            return verify_methods(
+                self.chains, folder, exact=exact, initial=self.initial, limits=limits, progress=progress
+            )
+        originals = Originals(self.pipeline.encoder, self.pipeline.first, self.pipeline.step)
+        return verify_bundle(originals, folder, exact=exact, limits=limits, progress=progress)
+
+
+def _contract(methods: Sequence[MethodModel], export: _Export, sizes: DeploySizes) -> BundleContract:
+    opset = max(method.model.graph.opset() for method in methods)
+    tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
+    has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
+    contract = build_bundle(methods, sizes, export.tokens, DATA if has_data else "", opset)
+    return replace(contract, ends=export.ends)
+
+
+def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
+    """Raise UsageError for dims at which an encoder does not run."""
+    roles = symbol_roles(encoder)
+    dims = {name: size for name, size in sizes.dims.items() if name in roles}
+    if dims:
+        forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
+        rows = {name: sizes.batch for name, role in roles.items() if role == "batch"}
+        check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
+
+
+def _completed(
+    contract: BundleContract, methods: Sequence[MethodModel], arrays: Mapping[str, np.ndarray]
+) -> tuple[BundleContract, dict[str, Model]]:
+    """Return the contract with the methods that every bundle has, and the model of each file."""
+    generated = [init_method(contract, arrays), reorder_method(contract)]
+    models = {method.file: method.model for method in methods}
+    models |= {method.file: model for method, model in generated}
+    return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models
+
+
+def _write(
+    output: Path,
+    models: Mapping[str, Model],
+    contents: Mapping[str, bytes],
+    finish: Callable[[Path], None],
+    *,
+    overwrite: bool,
+) -> None:
+    paths = {output / file: model for file, model in models.items()}
+    with made_folder(output):
+        others = {output / name: content for name, content in contents.items()}
+        save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite, before=finish)

@@ -1,0 +1,282 @@
+"""The methods of a bundle that is no pipeline: as a `bundle.toml` names them, or those of a model with recurrent state.
+
+A method is a chain of models, of which some inputs and outputs are state:
+
+[[method]]
+name = "step"
+models = ["features.onnx", "encoder.onnx"]    # each reads what those before it give, by name
+links = { frames = "features" }               # or by links: the input, and the output that it becomes
+tokens = "input_ids"                          # the input for tokens, so that `step` and `generate` take them
+
+[[state]]
+name = "hidden"
+read = { step = "h_in" }                      # the input that it is, by method
+write = { step = "h_out" }                    # the output that it becomes
+initial = -1e38                               # 0 by default; or "FILE.npy", an array of one row
+
+[[method]]
+name = "draft"
+models = ["draft.onnx"]
+cache = "draft"                               # its KV cache is kept in slots, under this name
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.analysis.pipeline_links import first_states
+from graphkit.deploy.bundle_methods import MethodModel, folded, kept_in_slots
+from graphkit.errors import UsageError
+from graphkit.graph.roles import rank
+from graphkit.io.toml import Section, read_toml
+from graphkit.model import Model, load
+from graphkit.passes.state.slots import LENGTH, Update
+from graphkit.rewrite.compose import compose
+from graphkit.rewrite.new_interface import with_names
+from graphkit.verify.chain_verifier import Chain
+
+__all__ = ["BUNDLE_TOML", "Initial", "described_methods", "method_chains", "read_description", "recurrent_methods"]
+
+Initial = Mapping[str, np.ndarray]  # by state: a number, or an array of one row
+BUNDLE_TOML = "bundle.toml"
+WHEN = ("once", "step")
+GENERATED = ("init", "reorder")  # methods of every bundle, and their files
+
+
+def read_description(path: Path) -> tuple[Chain, ...]:
+    """Return the methods that a `bundle.toml` names.
+
+    Raises:
+        TargetError: It is no TOML, or a key is missing or wrong, with its name.
+        UsageError: It names what is not there.
+        ModelError: A model is broken.
+    """
+    file = read_toml(path)
+    file.only("method", "state")
+    states = list(file.sections("state"))
+    methods = [_described(section, path.parent, states) for section in file.sections("method")]
+    if not methods:
+        raise UsageError(f"{path}: it names no method - write [[method]] with a name and its models")
+    names = [method.name for method in methods]
+    files = [name.lower() for name in names]  # which are one where file names have no case
+    if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
+        raise UsageError(f"{path}: two methods are called '{twice}' - name one anew")
+    for section in states:
+        for place in ("read", "write"):
+            unknown = [name for name in _places(section, place) if name not in names]
+            if unknown:
+                raise UsageError(f"{path}: state '{section.text('name')}' names '{unknown[0]}', which is no method")
+    return tuple(methods)
+
+
+def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
+    section.only("name", "when", "models", "links", "cache", "tokens")
+    name = section.text("name")
+    if not name.isidentifier():
+        raise section.wrong("name", f"{name[:40]!r} is no name", "write letters, digits and underscores")
+    if name.lower() in GENERATED:
+        raise section.wrong("name", f"'{name}' is a method that every bundle has", "name it anew")
+    models = []
+    for file in section.texts("models"):
+        if Path(file).name != file:
+            raise section.wrong("models", f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
+        models.append(load(folder / file))
+    if not models:
+        raise section.wrong("models", "it has no model", "name at least one")
+    when = section.choice("when", WHEN) if "when" in section else "step"
+    reads, writes = dict[str, str](), dict[str, str]()
+    for state in states:
+        state.only("name", "read", "write", "initial")
+        for place, names in (("read", reads), ("write", writes)):
+            port = _places(state, place).get(name)
+            if port is not None:
+                names[port] = state.text("name")
+    links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
+    return Chain(
+        name=name,
+        when=when,
+        models=tuple(models),
+        links=links,
+        cache=section.text("cache", ""),
+        reads=reads,
+        writes=writes,
+        tokens=section.text("tokens", ""),
+    )
+
+
+def _places(state: Section, place: str) -> dict[str, str]:
+    return state.mapping(place, lambda value: isinstance(value, str), "the name of an input or output")
+
+
+def read_initial(path: Path) -> Initial:
+    """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`.
+
+    Raises:
+        TargetError: One is neither a number nor a file beside the `bundle.toml` that holds an array.
+    """
+    return {
+        section.text("name"): _initial(section, path.parent)
+        for section in read_toml(path).sections("state")
+        if "initial" in section
+    }
+
+
+def _initial(section: Section, folder: Path) -> np.ndarray:
+    initial = section.values["initial"]
+    if isinstance(initial, (int, float)) and not isinstance(initial, bool):
+        return np.asarray(initial)
+    if not isinstance(initial, str):
+        raise section.wrong("initial", f"{str(initial)[:40]!r} is no initial value", "write a number, or a .npy file")
+    if Path(initial).name != initial:
+        raise section.wrong("initial", f"{initial[:40]!r} is not in the folder of the bundle.toml", "put it there")
+    try:
+        return np.asarray(np.load(folder / initial, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise section.wrong(
+            "initial", f"{initial[:40]!r} cannot be read: {error!s:.200}", "write it with numpy.save"
+        ) from (error)
+
+
+def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods that a `bundle.toml` names, their caches in slots.
+
+    Raises:
+        UsageError: An input or output that it names is not there, or a cache cannot be kept in slots.
+    """
+    return tuple(_made(method, slots, update) for method in described)
+
+
+def chain(method: Chain) -> Model:
+    """Return the models of a method as one.
+
+    Raises:
+        UsageError: They do not fit together.
+    """
+    model = method.models[0]
+    for number, behind in enumerate(method.models[1:]):
+        given = {value.name for value in model.graph.outputs}
+        links = {value.name: method.links.get(value.name, value.name) for value in behind.graph.inputs}
+        links = {name: source for name, source in links.items() if source in given}
+        if not links:
+            raise UsageError(f"{method.name}: {behind.name} reads nothing that the models before it give - add links")
+        prefix = f"{number}/"
+        ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.tensor is None]
+        both = compose(model, behind, links, prefix)
+        taken = set(both.graph.values)
+        model = with_names(both, {f"{prefix}{name}": name for name in ports if name not in taken})
+    return model
+
+
+def _made(method: Chain, slots: int, update: Update) -> MethodModel:
+    model = chain(method)
+    inputs = {value.name for value in model.graph.inputs}
+    outputs = {value.name for value in model.graph.outputs}
+    tokens = (method.tokens,) if method.tokens else ()
+    ports = ((method.reads, inputs, "input"), (method.writes, outputs, "output"), (tokens, inputs, "input"))
+    for names, there, what in ports:
+        if missing := [name for name in names if name not in there]:
+            has = ", ".join(sorted(there))
+            raise UsageError(f"{method.name} has no {what} '{missing[0]}' - it has {has}")
+    file = f"{method.name}.onnx"
+    if not method.cache:
+        made, changes = folded(model)
+        whole = frozenset(method.writes.values())
+        kinds = {name: "tokens" if name == method.tokens else "user" for name in inputs - set(method.reads)}
+        return MethodModel(
+            name=method.name,
+            when=method.when,
+            model=made,
+            file=file,
+            reads=method.reads,
+            writes=method.writes,
+            kinds=kinds,
+            whole=whole,
+            changes=tuple(changes),
+        )
+    return _prefixed(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
+
+
+def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
+    """Return a method whose cache and length have the names that the description gives."""
+    named = set(method.reads.values())
+    names = {state: state if state in named else f"{method.cache}.{state}" for state in made.reads.values()}
+    return replace(
+        made,
+        reads={port: names[state] for port, state in made.reads.items()},
+        writes={**{port: names[state] for port, state in made.writes.items()}, **method.writes},
+        whole=frozenset(method.writes.values()),
+        length=f"{method.cache}.{LENGTH}",
+    )
+
+
+CACHE = "kv"  # the name of the KV cache beside recurrent state
+
+
+def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
+    """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values; none for others.
+
+    Raises:
+        TargetError, UsageError: The description is wrong.
+        ModelError: A file is broken.
+    """
+    description = path / BUNDLE_TOML
+    if description.is_file():
+        return read_description(description), read_initial(description)
+    return recurrent_methods(path), {}
+
+
+def recurrent_methods(path: Path) -> tuple[Chain, ...]:
+    """Return the methods of a model with recurrent state, or of a folder with one; none where there is no such model.
+
+    The model is `step`. One that gives its state and takes none is `prefill`; others are called as their files are, and
+    so is each of several models that have recurrent state.
+
+    Raises:
+        ModelError: A file is broken.
+    """
+    models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
+    steps = [model for model in models if model.roles.states]
+    if len(steps) != 1:
+        return tuple(_method(_stem(model), "step", model) for model in models) if steps else ()
+    (step,) = steps
+    methods = []
+    for model in models:
+        starts = first_states(model, step) if model is not step else {}
+        if starts:
+            states = {value.name: past.name for past, value in starts.items()}
+            methods.append(_method("prefill", "once", model, states))
+        elif model is not step:
+            methods.append(_method(_stem(model), "step", model))
+    return (*(method for method in methods if method.when == "once"), _method("step", "step", step), *_later(methods))
+
+
+def _later(methods: Sequence[Chain]) -> Sequence[Chain]:
+    return [method for method in methods if method.when == "step"]
+
+
+def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:
+    roles = model.roles
+    reads = {entry.past.name: entry.past.name for entry in roles.states}
+    after = {entry.next.name: entry.past.name for entry in roles.states}
+    tokens = [value.name for value in roles.all("tokens") if rank(value) == 2]
+    return Chain(
+        name=name,
+        when=when,
+        models=(model,),
+        links={},
+        cache=CACHE if roles.pasts else "",
+        reads=reads,
+        writes=after if writes is None else writes,
+        tokens=tokens[0] if len(tokens) == 1 else "",
+    )
+
+
+def _stem(model: Model) -> str:
+    """Return the name of a model's file as that of a method."""
+    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
+    return name if name.isidentifier() and name not in GENERATED else f"run_{name}"

@@ -1,0 +1,369 @@
+"""The contract of a bundle: which state its methods share, how large it can be, and where it lies in the arena."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from graphkit.deploy.bundle_methods import MethodModel
+from graphkit.deploy.contract.bundle_contract import (
+    Access,
+    BundleContract,
+    BundleMethod,
+    BundlePort,
+    Feed,
+    FeedKind,
+    Length,
+    LengthChange,
+    StateTensor,
+    Update,
+)
+from graphkit.deploy.contract.contract_checks import BYTES
+from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
+from graphkit.deploy.export_pipeline import MASK_LENGTH
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.roles import Axis
+from graphkit.graph.types import Dim, declared_type
+from graphkit.graph.uses import readers_beside
+from graphkit.graph.view import Value
+from graphkit.graph.walk import reachable
+from graphkit.passes.state.slots import SLOTS
+from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.tensor import numbers
+
+__all__ = ["build_bundle"]
+
+SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
+MEANINGS: Mapping[FeedKind, str] = {
+    "tokens": "the new tokens for the decoder",
+    "mask": "1 for each new token that counts, 0 for padding",
+    "length": "how many slots are in use",
+    "kept": "for how many of the last tokens to give logits; 0 for all of them",
+    "indices": "the row that each row of the state becomes",
+    "user": "what the model computes on",
+    "state": "the state",
+}
+
+
+def build_bundle(
+    methods: Sequence[MethodModel], sizes: DeploySizes, tokens: Mapping[str, int | None], data: str, opset: int
+) -> BundleContract:
+    """Return the contract of these methods.
+
+    Raises:
+        UsageError: The size of a state is not known, two methods have it in different shapes, or a method reads state
+            before it is written, in no certain order.
+    """
+    parts = [_Part(method, sizes) for method in methods]
+    states = _laid_out(_states(parts))
+    by_name = {state.name: state for state in states}
+    for part in parts:
+        part.check(by_name)
+    made = tuple(part.made(by_name) for part in parts)
+    lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
+    lengths |= dict.fromkeys(state.length for state in states if state.length)
+    largest = {name: size for part in parts for name, size in part.named_sizes.items()}
+    return BundleContract(
+        data=data,
+        opset=opset,
+        sizes={"batch": sizes.batch, **largest},
+        tokens=dict(tokens),
+        ends=(),
+        arena=max((state.offset + state.places * state.stride for state in states), default=0),
+        lengths=tuple(
+            Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths
+        ),
+        states=states,
+        methods=made,
+        positions="the models count positions, from the slots in use and from the mask"
+        if lengths
+        else "there are none",
+        loop=tuple(_loop(parts, states)),
+    )
+
+
+def _states(parts: Sequence[_Part]) -> list[StateTensor]:
+    """Return the states that methods write, each once."""
+    found: dict[str, StateTensor] = {}
+    for part in parts:
+        for state in part.states():
+            former = found.setdefault(state.name, state)
+            if (former.dtype, former.shape) != (state.dtype, state.shape):
+                raise UsageError(
+                    f"state '{state.name}' is {former.dtype}{list(former.shape)}, and {state.dtype}{list(state.shape)} "
+                    f"in {part.method.name}: all methods must have it in one layout"
+                )
+            if state.update == "swap":
+                found[state.name] = state
+    for part in parts:
+        for name in part.method.reads.values():
+            if name not in found:
+                raise UsageError(f"{part.method.name} reads state '{name}', which no method writes")
+    return list(found.values())
+
+
+def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
+    """Return states one behind the other, each at an aligned offset; those that are alike are neighbours."""
+    kinds = list(dict.fromkeys((state.dtype, state.shape, state.update) for state in states))
+    placed, end = [], 0
+    for state in sorted(states, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
+        placed.append(replace(state, offset=end))
+        end += state.places * state.stride
+    return tuple(placed)
+
+
+class _Part:
+    """A method, and the known facts of its shapes."""
+
+    def __init__(self, method: MethodModel, sizes: DeploySizes) -> None:
+        self.method, self.sizes = method, sizes
+        self.model = method.model
+        self.shapes = infer(self.model)
+        self.values = {value.name: value for value in (*self.model.graph.inputs, *self.model.graph.outputs)}
+
+    @cached_property
+    def symbols(self) -> Mapping[str, str]:
+        """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
+        roles = self.model.roles
+        found = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
+        has_own = any(
+            str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
+        )
+        for value in self.model.graph.inputs:
+            for axis, dim in enumerate(self.shapes[value].dims or ()):
+                if dim.constant is None and dim.atom is not None and str(dim) not in found:
+                    of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
+                    name = SIZE_NAMES.get(roles.axis(value, axis), str(dim))
+                    if name == "source" and not of_encoder and has_own and str(dim) != MASK_LENGTH:
+                        name = str(dim)  # the output of the encoder, which is shorter than its mask
+                    is_source = of_encoder and axis > 0 and name in ("source", "tokens", "other")
+                    found[str(dim)] = "source" if is_source or name == "source" else name
+        return found
+
+    @cached_property
+    def largest(self) -> Mapping[str, int]:
+        """The largest number of each symbol that has one."""
+        slots = self.sizes.slots
+        known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": slots, SLOTS: slots}
+        known |= {symbol: window for symbol, window in self._slots.items() if window}
+        named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
+        forced = {name: int(size) for name, size in forced_sizes(self.model, {}).items() if size >= 1}
+        return {**forced, **named, **self.sizes.dims}
+
+    @property
+    def named_sizes(self) -> Mapping[str, int]:
+        """The largest number of each size in the shapes of the ports."""
+        return {self.symbols[symbol]: size for symbol, size in self.largest.items() if symbol in self.symbols}
+
+    @cached_property
+    def _free(self) -> tuple[str, ...]:
+        """The symbols of the inputs."""
+        dims = (dim for value in self.model.graph.inputs for dim in self.shapes[value].dims or ())
+        return tuple(dict.fromkeys(str(dim) for dim in dims if dim.constant is None and dim.atom is not None))
+
+    @cached_property
+    def _there(self) -> Shapes:
+        """The shapes at the largest sizes, at which more is known: that no dim is 1, and which number is less."""
+        return infer(self.model, dims={name: size for name, size in self.largest.items() if name in self._free})
+
+    def _size_there(self, value: Value, axis: int) -> int | None:
+        dims = self._there[value].dims
+        return dims[axis].constant if dims is not None and axis < len(dims) else None
+
+    @cached_property
+    def _slots(self) -> Mapping[str, int]:
+        """The symbols of axes along which new tokens are written, each with the length of its ring, 0 for no ring."""
+        found: dict[str, int] = {}
+        for name, state in self.method.writes.items():
+            dims = self.shapes[self.values[name]].dims or ()
+            axis = self._axis(state, self.values[name], len(dims))
+            if axis is not None and dims[axis].atom is not None:
+                found[str(dims[axis])] = self._window(self.values[name])
+        return found
+
+    def _window(self, value: Value) -> int:
+        """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""
+        node = value.producer
+        indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
+        for source in reachable([indices] if indices is not None else [], _inputs):
+            made = source.producer
+            length = made.input(1) if made is not None and made.is_op("Mod") else None
+            data = numbers(self.shapes[length]) if length is not None else None
+            if data is not None and data.size == 1:
+                return int(data.reshape(-1)[0])
+        return 0
+
+    def states(self) -> Iterator[StateTensor]:
+        """Yield the states that the method writes."""
+        for name, state in self.method.writes.items():
+            value = self.values[name]
+            dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
+            if dtype not in BYTES:
+                hint = "export it with state in float16 or float32"
+                where = f"{self.model.label}: state '{state}'"
+                raise UsageError(f"{where} is {dtype}, of which hosts have no arrays - {hint}")
+            if dims is None:
+                raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
+            shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
+            batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
+            axis = self._axis(state, value, len(dims))
+            update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
+            if axis is not None and shape[axis] < self.sizes.slots:
+                update = "ring"
+            length = self.method.length if axis is not None else ""
+            prefix = axis == 0 and dims[0].constant is None
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            yield StateTensor(
+                name=state,
+                dtype=dtype,
+                shape=shape,
+                axis=axis,
+                bytes=size,
+                batch=batch,
+                offset=0,
+                update=update,
+                length=length,
+                prefix=prefix,
+            )
+
+    @property
+    def read(self) -> set[str]:
+        """The states that the method reads."""
+        return set(self.method.reads.values())
+
+    def _size(self, state: str, value: Value, axis: int) -> int:
+        dim = (self.shapes[value].dims or ())[axis]
+        size = dim.substitute(self.largest).constant
+        size = self._size_there(value, axis) if size is None else size
+        if size is None:
+            open_sizes = [name for name in self._free if name not in self.largest]
+            if missing := sorted(dim.symbols.intersection(open_sizes)) or open_sizes:
+                raise missing_sizes(self.model, missing)
+            reason = self._there.reason(value)
+            raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known: {reason}")
+        if size < 1:
+            raise UsageError(
+                f"state '{state}' is {dim} long, which is {size} at these sizes - give larger ones with --max-source "
+                "or --dim"
+            )
+        if any(self.symbols.get(name) == "batch" for name in dim.symbols) and dim.atom is None:
+            raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")
+        return size
+
+    def _axis(self, state: str, value: Value, rank: int) -> int | None:
+        """Return the axis along which new tokens are written; None for state that is replaced as a whole."""
+        if state in self.method.whole:
+            return None
+        node = value.producer
+        if node is not None and node.is_op("TensorScatter"):
+            return (node.attr("axis", -2) or 0) % rank
+        indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
+        dims = self.shapes[indices].dims if indices is not None else None
+        if not dims or dims[-1].constant is None:
+            raise UsageError(f"{self.method.name}: no node is known to write what is new into the slots of '{state}'")
+        return dims[-1].constant - 1
+
+    def check(self, states: Mapping[str, StateTensor]) -> None:
+        """Check that every reader of state that is written in place reads the result of the write.
+
+        Raises:
+            UsageError: A node reads it before, or after: onnxruntime runs them in any order.
+        """
+        outputs = {state: name for name, state in self.method.writes.items()}
+        for name, state in self.method.reads.items():
+            if states[state].update not in ("slots", "ring") or state not in outputs:
+                continue
+            for node in readers_beside(self.values[name], self.values[outputs[state]]):
+                raise UsageError(
+                    f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node "
+                    "that writes it, in no certain order - let it read what the write gives"
+                )
+
+    def made(self, states: Mapping[str, StateTensor]) -> BundleMethod:
+        """Return the method's place in the contract."""
+        method = self.method
+        tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
+        is_counted = bool(tokens) and any(states[name].length == method.length for name in method.writes.values())
+        changes = (LengthChange(method.length, tokens, 1),) if is_counted else ()
+        return BundleMethod(
+            name=method.name,
+            file=method.file,
+            when="once" if method.when == "once" else "step",
+            inputs=tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
+            outputs=tuple(self._output(value) for value in self.model.graph.outputs),
+            access={name: self._access(name) for name in states},
+            changes=changes,
+        )
+
+    def _access(self, state: str) -> Access:
+        inputs = [self.values[name] for name, read in self.method.reads.items() if read == state]
+        outputs = [self.values[name] for name, written in self.method.writes.items() if written == state]
+        if not outputs:
+            return "read" if inputs else "none"
+        producer = outputs[0].producer
+        is_read = any(node is not producer for value in inputs for node, _ in value.consumers)
+        is_read = is_read or (bool(inputs) and bool(outputs[0].consumers))
+        return "read and write" if is_read else "write"
+
+    def _shape(self, value: Value) -> tuple[int | str, ...]:
+        dims = self.shapes[value].dims or ()
+        if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
+            tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
+            return self._shape(self.values[tokens])[:2]  # an exporter's name is that of past and new tokens together
+        declared = declared_type(value)
+        claims = declared.dims if declared is not None and declared.dims is not None else ()
+        claims = claims if len(claims) == len(dims) else (None,) * len(dims)  # a rank that is declared may be wrong
+        return tuple(self._named(dim, claim) for dim, claim in zip(dims, claims, strict=True))
+
+    def _named(self, dim: Expr, claim: Dim) -> int | str:
+        """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
+        if dim.constant is not None:
+            return dim.constant
+        if str(dim).startswith("?") and claim is not None:
+            return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
+        return self.symbols.get(str(dim), str(dim))
+
+    def _input(self, value: Value) -> BundlePort:
+        name, method = value.name, self.method
+        kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
+        of = method.reads.get(name, method.length if kind == "length" else "")
+        meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
+        return BundlePort(name, self._dtype(value), self._shape(value), meaning, Feed(kind, of))
+
+    def _output(self, value: Value) -> BundlePort:
+        state = self.method.writes.get(value.name, "")
+        meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
+        return BundlePort(value.name, self._dtype(value), self._shape(value), meaning, writes=state)
+
+    def _dtype(self, value: Value) -> str:
+        return dtype_name(self.shapes[value].dtype)
+
+
+def _inputs(value: Value) -> Iterable[Value | None]:
+    return value.producer.inputs if value.producer is not None else ()
+
+
+_KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
+
+
+def _loop(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
+    """Yield the steps of a host, a sentence each."""
+    once = next((part.method.name for part in parts if part.method.when == "once"), "")
+    step = next((part.method.name for part in parts if part.method.when == "step"), "")
+    yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."
+    if any(state.prefix for state in states):
+        first = "Where a state has prefix, give a method its first slots alone"
+        yield f"{first}: as many as are in use after the run, of a ring no more than it has."
+    if once:
+        yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
+    if step and any("tokens" in part.method.kinds.values() for part in parts):
+        yield f"Choose a token from the logits; run {step} on it; repeat until it ends or the slots are full."
+    elif step:
+        yield f"Run {step} on each input in turn."
+    yield "After each run, let each length grow by what the method says."

@@ -1,0 +1,299 @@
+"""The methods of a bundle, made of the models of an export: they share one state, and each is a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from graphkit.deploy.export_pipeline import Pipeline
+from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry, Slot
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model
+from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.join_encoder import JoinEncoder
+from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
+from graphkit.passes.state.slots import LENGTH, SINCE, Update
+from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
+from graphkit.rewrite.base import Outcome, Pass
+from graphkit.rewrite.fixpoint import run_to_fixpoint
+from graphkit.rewrite.new_interface import with_names
+
+__all__ = ["MethodModel", "derive_methods"]
+
+TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
+COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
+
+
+@dataclass(frozen=True, eq=False)
+class MethodModel:
+    """A method on its way: a model, and which of its inputs and outputs are state.
+
+    Attributes:
+        name: What it is called.
+        when: `once` or `step`.
+        model: Its model.
+        file: The file that the model goes to.
+        reads: The state that each input is, by the name of the input.
+        writes: The state that each output is, by the name of the output.
+        kinds: What other inputs are: `tokens`, `mask`, `length` or `kept`; the others are the user's.
+        whole: The states that it replaces as a whole.
+        changes: What was done, a sentence each.
+        length: What the number of slots in use is called.
+        is_exact: Whether its results are those of the export to the last bit, where onnxruntime fuses nothing.
+    """
+
+    name: str
+    when: str
+    model: Model
+    file: str
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    kinds: Mapping[str, str]
+    whole: frozenset[str] = frozenset()
+    changes: tuple[str, ...] = field(default=())
+    length: str = LENGTH
+    is_exact: bool = True
+
+
+def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods of an encoder-decoder, `encode` and `step`, or of a decoder-only model, `prefill` and `step`.
+
+    Args:
+        pipeline: The models of the export, with its decoders apart.
+        slots: Slots of the cache.
+        update: What writes into them.
+
+    Raises:
+        UsageError: The cache of the decoder cannot be kept in slots, with the reason.
+    """
+    first, step = pipeline.first, pipeline.step
+    assert first is not None
+    assert step is not None
+    if pipeline.encoder is None:
+        return _pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
+    return _encoder_decoder(pipeline.encoder, first, step, slots, update)
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """A model in work, the changes so far, and whether its results are those of the export to the last bit."""
+
+    model: Model
+    changes: tuple[str, ...] = ()
+    is_exact: bool = True
+
+    def then(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
+        return _Draft(model, (*self.changes, *changes), self.is_exact and is_exact)
+
+
+def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    prepared = _prepared(model, update)
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    if not _takes_one(later.model):  # as it does where it has rings
+        step = _method("step", "step", "decode.onnx", _last_logits(later), model)
+        return replace(step, name="prefill", when="once"), step
+    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
+    ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
+    prefill = _method("prefill", "once", "prefill.onnx", _last_logits(start), model)
+    return prefill, _method("step", "step", "step.onnx", ringed, model)
+
+
+def _takes_one(step: Model) -> bool:
+    """Whether a decoder takes one token at a time, so that another model reads the prompt."""
+    tokens = step.roles.first("tokens")
+    declared = declared_type(tokens) if tokens is not None else None
+    return declared is not None and declared.dims is not None and declared.dims[1:2] == (1,)
+
+
+def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
+    if first is step:
+        raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
+    in_place = UpdateCacheInPlace(slots, update, rings=0)
+    after = _method("step", "step", "step.onnx", _in_place(_prepared(step, update), in_place), step)
+    prompt = _prepared(first, update)
+    start = _started(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
+    if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
+        raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
+    return replace(start, name="prefill", file="prefill.onnx"), after
+
+
+def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    in_place = UpdateCacheInPlace(slots, update, rings=0)
+    later = _in_place(_prepared(_with_tokens(step), update), in_place)
+    after = _method("step", "step", "step.onnx", later, _with_tokens(step))
+    ahead, behind = _prepared(encoder, update, first), _prepared(_with_tokens(first), update, encoder)
+    wanted = {name: _role(after.model, name) for name in after.reads}
+    both = JoinEncoder(ahead.model, wanted).run(behind.model)
+    draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
+    return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
+
+
+def _with_tokens(decoder: Model) -> Model:
+    """Return a decoder whose tokens are called so that an encoder's are told apart."""
+    tokens = decoder.roles.first("tokens")
+    return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
+
+
+def folded(model: Model) -> tuple[Model, list[str]]:
+    """Return a folded model, and the changes."""
+    result = fold(model).model
+    before, after = (len(found.graph.nodes) for found in (model, result))
+    return result, [f"folded: {after:,} of {before:,} nodes are left"]
+
+
+def kept_in_slots(
+    name: str, when: str, file: str, model: Model, slots: int, update: Update, reads: Mapping[str, str] = {}
+) -> MethodModel:
+    """Return a method of one decoder, whose KV cache is kept in slots.
+
+    Args:
+        name: What it is called.
+        when: `once` or `step`.
+        file: The file that its model goes to.
+        model: The decoder.
+        slots: How many.
+        update: What writes into them.
+        reads: Inputs that are state of another kind, and what that is called.
+
+    Raises:
+        UsageError: Its cache cannot be kept in slots, or an input is not known.
+    """
+    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
+    return _method(name, when, file, later, model, reads)
+
+
+def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
+    """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
+    result, changes = folded(model)
+    shared = run_to_fixpoint(result, [ShareKvHeads()])
+    draft = _Draft(result, tuple(changes)).then(shared.model, shared.changes, is_exact=shared.model is result)
+    opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
+    if draft.model.graph.opset() >= opset:
+        return draft
+    converted = _run(draft.model, ConvertOpset(opset))
+    return draft.then(fold(converted.model).model, converted.changes)
+
+
+def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
+    outcome = _run(draft.model, step)
+    kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
+    return draft.then(kept.model, outcome.changes)
+
+
+def _last_logits(draft: _Draft) -> _Draft:
+    """Return a method that gives the logits of as many tokens as its caller asks for, where it can be made so."""
+    outcome = KeepLastLogits().run(draft.model)
+    return draft.then(outcome.model, outcome.changes)
+
+
+def _run(model: Model, step: Pass) -> Outcome:
+    outcome = step.run(model)
+    if outcome.model is model:
+        declined = outcome.declined
+        reason = f"{declined[0]}" if declined else "it has no cache that grows"
+        more = f", and {len(declined) - 1:,} more" if len(declined) > 1 else ""
+        raise UsageError(f"{model.name}: {step.name()}: {reason}{more}{_way_out(model)}")
+    return outcome
+
+
+def _way_out(model: Model) -> str:
+    """Return the advice for a cache that is rounded where it is read or given."""
+    is_rounded = any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes))
+    return " - take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'" if is_rounded else ""
+
+
+def _method(
+    name: str, when: str, file: str, draft: _Draft, original: Model, known: Mapping[str, str] = {}
+) -> MethodModel:
+    """Return a method of a decoder, whose states are called as its past inputs are."""
+    model = draft.model
+    reads, writes, kinds = dict(known), dict[str, str](), dict[str, str]()
+    pasts = {value.name for value in original.roles.pasts}
+    for value in model.graph.inputs:
+        plain = value.name.removesuffix("_slots")
+        role = _role(original, value.name)
+        if value.name in known:
+            continue
+        if value.name in pasts:
+            reads[value.name] = value.name
+        elif plain != value.name and _role(original, plain) == "mask":
+            reads[value.name] = plain
+        elif value.name in COUNTS:
+            kinds[value.name] = COUNTS[value.name]
+        elif role in ("encoder mask", "encoder state"):
+            reads[value.name] = value.name
+        elif role in ("tokens", "mask"):
+            kinds[value.name] = role
+        else:
+            raise UsageError(f"{original.name}: it is not known what '{value.name}' is for - name it in a bundle.toml")
+    for value in model.graph.outputs:
+        before = value.name.removesuffix("_after")
+        if before != value.name and before in reads:
+            writes[value.name] = reads[before]
+    return MethodModel(
+        name=name,
+        when=when,
+        model=model,
+        file=file,
+        reads=reads,
+        writes=writes,
+        kinds=kinds,
+        changes=draft.changes,
+        is_exact=draft.is_exact,
+    )
+
+
+def _role(model: Model, name: str) -> str:
+    return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
+
+
+def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
+    """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
+    model = draft.model
+    pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
+    reads, writes, kinds = {}, dict(kept), {}
+    for value in model.graph.inputs:
+        plain = value.name.removesuffix("_slots")
+        if plain != value.name and plain in presents:
+            reads[value.name] = _state(presents[plain], pasts)
+        elif plain != value.name and _role(first, plain) == "mask":
+            if _role(step, plain) != "mask":
+                raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
+            reads[value.name] = kinds[plain] = plain
+        elif value.name == KEPT or _role(first, value.name) == "tokens":
+            kinds[value.name] = "kept" if value.name == KEPT else "tokens"
+    kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
+    whole = set(kept.values())
+    for value in model.graph.outputs:
+        before = value.name.removesuffix("_after")
+        if before in reads:
+            writes[value.name] = reads[before]
+        elif value.name in presents:
+            writes[value.name] = _state(presents[value.name], pasts)
+            whole.add(writes[value.name])
+    return MethodModel(
+        name="encode",
+        when="once",
+        model=model,
+        file="encode.onnx",
+        reads=reads,
+        writes=writes,
+        kinds=kinds,
+        whole=frozenset(whole),
+        changes=draft.changes,
+        is_exact=draft.is_exact,
+    )
+
+
+def _state(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:
+    if entry.slot not in pasts:
+        assert entry.present is not None
+        raise UsageError(f"no input of the decoder's later steps takes '{entry.present.name}' of its first step")
+    return pasts[entry.slot]

@@ -1,0 +1,254 @@
+"""The vocabulary of `bundle.json`: methods over one state, and how the state lies in memory.
+
+A host allocates the arena, feeds each method what its inputs say, and lets the outputs that write state go where that
+lies. It keeps the lengths, and changes them after a method as the method says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
+
+__all__ = [
+    "ALIGNMENT",
+    "Access",
+    "BundleContract",
+    "BundleMethod",
+    "BundlePort",
+    "Feed",
+    "Length",
+    "LengthChange",
+    "StateTensor",
+    "Update",
+]
+
+VERSION = 3
+ALIGNMENT = 64  # bytes: a cache line
+FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
+Update = Literal["slots", "ring", "whole", "swap"]
+Access = Literal["none", "read", "write", "read and write"]
+When = Literal["init", "once", "step", "reorder"]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Who makes an input.
+
+    Attributes:
+        kind: `user`: whoever calls. `tokens`: the tokens for the decoder, [batch, tokens]. `mask`: 1 for each of these
+            that counts, 0 for padding; ones unless the caller gives another. `state`: the state. `length`: how many
+            slots are in use, of one element. `kept`: for how many of the last tokens the method gives logits, of one
+            element; 0 for all of them. `indices`: the row of the state that each row becomes.
+        of: The state or the length, by name.
+    """
+
+    kind: FeedKind
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class BundlePort:
+    """An input or output of a method.
+
+    Attributes:
+        name: Its name in the model.
+        dtype: Such as `float32`.
+        shape: Its dims; a name stands for a size that is the same wherever that name stands in one call.
+        meaning: What it holds, in one sentence.
+        source: Who makes it; None for an output.
+        writes: The state that an output is; "" for none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    meaning: str
+    source: Feed | None = None
+    writes: str = ""
+
+    @property
+    def state(self) -> str:
+        """The state that it is, either way; "" for none."""
+        return self.source.of if self.source is not None and self.source.kind == "state" else self.writes
+
+
+@dataclass(frozen=True)
+class LengthChange:
+    """How a method changes a length: it grows by the size of an input. A method that starts a sequence starts from 0.
+
+    Attributes:
+        length: Its name.
+        input: The input.
+        axis: Its axis.
+    """
+
+    length: str
+    input: str
+    axis: int
+
+
+FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
+
+
+@dataclass(frozen=True)
+class BundleMethod:
+    """A model of the bundle.
+
+    Attributes:
+        name: What it is called.
+        file: The ONNX file; two methods may share one.
+        when: `init` sets all state to its initial value, `once` starts a sequence, `step` goes on, `reorder` chooses
+            rows of all state. What starts a sequence reads the initial value of state that swaps and that it replaces.
+        inputs, outputs: Its ports.
+        access: What it does with each state, by name.
+        changes: How it changes lengths.
+    """
+
+    name: str
+    file: str
+    when: When
+    inputs: tuple[BundlePort, ...]
+    outputs: tuple[BundlePort, ...]
+    access: Mapping[str, Access]
+    changes: tuple[LengthChange, ...] = ()
+
+    @cached_property
+    def sources(self) -> Mapping[str, tuple[BundlePort, ...]]:
+        """Its inputs by the kind of their source."""
+        found: dict[str, tuple[BundlePort, ...]] = {}
+        for port in self.inputs:
+            if port.source is not None:
+                found[port.source.kind] = (*found.get(port.source.kind, ()), port)
+        return found
+
+    @cached_property
+    def fed(self) -> tuple[tuple[str, BundlePort], ...]:
+        """Its inputs that a caller feeds, each with the kind of its source; a mask follows the input it belongs to."""
+        ports = [(kind, port) for kind in FED for port in self.sources.get(kind, ())]
+        return tuple(sorted(ports, key=lambda item: ("mask" in item[1].name, self.inputs.index(item[1]))))
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """A tensor of the state.
+
+    Attributes:
+        name: Its name.
+        dtype: Of its elements.
+        shape: Its dims where it is largest: all rows, all slots, the longest source.
+        axis: Along which it grows; None for one that does not.
+        bytes: Its size.
+        batch: The axis of the rows; None where it has none.
+        offset: Where it lies in the arena, in bytes.
+        update: `slots`: what is new is written behind the slots in use. `ring`: into the slot of its position modulo
+            the slots. `whole`: a method replaces all of it, with dims of its own, which no step changes. `swap`: as
+            `whole`, by methods that read it too: it has two places, and the new one is written to the other.
+        length: How many slots are in use, by name; "" for none.
+        initial: What each element is at first; None where they differ: `init` writes them.
+        prefix: Whether its slots come first, so that those in use lie together. A host gives every method but `init` as
+            many of them, from the first one, as are in use after its run; of a ring, all of them once it is full.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int | None
+    bytes: int
+    batch: int | None
+    offset: int
+    update: Update
+    length: str = ""
+    initial: float | None = 0.0
+    prefix: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one place of it to the next thing in the arena."""
+        return -(-self.bytes // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def places(self) -> int:
+        """How many places it has."""
+        return 2 if self.update == "swap" else 1
+
+    def in_use(self, length: int) -> int:
+        """Return how many slots, from the first one, a host gives for so many tokens; all that are no prefix."""
+        slots = self.shape[self.axis or 0]
+        return min(length, slots) if self.prefix else slots
+
+    @property
+    def end(self) -> int:
+        """Where its last place ends in the arena."""
+        return self.offset + (self.places - 1) * self.stride + self.bytes
+
+
+@dataclass(frozen=True)
+class Length:
+    """How much of the state is in use.
+
+    Attributes:
+        name: Its name.
+        most: The largest that it may be.
+        meaning: What it counts.
+    """
+
+    name: str
+    most: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class BundleContract:
+    """The contract of a bundle with its host.
+
+    Attributes:
+        data: The file of the weights; "" where all are in the models.
+        opset: Of the models.
+        sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
+            inputs.
+        tokens: `pad` and `start`; None where the export does not say.
+        ends: The tokens of which any ends a sequence; empty where the export does not say.
+        arena: Bytes of the state.
+        lengths, states, methods: What there is.
+        positions: Who counts positions, in one sentence.
+        loop: What the host does, in order.
+        version: Of the form that bundles have.
+        proof: How the proof of the methods ended.
+        files: The files beside it, by name, as they were then.
+    """
+
+    data: str
+    opset: int
+    sizes: Mapping[str, int]
+    tokens: Mapping[str, int | None]
+    ends: tuple[int, ...]
+    arena: int
+    lengths: tuple[Length, ...]
+    states: tuple[StateTensor, ...]
+    methods: tuple[BundleMethod, ...]
+    positions: str
+    loop: tuple[str, ...]
+    version: int = VERSION
+    proof: ProofRecord = NOT_RUN
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def read_files(self) -> tuple[str, ...]:
+        """The files that a host reads: models, and their weights."""
+        return tuple(filter(None, dict.fromkeys([*(method.file for method in self.methods), self.data])))
+
+    def method(self, when: str) -> BundleMethod | None:
+        """Return the first method that is run then, None if there is none."""
+        return next((method for method in self.methods if method.when == when), None)
+
+    def state(self, name: str) -> StateTensor:
+        """Return a state by name."""
+        return next(state for state in self.states if state.name == name)
+
+    def to_json(self) -> str:
+        """Return it as JSON, with a checksum at its end."""
+        return sealed(self)

@@ -1,0 +1,155 @@
+"""Read `contract.json`: plain JSON becomes a `Contract`, or an error that says where it is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from graphkit.deploy.contract.bundle_checks import bundle_problems
+from graphkit.deploy.contract.bundle_contract import VERSION as BUNDLE_VERSION
+from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.contract.contract_checks import problems
+from graphkit.deploy.contract.host_contract import VERSION, Contract
+from graphkit.deploy.contract.proof_record import record_problems, unsealed
+from graphkit.errors import ModelError
+
+__all__ = ["read_bundle", "read_contract"]
+
+MOST = 1 << 53  # integers that every language has
+
+
+def read_contract(path: Path, *, altered: bool = False) -> Contract:
+    """Read `contract.json`.
+
+    Args:
+        path: The file.
+        altered: Whether to take one that was changed after it was written, if what it says fits together.
+
+    Raises:
+        ModelError: It is not a contract, one of another version, was changed, or what it says does not fit together.
+    """
+    contract: Contract = _read(path, _Form(Contract, VERSION, "contract", "lower", problems), altered)
+    return contract
+
+
+def read_bundle(path: Path, *, altered: bool = False) -> BundleContract:
+    """Read `bundle.json`.
+
+    Args:
+        path: The file.
+        altered: Whether to take one that was changed after it was written, if what it says fits together.
+
+    Raises:
+        ModelError: It is not that of a bundle, one of another version, was changed, or what it says does not fit
+            together.
+    """
+    contract: BundleContract = _read(
+        path, _Form(BundleContract, BUNDLE_VERSION, "bundle", "bundle", bundle_problems), altered
+    )
+    return contract
+
+
+class _Form(NamedTuple):
+    """A kind of contract: its type and version, its name and that of the command that writes it, its problems."""
+
+    kind: Any
+    version: int
+    what: str
+    command: str
+    problems: Callable[[Any], Iterator[str]]
+
+
+def _read(path: Path, form: _Form, altered: bool) -> Any:
+    kind, version, what, command, find_problems = form
+    try:
+        text = path.read_text(encoding="utf-8")
+        plain = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _none(path, what, command, str(error)) from error
+    version_read = plain.get("version") if isinstance(plain, dict) else None
+    if type(version_read) is int and version_read != version:
+        hint = f"make it again with `graphkit {command}`, which writes version {version}"
+        raise ModelError(f"it is a {what} of version {version_read}", file=str(path), hint=hint)
+    has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
+    try:
+        contract = _built(kind, plain, "it")
+    except ValueError as error:
+        raise _none(path, what, command, str(error)) from error
+    faults = [*find_problems(contract), *record_problems(contract.proof, contract.files, contract.read_files)]
+    if faults or not has_checksum:
+        raise _none(path, what, command, [*faults, "it has no 'checksum'"][0])
+    if not altered and unsealed(text):
+        raise ModelError(
+            "it was changed after it was written: its checksum is another",
+            file=str(path),
+            hint=f"{command} again; what was changed on purpose is proven by `graphkit verify EXPORT {path.parent} "
+            "--record`",
+        )
+    return contract
+
+
+def _none(path: Path, what: str, command: str, problem: str) -> ModelError:
+    return ModelError(f"it is not a {what}: {problem}", file=str(path), hint=f"write it with `graphkit {command}`")
+
+
+def _built(kind: Any, plain: Any, at: str) -> Any:
+    """Return a value of a type, from JSON.
+
+    Raises:
+        ValueError: The JSON is something else.
+    """
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, plain, at)
+    origin, options = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _one_of(options, plain, at)
+    if origin is Literal and isinstance(plain, str) and plain in options:
+        return plain
+    if origin is tuple and isinstance(plain, list):
+        return tuple(_built(options[0], item, f"{at}[{place}]") for place, item in enumerate(plain))
+    if origin is Mapping and isinstance(plain, dict):
+        return {_built(str, key, at): _built(options[1], item, f"{at}.{key}") for key, item in plain.items()}
+    if kind is float and (type(plain) is float or (type(plain) is int and abs(plain) <= MOST)):
+        return float(plain)
+    if kind is str and isinstance(plain, str):
+        plain.encode()  # half of a surrogate pair is no text
+        return plain
+    if (kind is int and type(plain) is int and abs(plain) <= MOST) or (kind is bool and type(plain) is bool):
+        return plain
+    raise ValueError(f"{at} is not {_words(kind)}")
+
+
+def _record(kind: Any, plain: Any, at: str) -> Any:
+    hints = _hints(kind)
+    if not isinstance(plain, dict):
+        raise ValueError(f"{at} is no object")
+    if odd := sorted(set(plain) ^ set(hints)):
+        raise ValueError(f"{at} has no '{odd[0]}'" if odd[0] in hints else f"{at} has '{odd[0]}', which means nothing")
+    return kind(**{name: _built(hint, plain[name], f"{at}.{name}") for name, hint in hints.items()})
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
+    if plain is None and types.NoneType in options:
+        return None
+    kinds = [option for option in options if option is not types.NoneType]
+    if {int, str} == set(kinds):
+        return _built(str if isinstance(plain, str) else int, plain, at)
+    literals = tuple(text for option in kinds if get_origin(option) is Literal for text in get_args(option))
+    return _built(Literal[literals] if literals else kinds[0], plain, at)
+
+
+def _words(kind: Any) -> str:
+    names = {str: "text", int: f"an integer up to {MOST:,}", float: "a number", bool: "true or false"}
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(option) for option in get_args(kind))
+    return names.get(kind) or {tuple: "a list", Mapping: "an object"}[get_origin(kind)]

@@ -1,0 +1,198 @@
+"""The vocabulary of `contract.json`: methods, their ports, tables, and the state that stays between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
+
+__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
+
+VERSION = 2
+Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
+When = Literal["once", "step"]
+By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of an input: who makes it, and of which data.
+
+    Where several sequences run at a time, an input that follows from tokens or from the valid length holds the part of
+    each, one behind the other. What follows from the position is the same for all.
+
+    Attributes:
+        kind: `embedding`: rows of a table at token ids. `rows`: one row of a table. `slots_mask`: 0 at the slots in use
+            and at the last one, the floor elsewhere. `source_mask`: 0 at the valid positions of the source, the floor
+            elsewhere. `state`: what the host keeps. `output`: what another method gave. `user`: whoever calls;
+            by the `source`, a sound, behind which come zeros.
+        of: The table, the state, or METHOD/OUTPUT.
+        by: What chooses rows: the ids of the `source`, the `token`, the token `type` (0 unless the caller has pairs of
+            texts), the `position` or the `valid_length`; or a place of the source: that of the first of its largest ids
+            (`largest_id`), or of the first of its tokens that is `tokens.pooled` (`first_token`; 0 without one).
+        window: In a slots mask, how many tokens count, the new one included; 0 for all.
+    """
+
+    kind: Kind
+    of: str = ""
+    by: By | Literal[""] = ""
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a method.
+
+    Attributes:
+        name: Its name.
+        dtype: Such as `float32`.
+        shape: Its fixed dims.
+        meaning: What it holds, in one sentence.
+        source: Who makes it; None for an output.
+        writes: The state into whose next slot an output goes, or which it replaces; "" for none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    meaning: str
+    source: Source | None = None
+    writes: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a user gives a sound, behind which come zeros."""
+        return self.source is not None and (self.source.kind, self.source.by) == ("user", "source")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A lowered model.
+
+    Attributes:
+        name: What it is for: `encoder`, `cross_kv`, `step`.
+        file: The ONNX file.
+        when: `once` for a source, or at each `step`.
+        inputs, outputs: Its ports.
+        became: What each input of the original became.
+    """
+
+    name: str
+    file: str
+    when: When
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    became: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether it runs once on the tokens of a source."""
+        sources = [port.source for port in self.inputs if port.source is not None]
+        return self.when == "once" and any(source.kind == "embedding" and source.by == "source" for source in sources)
+
+
+def sound_axis(port: Port, length: int) -> int:
+    """Return the axis of samples or frames: the first after the sequences that is as long as the padded sound."""
+    return 1 + port.shape[1:].index(length)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows in a raw little-endian file.
+
+    Attributes:
+        name: Its name.
+        file: The file.
+        offset: Of the first row, in bytes.
+        dtype: Of its elements.
+        rows: How many.
+        shape: Of a row.
+        meaning: What it holds.
+    """
+
+    name: str
+    file: str
+    offset: int
+    dtype: str
+    rows: int
+    shape: tuple[int, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that the host keeps between steps.
+
+    Attributes:
+        name: Its name.
+        dtype: Of its elements.
+        shape: Its fixed dims.
+        axis: Along which its slots lie; None for one that does not grow.
+        bytes: Its size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The contract that a host program follows.
+
+    Attributes:
+        target: The target that it was lowered for.
+        sizes: `batch`; `source`, the positions of the padded source; `capacity`, the slots of the cache; `positions`,
+            the tokens that the decoder takes: one more than slots, unless the model has fewer; `layers`, `heads` and
+            `head_dim` of the cache of the self-attention; `vocabulary`, the logits. 0 where there is none, or where
+            layers differ. For a sound that may be shorter: `sound`, its samples or frames with the zeros behind it, and
+            `stride` and `offset`: of `n` samples or frames, `(n + offset) // stride` positions of the source are valid.
+        tokens: `pad` and `start`; None where the model does not say. Also `pooled`, where a row of a table is chosen by
+            the first place of that token.
+        ends: The tokens of which any ends a sequence; empty where the model does not say.
+        floor: What is added to scores that do not count.
+        methods, tables, states: What there is.
+        loop: What the host does, in order.
+        positions: Who adds positions, in one sentence.
+        version: Of the form that contracts have.
+        proof: How the proof of models and host ended.
+        files: The files beside it, by name, as they were then.
+    """
+
+    target: str
+    sizes: Mapping[str, int]
+    tokens: Mapping[str, int | None]
+    ends: tuple[int, ...]
+    floor: float
+    methods: tuple[Method, ...]
+    tables: tuple[Table, ...]
+    states: tuple[State, ...]
+    loop: tuple[str, ...]
+    positions: str
+    version: int = VERSION
+    proof: ProofRecord = NOT_RUN
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def read_files(self) -> tuple[str, ...]:
+        """The files that a host reads: models and tables."""
+        return tuple(dict.fromkeys([*(method.file for method in self.methods), *(table.file for table in self.tables)]))
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the source is text, rather than an image or a sound."""
+        return any(method.takes_text for method in self.methods)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences of tokens run at a time; a batch of images or sounds alone is the caller's."""
+        has_tokens = any(method.takes_text or method.when == "step" for method in self.methods)
+        return max(1, self.sizes["batch"]) if has_tokens else 1
+
+    def to_json(self) -> str:
+        """Return it as JSON, with a checksum at its end."""
+        return sealed(self)

@@ -1,0 +1,178 @@
+"""The contract in words: `HOST.md`, for the people who write the host program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
+from graphkit.graph.families import family_label, family_pattern
+from graphkit.render.blocks import printable
+from graphkit.render.markdown import escape
+
+__all__ = ["guide"]
+
+
+IDS = {
+    "source": "the rows of the tokens of the source, then the row of pad for the rest,",
+    "token": "the row of the token",
+    "type": "the rows of the types of the tokens, 0 unless the caller has pairs of texts,",
+}
+ROWS = {"position": "position", "valid_length": "length - 1"}
+PLACES = {
+    "largest_id": "the first of the largest ids of the source",
+    "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
+}
+
+
+def guide(contract: Contract) -> str:
+    """Return `HOST.md`."""
+    return "\n".join(_lines(contract)) + "\n"
+
+
+def _lines(contract: Contract) -> Iterator[str]:
+    yield f"# Host contract ({contract.target})"
+    yield ""
+    yield "This is what a host program does to run these models. `contract.json` says the same as data. A name with"
+    yield "braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5."
+    yield ""
+    yield "## The loop"
+    yield ""
+    yield from (f"{number}. {step}" for number, step in enumerate(contract.loop, 1))
+    yield ""
+    yield contract.positions
+    if contract.sequences > 1:
+        yield ""
+        yield f"The models run {contract.sequences} sequences at a time, which begin together at slot 0. An input that"
+        yield "follows from tokens or from `length` holds the part of each sequence, one behind the other; what follows"
+        yield "from `position` is the same for all."
+    yield from _tokens(contract)
+    for method in contract.methods:
+        yield from _method(method)
+    if contract.states:
+        yield from _states(contract)
+    if contract.tables:
+        yield from _tables(contract)
+    yield from _masks(contract)
+
+
+def _tokens(contract: Contract) -> Iterator[str]:
+    """Yield the tokens that a host needs to know."""
+    rows: list[tuple[str, str]] = []
+    if contract.takes_text:
+        pad = contract.tokens.get("pad")
+        rows.append(("pad", "0 (the export does not say)" if pad is None else str(pad)))
+    if any(method.when == "step" for method in contract.methods):
+        start = contract.tokens.get("start")
+        rows.append(("start", "the caller gives it" if start is None else str(start)))
+        rows.append(("end", ", ".join(map(str, contract.ends)) or "the caller gives it"))
+    rows += [(name, str(token)) for name, token in contract.tokens.items() if name == "pooled" and token is not None]
+    if rows:
+        yield from ("", "## Tokens", "")
+        yield from (f"| {' | '.join(row)} |" for row in (("token", "id"),))
+        yield "|---|---|"
+        yield from (f"| `{name}` | {text} |" for name, text in rows)
+
+
+def _method(method: Method) -> Iterator[str]:
+    when = "once for a source" if method.when == "once" else "for each token"
+    yield from ("", f"## `{_cell(method.file)}`, {when}", "")
+    inputs = [(port.name, port.dtype, str(list(port.shape)), _maker(port)) for port in method.inputs]
+    yield from _table(("`input`", "dtype", "shape", "who makes it"), inputs)
+    yield ""
+    outputs = [(port.name, port.dtype, str(list(port.shape)), port.meaning) for port in method.outputs]
+    yield from _table(("`output`", "dtype", "shape", "meaning"), outputs)
+    if method.became:
+        yield ""
+        yield from _table(("`input of the original`", "`what it became`"), list(method.became.items()))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; rows that differ in numbers of names alone, such as those of the layers, are one.
+
+    The first and the last column are text that may differ so; a column whose header is code holds code.
+    """
+    yield f"| {' | '.join(title.strip('`') for title in header)} |"
+    yield "|---" * len(header) + "|"
+    families: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for row in rows:
+        families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
+    for members in families.values():
+        first, last = (
+            family_label(tuple(dict.fromkeys(column)))
+            for column in list(zip(*members, strict=True))[:: len(header) - 1]
+        )
+        whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
+        for row in whole:
+            cells = (
+                f"`{_cell(text)}`" if title[0] == "`" else escape(text) for title, text in zip(header, row, strict=True)
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def _maker(port: Port) -> str:
+    source = port.source
+    assert source is not None
+    return f"{_words(source)}: {port.meaning}"
+
+
+def _words(source: Source) -> str:
+    if source.kind == "embedding":
+        return f"{IDS[source.by]} of table '{source.of}'"
+    if source.by in PLACES:
+        return f"the row of table '{source.of}' at the place, counted from 0, of {PLACES[source.by]}"
+    if source.kind == "rows":
+        return f"row {ROWS[source.by]} of table '{source.of}'"
+    if source.kind == "state":
+        return f"state '{source.of}'"
+    if source.kind == "output":
+        method, _, output = source.of.partition("/")
+        return f"output '{output}' of {method}"
+    if source.kind == "user":
+        return "the caller, and zeros behind what is valid" if source.by == "source" else "the caller"
+    window = f", of which the last {source.window} tokens count" if source.window else ""
+    return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
+
+
+def _states(contract: Contract) -> Iterator[str]:
+    total = sum(state.bytes for state in contract.states)
+    yield from ("", f"## State, {total:,} bytes", "")
+    yield "Slot `position` is the next one; slots lie in the order of the tokens, along the axis that the table names."
+    yield "What goes into the next slot of a state without such an axis, or becomes it, replaces all of it."
+    yield ""
+    rows = [
+        (state.name, state.dtype, str(list(state.shape)), "-" if state.axis is None else f"axis {state.axis}")
+        for state in contract.states
+    ]
+    yield from _table(("`state`", "dtype", "shape", "slots along"), rows)
+
+
+def _tables(contract: Contract) -> Iterator[str]:
+    yield from ("", "## Tables, raw and little-endian", "")
+    yield "Rows lie one behind the other from the offset on. Rows that are fewer than an input holds are repeated to"
+    yield "fill it."
+    yield ""
+    rows = [
+        (table.name, table.file, str(table.offset), table.dtype, f"{table.rows:,}", str(list(table.shape)))
+        for table in contract.tables
+    ]
+    yield from _table(("`table`", "`file`", "offset", "dtype", "rows", "shape of a row"), rows)
+
+
+def _masks(contract: Contract) -> Iterator[str]:
+    kinds = {p.source.kind for m in contract.methods for p in m.inputs if p.source is not None}
+    capacity, source, floor = contract.sizes["capacity"], contract.sizes["source"], contract.floor
+    if "slots_mask" in kinds or "source_mask" in kinds:
+        yield from ("", "## Masks", "")
+    if "slots_mask" in kinds:
+        yield f"- Over the slots, `[..., {capacity + 1}]`: 0 at slots `0` to `position - 1` and at the last place, for"
+        yield f"  the new token; {floor:g} elsewhere. Where the last `w` tokens count, slots below"
+        yield f"  `position + 1 - w` have {floor:g} too."
+    if "source_mask" in kinds:
+        yield f"- Over the source, `[..., {source}]`: 0 at places `0` to `length - 1`, {floor:g} from `length` on."
+    if "slots_mask" in kinds or "source_mask" in kinds:
+        yield ""
+        yield "A mask is the same for all places of its other axes."
+
+
+def _cell(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("`", "'")

@@ -1,0 +1,236 @@
+"""The models of a pipeline by their roles: encoder, decoder of the first step, decoder of later steps; its tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graphkit.analysis.architecture import architecture
+from graphkit.analysis.pipeline_links import first_states
+from graphkit.deploy.compared_tokens import padding_token
+from graphkit.errors import ModelError, UsageError
+from graphkit.graph.roles import dim_at
+from graphkit.model import Model, load
+from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
+from graphkit.shapes import infer
+from graphkit.shapes.constraints.triggers import SizeCheck
+
+__all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
+
+MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
+TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
+PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
+CONFIGURATIONS = ("generation_config.json", "config.json")
+KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id"}
+ENDS = "eos_token_id"
+ROLES = {
+    "encoder": "encoder",
+    "vision": "encoder",
+    "other": "encoder",
+    "recurrent": "encoder",
+    "recurrent decoder": "step",
+    "first-step decoder": "first",
+    "decoder with past": "step",
+    "decoder-only": "step",
+    "merged decoder": "merged",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """The models that run together.
+
+    Attributes:
+        encoder: The model that runs once for a source; None for a decoder-only model.
+        first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
+        step: The decoder of later steps, None without a decoder.
+        merged: Whether the decoder is a merged one, both `first` and `step`.
+        tokens: `pad` and `start`, None where nothing says.
+        ends: The tokens of which any ends a sequence.
+    """
+
+    encoder: Model | None
+    first: Model | None
+    step: Model | None
+    merged: bool
+    tokens: Mapping[str, int | None]
+    ends: tuple[int, ...] = ()
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Its models, each once."""
+        return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+
+    def with_decoders(self) -> Pipeline:
+        """Return the pipeline with its merged decoder split, and with masks of the source as long as the encoder's.
+
+        Raises:
+            UsageError: The merged decoder cannot be split, or a decoder needs another mask.
+        """
+        first, step = self.first, self.step
+        if self.merged and step is not None:
+            branches = split_merged(step)
+            first, step = branches.first, branches.with_past
+        if self.encoder is not None and first is not None and step is not None:
+            first, step = (_with_mask_length(self.encoder, decoder) for decoder in (first, step))
+        return replace(self, first=first, step=step, merged=False)
+
+
+def find_pipeline(path: Path) -> Pipeline:
+    """Return the models of a folder, or one model.
+
+    Raises:
+        UsageError: There is none, or there are several of one role.
+        ModelError: A file is broken.
+    """
+    if path.is_file() or not path.is_dir():
+        by_role = {_role(model): model for model in [load(path)]}
+    else:
+        by_role = _of_folder(path)
+    merged = by_role.get("merged")
+    first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
+    if first is not None and step is None:
+        raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
+    encoder = by_role.get("encoder")
+    if encoder is None and any(map(_reads_encoder, (first, step))):
+        raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
+    tokens, ends = special_tokens(path, [encoder, step])
+    return Pipeline(encoder, first or step, step, merged is not None, tokens, ends)
+
+
+def special_tokens(path: Path, models: list[Model | None]) -> tuple[Mapping[str, int | None], tuple[int, ...]]:
+    """Return special tokens by name, and those that end a sequence, as the configurations beside models say."""
+    folder = path if path.is_dir() else path.parent
+    configurations = [_read(folder / name) for name in CONFIGURATIONS]
+    return _tokens(configurations, models), _ends(configurations)
+
+
+def _reads_encoder(model: Model | None) -> bool:
+    """Whether a decoder reads the output of an encoder, or a cache of it."""
+    if model is None:
+        return False
+    states = model.roles.all("encoder state", "encoder tokens", "encoder mask")
+    return bool(states) or any(model.roles.is_cross(entry) for entry in model.roles.pasts.values())
+
+
+def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
+    """Return a pipeline whose models a rewrite has changed; the same where it changes nothing."""
+    made = {model: run_to_fixpoint(model, [rewrite]).model for model in pipeline.models}
+    if all(model is before for before, model in made.items()):
+        return pipeline
+    encoder, first, step = (
+        made[m] if m is not None else None for m in (pipeline.encoder, pipeline.first, pipeline.step)
+    )
+    return replace(pipeline, encoder=encoder, first=first, step=step)
+
+
+def _of_folder(folder: Path) -> dict[str, Model]:
+    paths = sorted(folder.glob("*.onnx"))
+    named = [path for path in paths if path.name in PLAIN]
+    if len(named) > 1:
+        pair = {"decoder_model.onnx", "decoder_with_past_model.onnx"} <= {path.name for path in named}
+        paths = [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
+    if not paths:
+        raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
+    models = [load(path) for path in paths]
+    started = [model for model in models if any(first_states(model, step) for step in models)]
+    by_role: dict[str, Model] = {}
+    for model in models:
+        if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token
+            continue
+        role = _role(model)
+        if role in by_role:
+            raise UsageError(
+                f"{folder}: {by_role[role].name} and {model.name} are both for the same step - move one elsewhere"
+            )
+        by_role[role] = model
+    return by_role
+
+
+def _role(model: Model) -> str:
+    return ROLES[architecture(model).role]
+
+
+def _tokens(configurations: list[Mapping[str, object]], models: list[Model | None]) -> dict[str, int | None]:
+    """Return special tokens of the configurations beside the models; padding also by comparisons of ids in a model."""
+    tokens: dict[str, int | None] = {
+        key: next((ids[0] for configuration in configurations if (ids := _ids(configuration.get(entry)))), None)
+        for key, entry in KEYS.items()
+    }
+    for model in models:
+        if tokens["pad"] is None and model is not None and model.roles.decoder is None:
+            tokens["pad"] = padding_token(model)
+    return tokens
+
+
+def _ends(configurations: list[Mapping[str, object]]) -> tuple[int, ...]:
+    return next((ids for configuration in configurations if (ids := _ids(configuration.get(ENDS)))), ())
+
+
+def _ids(entry: object) -> tuple[int, ...]:
+    """Return the tokens of an entry, which is one or a list of them."""
+    listed = entry if isinstance(entry, list) else [entry]
+    ids = [token for token in listed if isinstance(token, int) and not isinstance(token, bool) and token >= 0]
+    return tuple(dict.fromkeys(ids))
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    if not path.is_file():
+        return {}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"it cannot be read: {error}", file=str(path), hint="mend it or move it away") from error
+    return plain if isinstance(plain, dict) else {}
+
+
+def has_shorter_output(encoder: Model) -> bool:
+    """Whether an encoder has a mask of its input, which is no text, and an output of another length."""
+    if encoder.roles.all("tokens", "encoder tokens", "embeddings"):
+        return False
+    mask = encoder.roles.first("mask")
+    named = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
+    output = next(iter([*named, *encoder.graph.outputs]), None)
+    if mask is None or output is None:
+        return False
+    shapes = infer(encoder)
+    one, other = shapes[mask].dims, shapes[output].dims
+    return one is None or other is None or one[1:2] != other[1:2]
+
+
+def _with_mask_length(encoder: Model, decoder: Model) -> Model:
+    """Return a decoder whose mask of the source has a length of its own, which exporters declare as that of the states.
+
+    The runtime of an export passes the encoder's mask on as it is, so that its length is that of the encoder's input.
+
+    Args:
+        encoder: The encoder.
+        decoder: The decoder; the same is returned where the encoder's output is as long as its mask.
+
+    Raises:
+        UsageError: The nodes need a mask as long as the encoder's output, which nothing makes.
+    """
+    mask = decoder.roles.first("encoder mask")
+    if mask is None or not has_shorter_output(encoder):
+        return decoder
+    declared = dim_at(mask, 1)
+    proto = copy_proto(decoder)
+    for info in proto.graph.input:
+        if info.name == mask.name and len(info.type.tensor_type.shape.dim) > 1:
+            info.type.tensor_type.shape.dim[1].dim_param = MASK_LENGTH
+    made = decoder.with_proto(proto)
+    if isinstance(declared, str) and (fault := _fault(made, (declared,))):
+        raise UsageError(
+            f"{decoder.name}: its '{mask.name}' must be as long as the output of {encoder.name}, whose own mask is "
+            f"longer ({fault}) - export both together"
+        )
+    return made
+
+
+def _fault(decoder: Model, states: Sequence[str]) -> str:
+    """Return the node that does not run where the mask is longer than the states."""
+    return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})

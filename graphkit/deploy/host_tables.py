@@ -1,0 +1,313 @@
+"""The tables and rules by which a host makes values, found by running the part of the model that computed them.
+
+A mask that follows a formula is recorded as that formula: a host needs no table for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from graphkit.deploy.compared_tokens import compared_tokens
+from graphkit.deploy.host_part import By, HostPart, host_part, is_of_source
+from graphkit.deploy.hosts.additive_masks import slots_mask, source_mask
+from graphkit.deploy.lowered_sizes import Setting
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.passes.npu.extract_host_values import HostInput
+from graphkit.runtime.session import RunError
+from graphkit.shapes import Expr
+
+__all__ = ["HostTable", "host_tables", "is_bias_and_mask"]
+
+Kind = Literal["mask", "rows", "constant"]
+MASKED = -1e4  # the largest addend of masked scores, in any export
+
+
+@dataclass(frozen=True, eq=False)
+class HostTable:
+    """The rule by which a host makes an input.
+
+    Attributes:
+        input: The input, and the value of the model that it takes the place of.
+        kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
+        by: The number that chooses the row, or how far a mask is open.
+        window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
+        array: The rows, or the mask, for each position or length, of one sequence; the constant, of all of them.
+        shape: Of the input, for all sequences.
+        bias: The constant that the model adds to a mask, such as T5's biases of relative positions; None for nothing.
+    """
+
+    input: HostInput
+    kind: Kind
+    by: By
+    window: int
+    array: np.ndarray
+    shape: tuple[int, ...] = ()
+    bias: np.ndarray | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the input."""
+        return self.input.name
+
+
+def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> list[HostTable]:
+    """Return the rules by which a host makes the values that become inputs, in their order.
+
+    Args:
+        model: The model in which they are still computed.
+        host_inputs: The values.
+        setting: The sizes.
+
+    Raises:
+        UsageError: A value depends on both the position and the valid length, or differs where it must not.
+        ModelError: onnxruntime cannot run the part that computes them.
+    """
+    if not host_inputs:
+        return []
+    by = {host_input.name: _chosen_by(host_input, model, setting) for host_input in host_inputs}
+    tables: dict[str, HostTable] = {}
+    with host_part(model, host_inputs, setting) as part:
+        counts: dict[By, Sequence[int]] = {
+            "position": range(setting.capacity + 1),
+            "valid_length": range(1 if setting.is_padded else setting.source, setting.source + 1),
+        }
+        for which, numbers in counts.items():
+            chosen = [host_input for host_input in host_inputs if by[host_input.name] == which]
+            if not chosen:
+                continue
+            _check_tokens(part, which, chosen)
+            masks = [host_input for host_input in chosen if host_input.is_mask]
+            biased = _biased(part, masks) if which == "valid_length" else {}
+            tables |= biased
+            plain = [host_input for host_input in chosen if host_input.name not in biased]
+            if not plain:
+                continue
+            runs = _runs(part, which, numbers)
+            if which == "valid_length" and setting.sound is not None:
+                _check_sound(part, runs, plain)
+            for host_input in plain:
+                tables[host_input.name] = _table(host_input, setting, which, [run[host_input.name] for run in runs])
+    return [_of_batch(tables[host_input.name], setting) for host_input in host_inputs]
+
+
+Run = dict[str, np.ndarray]
+
+
+def _runs(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
+    """Return the values for each number; where the positions of the model end with the slots, not for the last."""
+    runs: list[Run] = []
+    for number in numbers:
+        try:
+            runs.append(part.run(by, number))
+        except RunError as error:
+            if by == "position" and number == part.setting.capacity > 0:
+                break
+            if by == "position" and number > 0:
+                raise UsageError(
+                    f"the model has no position {number}, so its cache has at most {number} slots - "
+                    f"give --max-cache-len {number}"
+                ) from error
+            raise
+    return runs
+
+
+def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
+    """Return the masks over the source that are one array plus a mask of the length alone, by name.
+
+    As rows for each length, which other masks become, they would be as large as the length to the power of 3.
+    """
+    setting = part.setting
+    if not masks or not setting.is_padded or setting.source < 2:
+        return {}
+    full = part.run("valid_length", setting.source)
+    candidates = [mask for mask in masks if _may_be_bias(full[mask.name], setting)]
+    for valid in range(1, setting.source) if candidates else ():
+        run = part.run("valid_length", valid)
+        candidates = [mask for mask in candidates if is_bias_and_mask(run[mask.name], full[mask.name], valid)]
+        if not candidates:
+            return {}
+    return {mask.name: _with_bias(mask, full[mask.name]) for mask in candidates}
+
+
+def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
+    """Whether an array that nothing is masked in has columns of the source, and is not the same in all of them."""
+    return full.ndim > 1 and full.shape[-1] == setting.source and bool(full.any()) and bool((full > MASKED).all())
+
+
+def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:
+    """Whether an additive mask equals the one without padding at valid columns, and hides all columns that pad."""
+    if mask.shape != full.shape or not bool((mask[..., valid:] <= MASKED).all()):
+        return False
+    return np.array_equal(mask[..., :valid], full[..., :valid])
+
+
+def _with_bias(host_input: HostInput, full: np.ndarray) -> HostTable:
+    mask = np.zeros((1, *[1] * (full.ndim - 1), full.shape[-1]), full.dtype)
+    return HostTable(host_input, "mask", "valid_length", 0, mask, bias=full)
+
+
+def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> None:
+    """Check that values depend on which tokens pad, and not on which tokens the others are.
+
+    Raises:
+        UsageError: One does.
+    """
+    if not part.takes_tokens:
+        return
+    number, plain = 1 if by == "position" else part.setting.source, part.tokens
+    special = [token for token in compared_tokens(part.model) if token != part.setting.pad]
+    tokens: list[int | Sequence[int]] = [*plain, plain, plain[::-1], *special, *([token, *plain] for token in special)]
+    tokens += [[*plain, token] for token in special]
+    runs = [part.run(by, number, ids) for ids in tokens]
+    for host_input in host_inputs:
+        if any(not np.array_equal(run[host_input.name], runs[0][host_input.name]) for run in runs):
+            raise UsageError(
+                f"'{host_input.source.value.name}' depends on which tokens there are - a host that knows positions and "
+                "lengths cannot make it"
+            )
+
+
+def _check_sound(part: HostPart, runs: Sequence[Run], host_inputs: Sequence[HostInput]) -> None:
+    """Check that values follow from how many positions are valid, however long the sound is that makes so many.
+
+    Raises:
+        UsageError: One does not.
+    """
+    for valid, longest in enumerate(runs, 1):
+        shortest = part.run("valid_length", valid, least=True)
+        for host_input in host_inputs:
+            if not np.array_equal(longest[host_input.name], shortest[host_input.name]):
+                raise UsageError(
+                    f"'{host_input.source.value.name}' differs between sounds of which {valid} positions are valid - a "
+                    "host that knows how many are cannot make it"
+                )
+
+
+def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
+    dependence = host_input.source.dependence
+    roles = [model.roles.of(model.graph.values[name]) for name in dependence.inputs]
+    by_length = any(is_of_source(role, setting) for role in roles)
+    by_position = bool(dependence.symbols & (setting.past | setting.total)) or not all(
+        is_of_source(role, setting) for role in roles
+    )
+    if by_position and by_length:
+        raise UsageError(
+            f"'{host_input.source.value.name}' depends on the position and on the valid length of the source - "
+            "one input cannot follow both"
+        )
+    return "position" if by_position else "valid_length"
+
+
+def _table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
+    varies = any(not np.array_equal(array, arrays[-1]) for array in arrays)
+    if not varies and (by == "valid_length" or len(arrays) > 1):
+        constant = _raised(arrays[-1], setting) if host_input.is_mask else arrays[-1]
+        return HostTable(host_input, "constant", by, 0, constant)
+    if by == "position":
+        sizes = zip(*(array.shape for array in arrays), strict=True)  # an axis may grow that no symbol tells of
+        slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
+        if slots:
+            if not host_input.is_mask or len(slots) > 1:
+                raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and is not a mask")
+            arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
+    else:
+        lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]
+        is_added = all(node.is_op("Add") for node, _ in host_input.source.uses)
+        if not host_input.is_mask and is_added and _same_where_valid(arrays, lengths):
+            return HostTable(host_input, "constant", by, 0, arrays[-1])
+    rows = np.stack(arrays)
+    if not host_input.is_mask:
+        return HostTable(host_input, "rows", by, 0, rows)
+    rows = _raised(rows, setting)
+    window = _window(rows, setting) if by == "position" else 0 if _hides_padding(rows, setting) else None
+    return HostTable(host_input, "rows" if window is None else "mask", by, window or 0, rows)
+
+
+def _of_batch(table: HostTable, setting: Setting) -> HostTable:
+    """Return a table with the shape that its input has for all sequences of a batch.
+
+    Raises:
+        UsageError: The sequences do not lie one behind the other, so that a host cannot put their parts together.
+    """
+    is_constant = table.kind == "constant"
+    single = table.array.shape if is_constant else table.array.shape[1:]
+    count = max((setting.dims[name] for name in setting.batch), default=1)
+    dims = [Expr.of(dim) for dim in table.input.declared.dims]
+    axes = [axis for axis, dim in enumerate(dims) if dim.symbols & setting.batch]
+    if count == 1 or (not axes and (is_constant or table.by == "position")):
+        return replace(table, shape=single)
+    if len(axes) != 1 or (not is_constant and any(size != 1 for size in single[: axes[0]])):
+        declared = f"{dtype_name(table.input.declared.dtype)}[{', '.join(map(str, dims))}]"
+        raise UsageError(
+            f"'{table.input.source.value.name}', {declared}, does not hold the sequences of a batch one "
+            "behind the other - lower with --batch 1"
+        )
+    (axis,) = axes
+    shape = (*single[:axis], single[axis] * count, *single[axis + 1 :])
+    array = np.concatenate([table.array] * count, axis) if is_constant else table.array
+    return replace(table, shape=shape, array=array)
+
+
+def _is_source(dim: Expr, setting: Setting) -> bool:
+    try:
+        return bool(dim.symbols) and int(dim.evaluate(setting.dims)) == setting.source
+    except KeyError:
+        return False
+
+
+def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
+    """Whether the arrays for fewer valid positions agree, at these, with that for all of them."""
+    full = arrays[-1]
+    for valid, array in enumerate(arrays, 1):
+        part = tuple(slice(valid) if axis in axes else slice(None) for axis in range(full.ndim))
+        if not np.array_equal(array[part], full[part]):
+            return False
+    return True
+
+
+def _raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
+    """Return a mask with the floor where nothing counts."""
+    return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
+
+
+def _in_slots(mask: np.ndarray, axis: int, past: int, setting: Setting) -> np.ndarray:
+    """Return an additive mask moved to the slots: the past first, the new token last, the floor between."""
+    if mask.shape[axis] != past + 1:
+        raise UsageError(f"a mask has {mask.shape[axis]} keys after {past} tokens, not {past + 1}")
+    moved = np.moveaxis(mask, axis, -1)
+    fixed = np.full((*moved.shape[:-1], setting.capacity + 1), setting.floor, mask.dtype)
+    fixed[..., :past] = moved[..., :past]
+    fixed[..., -1] = moved[..., -1]
+    return np.moveaxis(fixed, -1, axis)
+
+
+def _window(rows: np.ndarray, setting: Setting) -> int | None:
+    """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
+    if rows.shape[-1] != setting.capacity + 1:
+        return None
+    for window in range(setting.capacity + 1):
+        masks = (slots_mask(past, setting.capacity, window, setting.floor) for past in range(len(rows)))
+        if all(_is_broadcast(mask, row) for mask, row in zip(masks, rows, strict=True)):
+            return window
+    return None
+
+
+def _hides_padding(rows: np.ndarray, setting: Setting) -> bool:
+    """Whether a mask hides the columns past the valid ones, at all valid rows, and no others."""
+    if rows.shape[-1] != setting.source:  # of a source that convolutions have made shorter
+        return False
+    for valid, row in enumerate(rows, 1):
+        queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1
+        if not _is_broadcast(source_mask(valid, setting.source, setting.floor), row[..., :queries, :]):
+            return False
+    return True
+
+
+def _is_broadcast(mask: np.ndarray, array: np.ndarray) -> bool:
+    return np.array_equal(array, np.broadcast_to(mask.astype(array.dtype), array.shape))

@@ -1,0 +1,293 @@
+"""The methods of a bundle in onnxruntime, bound to the state of one user, which they read and write where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.deploy.hosts.state_arena import BundleState
+from graphkit.errors import ModelError, UsageError
+from graphkit.runtime.bound import BoundSession
+from graphkit.runtime.session import Session
+
+__all__ = ["BoundMethods", "Sessions", "packed_files"]
+
+
+@dataclass
+class Sessions:
+    """The sessions of a bundle, which its users share; each is opened when it is first run.
+
+    Attributes:
+        folder: Where the models are.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+        prepack: Whether kernels may keep a copy of the weights; None for those of the files in `packed`.
+        optimize: Whether onnxruntime may fuse operators.
+        packed: See `packed_files`.
+    """
+
+    folder: Path
+    threads: int
+    prepack: bool | None
+    optimize: bool
+    packed: frozenset[str] = frozenset()
+    opened: dict[str, Session] = field(default_factory=dict, repr=False)
+
+    def of(self, method: BundleMethod) -> Session:
+        """Return the session of a method's file.
+
+        Raises:
+            ModelError: onnxruntime does not load it, or it has other inputs or outputs.
+        """
+        if method.file not in self.opened:
+            prepack = method.file in self.packed if self.prepack is None else self.prepack
+            path = self.folder / method.file
+            session = Session(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
+            self.opened[method.file] = session
+        _check_ports(method, self.opened[method.file])
+        return self.opened[method.file]
+
+
+def packed_files(contract: BundleContract) -> frozenset[str]:
+    """Return the files whose kernels keep weights in the layout that they like, unless the caller says otherwise.
+
+    That is those of a step, which it makes faster, and of an encoder with its decoder. A prompt of a decoder that has a
+    file of its own would hold the weights of the step once more.
+    """
+    prompts = {
+        method.file
+        for method in contract.methods
+        if method.when == "once" and all(port.source is None or port.source.kind != "user" for port in method.inputs)
+    }
+    steps = {method.file for method in contract.methods if method.when == "step"}
+    return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """What is done with the ports of a method at each run, which does not change from one to the next.
+
+    Attributes:
+        fed: Inputs that are neither state nor length.
+        whole: Outputs that replace a state as a whole.
+        results: Outputs that are no state.
+        moves: Whether a state has two places, so that each run writes it to another.
+        prefixes: States of which it takes the slots in use alone, by name.
+    """
+
+    fed: tuple[BundlePort, ...]
+    whole: tuple[BundlePort, ...]
+    results: tuple[str, ...]
+    moves: bool
+    prefixes: Mapping[str, StateTensor]
+
+    @classmethod
+    def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
+        written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
+        states = {port.state for port in (*method.inputs, *method.outputs)} if method.when != "init" else set()
+        return cls(
+            tuple(port for port in method.inputs if port.source and port.source.kind not in ("state", "length")),
+            tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
+            tuple(port.name for port in method.outputs if not port.writes),
+            any(state.update == "swap" for state in written.values()),
+            {state.name: state for state in contract.states if state.prefix and state.name in states},
+        )
+
+
+@dataclass
+class _Prefix:
+    """A state whose slots come first, as a method is bound to it.
+
+    Attributes:
+        state: The state.
+        array: All its slots.
+        inputs, outputs: The ports that are this state.
+        count: Of how many slots they are bound to.
+    """
+
+    state: StateTensor
+    array: np.ndarray
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    count: int = -1
+
+    @classmethod
+    def of(cls, method: BundleMethod, state: StateTensor, array: np.ndarray) -> _Prefix:
+        inputs, outputs = (
+            tuple(port.name for port in ports if port.state == state.name) for ports in (method.inputs, method.outputs)
+        )
+        return cls(state, array, inputs, outputs)
+
+
+class BoundMethods:
+    """The methods of a bundle, bound to a state.
+
+    Args:
+        contract: What says what each method reads and writes.
+        sessions: Its sessions.
+        state: The state.
+    """
+
+    def __init__(self, contract: BundleContract, sessions: Sessions, state: BundleState) -> None:
+        self.contract, self.sessions, self.state = contract, sessions, state
+        self._bound: dict[str, BoundSession] = {}
+        self._fed: dict[tuple[str, str], np.ndarray] = {}
+        self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
+        self._prefixes: dict[str, list[_Prefix]] = {}
+        self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
+
+    def run(
+        self, method: BundleMethod, feeds: Mapping[str, np.ndarray] = {}, sizes: Mapping[str, int] = {}
+    ) -> dict[str, np.ndarray]:
+        """Run a method, its state where it lies; return its outputs that are no state.
+
+        Args:
+            method: The method.
+            feeds: Its inputs that are neither state nor length, by name.
+            sizes: What the names in their shapes stand for.
+
+        Raises:
+            RunError: onnxruntime fails.
+            UsageError: A state has no room for what the method gives.
+        """
+        bound, state, ports = self._session(method), self.state, self._ports[method.name]
+        for port in ports.fed:
+            bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+        known = state.version, tuple(sizes.items())
+        if self._bindings.get(method.name) != known or ports.moves:
+            self._bind_state(method, bound, sizes)
+            self._bindings[method.name] = known
+        self._bind_prefixes(method, bound, feeds)
+        bound.run()
+        given = bound.free_outputs()
+        for port in ports.whole:
+            self._take(port, given.get(port.name), sizes)
+        if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
+            del self._bindings[method.name], self._prefixes[method.name]
+            return {
+                name: given[name] if name in given else self._fed.pop((method.name, name)) for name in ports.results
+            }
+        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in ports.results}
+
+    def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
+        """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
+
+        Raises:
+            RunError: onnxruntime fails.
+        """
+        state = self.state
+        bound = self._session(method)
+        before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
+        arrays = {name: state.in_use(self.contract.state(of)) for name, of in before.items()}
+        for port in method.inputs:
+            bound.bind_input(port.name, arrays.get(port.name, indices))
+        shapes = {}
+        for port in method.outputs:
+            tensor = self.contract.state(port.writes)
+            shapes[port.writes] = tuple(
+                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state.in_use(tensor).shape)
+            )
+            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
+        bound.run()
+        for tensor in self.contract.states:
+            if tensor.name not in shapes:  # it has no rows
+                state.view(tensor, spare=True)[...] = state[tensor.name]
+        state.exchange()
+        state.rows = len(indices)
+        for name, shape in shapes.items():
+            tensor = self.contract.state(name)
+            if tensor.axis is None:
+                state.written(tensor, shape)
+
+    def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
+        """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
+        state, states = self.state, self._ports[method.name].prefixes
+        self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
+        for port in method.inputs:
+            assert port.source is not None
+            if port.state in states:
+                continue
+            if port.source.kind == "state":
+                bound.bind_input(port.name, state[port.source.of])
+            elif port.source.kind == "length":
+                bound.bind_input(port.name, state.lengths[port.source.of])
+        for port in method.outputs:
+            shape = _resolved(port, sizes)
+            if port.state in states:
+                continue
+            if port.writes and self.contract.state(port.writes).axis is not None:
+                bound.bind_output(port.name, state[port.writes])
+            elif shape is None:
+                bound.free_output(port.name)
+            elif port.writes:
+                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
+            else:
+                bound.bind_output(port.name, self._room(method, port, shape))
+
+    def _bind_prefixes(self, method: BundleMethod, bound: BoundSession, feeds: Mapping[str, np.ndarray]) -> None:
+        """Bind the slots that are in use after a run, of states whose slots come first."""
+        after = {name: int(length[0]) for name, length in self.state.lengths.items()}
+        for change in method.changes:
+            after[change.length] += feeds[change.input].shape[change.axis]
+        for prefix in self._prefixes[method.name]:
+            count = prefix.state.in_use(after[prefix.state.length])
+            if count != prefix.count:
+                bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
+                prefix.count = count
+
+    def _room(self, method: BundleMethod, port: BundlePort, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array for an output that is no state."""
+        kept = self._fed.get((method.name, port.name))
+        if kept is None or kept.shape != shape:
+            try:
+                kept = np.empty(shape, port.dtype)
+            except (MemoryError, ValueError) as error:
+                raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(shape)}") from error
+            self._fed[method.name, port.name] = kept
+        return kept
+
+    def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
+        tensor = self.contract.state(port.writes)
+        shape = _resolved(port, sizes) if given is None else given.shape
+        assert shape is not None
+        if given is not None:
+            self.state.view(tensor, shape, after=True)[...] = given
+        self.state.written(tensor, shape)
+
+    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
+        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
+        key = (method.name, name)
+        kept = self._fed.get(key)
+        if kept is None or kept.shape != array.shape:
+            kept = self._fed[key] = array.copy()
+        else:
+            kept[...] = array
+        return kept
+
+    def _session(self, method: BundleMethod) -> BoundSession:
+        if method.name not in self._bound:
+            self._bound[method.name] = BoundSession(self.sessions.of(method))
+        return self._bound[method.name]
+
+
+def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the dims of an output, None where only a run tells them."""
+    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
+    return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def _check_ports(method: BundleMethod, session: Session) -> None:
+    for what, ports, there in (
+        ("inputs", method.inputs, session.inputs),
+        ("outputs", method.outputs, session.outputs),
+    ):
+        if odd := sorted({port.name for port in ports} ^ set(there)):
+            raise ModelError(
+                f"its {what} are not those that bundle.json says, such as '{odd[0]}'",
+                file=session.label,
+                hint="make the bundle again",
+            )

@@ -1,0 +1,283 @@
+"""Lower a pipeline for an NPU compiler: models, tables, the contract for the host program, and the proof."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.analysis.architecture import architecture
+from graphkit.deploy.asked_changes import AskedChanges, asked_changes
+from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
+from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract.host_guide import guide
+from graphkit.deploy.deploy_sizes import check_dtypes, check_output, size_request
+from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter_output
+from graphkit.deploy.largest_score import largest_score
+from graphkit.deploy.lower_model import lower_model
+from graphkit.deploy.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
+from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
+from graphkit.deploy.lowered_sizes import LowerSizes
+from graphkit.deploy.padding_checks import check_scales
+from graphkit.deploy.record_proof import record_stage
+from graphkit.deploy.stacked_caches import stack_caches
+from graphkit.deploy.targets import load_target
+from graphkit.errors import OutputError, UsageError
+from graphkit.graph.view import all_scopes
+from graphkit.io.transaction import made_folder
+from graphkit.options import LowerOptions
+from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
+from graphkit.passes.npu.split_cross_kv import SplitCrossKv
+from graphkit.runtime.isolation import isolation
+from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.originals import Originals
+
+__all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
+
+
+def lower_folder(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    options: LowerOptions = LowerOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LowerReport:
+    """Lower the models of a folder, or one model; write models, tables, `contract.json` and `HOST.md`; prove them.
+
+    An encoder-decoder becomes three models: the encoder, the projection of its output to the cross-attention cache, and
+    the step of the decoder. A merged decoder is split first. A decoder-only model becomes a step, any other model one
+    that runs once.
+
+    Args:
+        path: The folder of an export, or a model file.
+        output: The folder to write to.
+        options: Target, sizes, proof and files.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not, and `contract.json` says which.
+
+    Raises:
+        UsageError: Something cannot be lowered, with the reason; or a judge is no command, or a size is out of range.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    path, output = Path(path), Path(output)
+    for command in options.judges:
+        judge_words(command)
+    size_request(options).check()
+    check_output(path, output)
+    if output.is_dir():
+        check_targets([output / CONTRACT, output / GUIDE], [], overwrite=options.overwrite)
+    progress("reading")
+    changes = asked_changes(find_pipeline(path), options)
+    pipeline = changes.pipeline
+    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
+    with isolation(options.limits):
+        draft, proof = _written(originals, changes, output, options, progress)
+    return LowerReport(
+        source=path.resolve().name,  # of "." too
+        target=options.target,
+        files=tuple(lowered_file(part) for part in draft.parts),
+        tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
+        state_bytes=sum(state.bytes for state in draft.contract.states),
+        proof=proof,
+        judged=_judged([output / part.method.file for part in draft.parts], options, progress),
+        notes=(*draft.notes, *changes.told(output, options, progress)),
+        data=draft.data,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """The files to write: models, their contract, the tables by name and a file of weights, with notes."""
+
+    parts: Sequence[Lowered]
+    contract: Contract
+    arrays: Mapping[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+    data: str = ""
+
+
+def _written(
+    originals: Originals, changes: AskedChanges, output: Path, options: LowerOptions, progress: Callable[[str], None]
+) -> tuple[_Draft, LoweringProof | None]:
+    """Lower, write and prove; for a target that takes quantised models, with a floor that the scores stay above."""
+    pipeline = changes.pipeline
+    sizes = _sizes(pipeline, options)
+    draft = _drafted(pipeline, sizes, options, progress)
+    if sizes.target.is_quantized:
+        progress("measuring scores")
+        largest = _largest_score(draft)
+        if largest is not None:
+            below = floor_under(largest, sizes.floor)
+            if below < sizes.floor and options.mask_floor is None:
+                draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
+            draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    progress("writing")
+    return _write(originals, output, draft, changes.options, options, progress)
+
+
+def _largest_score(draft: _Draft) -> float | None:
+    """Return the largest score of models that are not written yet, None where no mask is added to any."""
+    with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
+        try:
+            for file, content in {CONTRACT: draft.contract.to_json().encode(), **_tables(draft)}.items():
+                (Path(name) / file).write_bytes(content)
+        except OSError as error:
+            raise OutputError(
+                f"{name}: tables cannot be kept there: {error.strerror} - name a folder with more space in TMPDIR"
+            ) from error
+        return largest_score(draft.parts, Path(name))
+
+
+def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
+    parts = _lowered(pipeline, sizes, progress)
+    tables, arrays = collect_tables(parts)
+    contract = build_contract(parts, pipeline, tables, sizes, options.pad)
+    _check_pad(contract, sizes.pad)
+    if options.kv_layout == "stacked" and pipeline.step is not None:
+        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+    return _Draft(parts, contract, arrays)
+
+
+def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
+    if not options.judges:
+        return None
+    judgements: list[Judgement] = []
+    for command in options.judges:
+        progress(f"asking {command}")
+        judgements.extend(judge(command, models, options.judge_seconds))
+    return Judgements(tuple(judgements))
+
+
+def _check_pad(contract: Contract, pad: int) -> None:
+    """Raise UsageError for a token that pads and has no row."""
+    padded = {
+        port.source.of for m in contract.methods for port in m.inputs if port.source and port.source.by == "source"
+    }
+    for table in contract.tables:
+        if table.name in padded and pad >= table.rows:
+            raise UsageError(
+                f"token {pad} pads, but table '{table.name}' has {table.rows:,} rows - give another with --pad"
+            )
+
+
+def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
+    check_dtypes(pipeline.models)
+    sizes = size_request(options).resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
+    target = load_target(options.target)
+    scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
+    constants = [value.constant for scope in scopes for value in scope.values.values()]
+    dtypes = {constant.data_type for constant in constants if constant is not None}
+    asked = mask_floor(target, options.mask_floor)
+    floor = max((floor_of(asked, dtype) for dtype in dtypes), default=asked)
+    pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
+    return LowerSizes(**vars(sizes), floor=floor, pad=pad, target=target)
+
+
+def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
+    parts = []
+    pipeline = pipeline.with_decoders()
+    if pipeline.encoder is not None:
+        progress("lowering the encoder")
+        parts.append(lower_model(_once_name(pipeline), pipeline.encoder, sizes))
+        if (
+            pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None
+        ):  # its source is no text: decoders see as much as it gives
+            of_encoder = symbol_roles(pipeline.encoder)
+            dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
+            sizes = replace(sizes, source=_states(parts[0]), dims=dims, sound=parts[0].sound)
+    first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
+    if step is None:
+        return parts
+    masks = [model for model in (first, step) if model is not None and model.roles.first("encoder mask") is not None]
+    if encoder is not None and sizes.sound is None and masks and has_shorter_output(encoder):
+        raise UsageError(
+            f"{encoder.name}: its mask changes nothing in it that a host could make, so that nothing says how many of "
+            "its positions are valid - export it with a mask that does, or without one"
+        )
+    if first is not None and first is not step:
+        check_scales(first, step)
+    progress("lowering the step")
+    lowered = lower_model("step", step, sizes)
+    if first is not None and first is not step and parts:
+        progress("lowering the cross-attention cache")
+        projection = SplitCrossKv().run(fold(first, keep_fusions=False).model)
+        kv = lower_model("cross_kv", projection.model, sizes)
+        parts.append(replace(kv, method=linked(kv.method, parts[0], projection.matches, step)))
+    return [*parts, lowered]
+
+
+def _once_name(pipeline: Pipeline) -> str:
+    """Return the name of the model that runs once, by its kind."""
+    assert pipeline.encoder is not None
+    role = architecture(pipeline.encoder).role
+    return {"vision": "vision", "other": "model"}.get(role, "encoder") if pipeline.step is None else "encoder"
+
+
+def _states(encoder: Lowered) -> int:
+    """Return how many states an encoder gives to the decoder.
+
+    Raises:
+        UsageError: Its first output has no axis for them.
+    """
+    port = encoder.method.outputs[0] if encoder.method.outputs else None
+    if port is None or len(port.shape) < 2:
+        raise UsageError(
+            f"the encoder's first output is {list(port.shape) if port is not None else 'missing'}, and a decoder reads "
+            "states [batch, length, size] - export an encoder that gives these first"
+        )
+    return port.shape[1]
+
+
+def _tables(draft: _Draft) -> dict[str, bytes]:
+    """Return the content of each file of a table."""
+    contents: dict[str, bytes] = {}
+    for table in draft.contract.tables:
+        array = draft.arrays[table.name]
+        contents.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return contents
+
+
+def _write(
+    originals: Originals,
+    output: Path,
+    draft: _Draft,
+    changes: tuple[str, ...],
+    options: LowerOptions,
+    progress: Callable[[str], None],
+) -> tuple[_Draft, LoweringProof | None]:
+    """Write all of it, proven; the weights go into a file of their own where a model is too large for one."""
+    contract = draft.contract
+    others = {CONTRACT: contract.to_json().encode(), GUIDE: guide(contract).encode(), **_tables(draft)}
+    models = {output / part.method.file: part.model for part in draft.parts}
+    weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
+    proofs: list[LoweringProof] = []
+
+    def finish(stage: Path) -> None:
+        if options.verify:
+            proofs.append(verify_lowering(originals, stage, limits=options.limits, progress=progress))
+        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None, changes)
+
+    with made_folder(output):
+        saved = save_models(
+            models,
+            weights=weights,
+            data_name=DATA,
+            others={output / name: content for name, content in others.items()},
+            overwrite=options.overwrite,
+            before=finish,
+        )
+    unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
+    draft = replace(draft, data=DATA if weights == "shared" else "", notes=(*unused, *draft.notes))
+    return draft, proofs[0] if proofs else None

@@ -1,0 +1,353 @@
+"""Lower one model: embeddings, masks and positions to the host, the cache to fixed slots, all dims to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from onnx import helper
+
+from graphkit.analysis.blockers import blockers
+from graphkit.deploy.contract import By, Source
+from graphkit.deploy.host_tables import HostTable, host_tables
+from graphkit.deploy.lowered_contract import Interface, Lowered
+from graphkit.deploy.lowered_sizes import LowerSizes, Setting, setting_of
+from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
+from graphkit.deploy.sound_stride import with_sound
+from graphkit.deploy.source_pooling import pool_by_product
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.names import counted, free_name
+from graphkit.graph.view import body_graphs
+from graphkit.model import Model
+from graphkit.passes import PASSES
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.npu import NPU_PASSES
+from graphkit.passes.npu.decompose_attention import DecomposeAttention
+from graphkit.passes.npu.drop_nan_guard import DropNanGuard
+from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding
+from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
+from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.rewrite.base import Declined, Outcome, copy_proto
+from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
+from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
+from graphkit.rewrite.outcome import PassChange
+from graphkit.shapes import infer
+
+__all__ = ["lower_model"]
+
+MAX_ROUNDS = 8
+ERROR = 1e-4  # the largest that a pass may make unasked
+
+
+def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
+    """Lower one model: a decoder with a cache, which runs at each step, or any other, which runs once.
+
+    Args:
+        name: Its purpose, such as `encoder` or `step`.
+        model: The model, as it was exported.
+        sizes: The sizes to fix.
+
+    Raises:
+        UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
+        ModelError: onnxruntime cannot compute the tables of the host.
+    """
+    check_recurrence(model)
+    lowering = _Lowering(name, model, sizes)
+    lowering.normalize()
+    lowering.fix_sizes()
+    lowering.extract_embeddings()
+    lowering.insert_masks()
+    lowering.pool()
+    lowering.extract_host_values()
+    if lowering.is_decoder:
+        lowering.fix_cache()
+        lowering.keep_state()
+    lowering.freeze()
+    return lowering.result()
+
+
+class _Lowering:
+    """A model in work, with the facts about the inputs that it got.
+
+    Attributes:
+        model: The model so far.
+        passes: The names of the passes that have run.
+        interface: The sources of its inputs, and the uses of its outputs.
+        setting: The sizes of its symbols, from `fix_sizes` on.
+    """
+
+    setting: Setting
+
+    def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
+        self.name, self.original, self.sizes, self.model = name, model, sizes, model
+        self.passes = set[str]()
+        self.changes, self.declined = list[str](), list[Declined]()
+        self.interface = Interface(model)
+        self.tables: dict[str, np.ndarray] = {}
+        self.tokens: dict[str, int] = {}
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether it runs at each step, on a cache or on recurrent state."""
+        roles = self.original.roles
+        return bool(roles.pasts) or is_step(self.original)
+
+    def normalize(self) -> None:
+        """Inline functions, fold, and compute attentions by plain operators.
+
+        Raises:
+            UsageError: An attention on a cache stays a node.
+        """
+        inlined = InlineFunctions().run(self.model)
+        self.model = fold(inlined.model, keep_fusions=False).model
+        self.passes.add(InlineFunctions.name())
+        self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
+        self.declined += inlined.declined
+        folded = self.model
+        outcome = self._rewrite(DecomposeAttention())
+        if self.is_decoder and outcome.declined:
+            raise UsageError(
+                f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
+                "operators"
+            )
+        if self.model is not folded:  # lengths that each layer takes from its own cache are computed once
+            self.model = fold(self.model, keep_fusions=False).model
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+
+    def fix_sizes(self) -> None:
+        """Choose the number of each symbol, and check that padding changes no results."""
+        self.setting = setting_of(self.model, self.original, self.sizes, is_decoder=self.is_decoder)
+        if self.setting.is_padded:
+            check_ranges(self.original)
+
+    def extract_embeddings(self) -> None:
+        """Let the host look up rows of tables.
+
+        Raises:
+            UsageError: It is not known what chooses the rows.
+        """
+        if not self.is_decoder:
+            self._fix_positions()
+        before, outcome = self.model, ExtractEmbedding().run(self.model)
+        for lookup in outcome.matches:
+            tensor = lookup.table.constant
+            assert tensor is not None
+            table = f"{self.name}.{lookup.name}"
+            self.tables[table] = before.array(tensor)
+            if lookup.role == "other":
+                raise UsageError(
+                    f"'{lookup.ids.name}' chooses rows of a table, and is not known to be tokens - rename it"
+                )
+            by: By = "type" if lookup.role == "token types" else "token" if self.is_decoder else "source"
+            is_position = self.is_decoder and lookup.role == "positions"
+            source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
+            self.interface.becomes(lookup.ids.name, lookup.name)
+            self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
+        self._adopt(outcome, ExtractEmbedding.name())
+
+    def _fix_positions(self) -> None:
+        """Make the positions of a model that runs once a constant: they count from 0."""
+        positions = [value for value, role in self.model.roles.inputs.items() if role == "positions"]
+        shapes, arrays = infer(self.model), dict[str, np.ndarray]()
+        for value in positions:
+            dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
+            sizes = [dim.constant for dim in dims if dim.constant is not None]
+            if not dims or len(sizes) < len(dims):
+                raise UsageError(
+                    f"{self.original.name}: '{value.name}' has no fixed shape: {shapes[value]} - "
+                    "give its dims with --dim"
+                )
+            arrays[value.name] = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
+        self.model = with_constants(self.model, arrays)
+
+    def insert_masks(self) -> None:
+        """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
+        outcome = InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
+        for attention in outcome.matches:
+            self.interface.make_mask(attention.name, attention.over)
+        self._adopt(outcome, InsertAttentionMask.name())
+        over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
+        if self.setting.sound is None or not over_source:
+            return
+        shapes, zeros = infer(self.model), dict[str, np.ndarray]()
+        for value in self.model.graph.inputs:
+            dims = [dim.substitute(self.setting.dims).constant for dim in shapes[value].dims or ()]
+            if value.name in over_source and None not in dims:
+                zeros[value.name] = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
+        self.model = with_constants(self.model, zeros)
+
+    def pool(self) -> None:
+        """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
+        rows = {name: len(table) for name, table in self.tables.items()}
+        of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
+        vocabulary = min((rows[name] for name in of), default=0)
+        self.model, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        for pooling in pooled:
+            name = f"{self.name}.{pooling.name}"
+            self.tables[name] = np.eye(pooling.shape[-1], dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
+            self.interface.make(pooling.name, Source("rows", name, pooling.by), f"1 at {pooling.words}, 0 elsewhere")
+            self.changes.append(f"'{pooling.out}' is the product of '{pooling.name}', made by the host, and the states")
+            if pooling.token is not None:
+                self.tokens["pooled"] = pooling.token
+
+    def extract_host_values(self) -> None:
+        """Let the host make the values that depend on positions, lengths and masks alone."""
+        before, outcome = self.model, ExtractHostValues().run(self.model)
+        if not self.is_decoder and self.setting.sound is None:
+            self.setting = with_sound(before, outcome.matches, self.setting)
+        tables = host_tables(before, outcome.matches, self.setting)
+        self._adopt(outcome, ExtractHostValues.name())
+        looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
+        for table in tables:
+            self._take(table, looked_up)
+
+    def _take(self, table: HostTable, looked_up: Set[str]) -> None:
+        """Let the host make an input by its table, or make it a constant."""
+        if table.kind == "constant":
+            self.model = with_constants(self.model, {table.name: table.array})
+            return
+        declared = replace(table.input.declared, dims=table.shape)  # its dims need not follow from others
+        self.model = with_interface(self.model, {table.name: declared}, {})
+        for name in table.input.source.dependence.inputs - looked_up:
+            self.interface.becomes(name, table.name)
+        if table.kind == "mask":
+            self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
+            if table.bias is not None:
+                self._add_bias(table.name, table.bias)
+            return
+        rows, original = f"{self.name}.{table.name}", table.input.source.value.name
+        self.tables[rows] = table.array
+        self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
+
+    def fix_cache(self) -> None:
+        """Give the cache its slots.
+
+        Raises:
+            UsageError: It does not grow by one Concat.
+        """
+        if not self.original.roles.pasts:
+            return
+        outcome = StaticKvCache(self.sizes.slots).run(self.model)
+        if outcome.declined:
+            raise UsageError(
+                f"{self.original.name}: {StaticKvCache.name()}: {outcome.declined[0]} - export a decoder that joins "
+                "each cache and what is new along one axis"
+            )
+        for growth in outcome.matches:
+            assert growth.entry.past is not None
+            self.interface.axes[growth.entry.past.name] = growth.axis
+            self.interface.writes[growth.given] = growth.entry.past.name
+        self.model = outcome.model
+        self.changes += outcome.changes
+
+    def keep_state(self) -> None:
+        """Let each step replace recurrent state, which the host keeps."""
+        states = self.original.roles.states
+        self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
+        if states:
+            self.changes.append(f"{counted(len(states), 'recurrent state(s)')} are kept by the host")
+
+    def freeze(self) -> None:
+        """Give all dims their number, and fold."""
+        shapes = infer(self.model)
+        symbols = {
+            name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols
+        }
+        growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
+        numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
+        frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
+        self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
+        self._reduce_interface()
+        self._rewrite(*(kind() for kind in NPU_PASSES))
+        for _ in range(MAX_ROUNDS):
+            before = self.model
+            self._rewrite(*self._remedies(), *(kind() for kind in NPU_PASSES))
+            if self.model is before:
+                break
+        self.model = drop_dead_inputs(self.model)
+
+    def _reduce_interface(self) -> None:
+        """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
+        if (limit := self.sizes.target.max_rank) is None:
+            return
+        axes, writes = tuple(self.interface.axes.items()), tuple(self.interface.writes.items())
+        outcome = ReduceCacheRank(limit.value, axes, writes).run(self.model)
+        for cache in outcome.matches:
+            self.interface.axes[cache.past] = cache.axis
+            for output, name in cache.outputs.items():
+                self.interface.writes[name] = self.interface.writes.pop(output)
+        self._adopt(outcome, ReduceCacheRank.name())
+        sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
+        if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
+            self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
+
+    def _remedies(self) -> Iterator[Rewrite]:
+        """Yield the passes that remove the remaining blockers, without those that change results."""
+        remaining = blockers(self.model, self.sizes.target)
+        names = {obstacle.pass_name for obstacle in remaining.blockers}
+        for kind in PASSES:
+            if kind.name() in names and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
+                yield MaskedFillToAdd(self.sizes.floor) if kind is MaskedFillToAdd else kind()
+
+    def result(self) -> Lowered:
+        """Return the model with its place in the contract; the logits are its first output."""
+        if self.is_decoder and (logits := self.original.roles.logits) is not None:
+            self.model = with_first_output(self.model, logits.name)
+        if self.setting.sound is not None and not self.is_decoder:
+            self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
+        method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
+        return Lowered(
+            method=method,
+            model=self.model,
+            tables=self.tables,
+            states=self.interface.states(method),
+            changes=tuple(self.changes),
+            declined=tuple(self.declined),
+            blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
+            tokens=self.tokens,
+            sound=self.setting.sound,
+        )
+
+    def _add_bias(self, mask: str, bias: np.ndarray) -> None:
+        """Let the readers of a mask that the host makes read its sum with a constant."""
+        proto = copy_proto(self.model)
+        constant, total = (free_name(f"{mask}_{what}", self.model.graph.values) for what in ("constant", "sum"))
+        for graph in _graphs(proto.graph):
+            for node in graph.node:
+                node.input[:] = [total if name == mask else name for name in node.input]
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(bias), constant))
+        nodes = [helper.make_node("Add", [constant, mask], [total], name=total), *proto.graph.node]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
+        self.model = self.model.with_proto(proto)
+        self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
+
+    def _rewrite(self, *rewrites: Rewrite) -> Outcome:
+        outcome = run_to_fixpoint(self.model, rewrites)
+        self._adopt(outcome, *(rewrite.name() for rewrite in rewrites))
+        return outcome
+
+    def _adopt(self, outcome: Outcome, *passes: str) -> None:
+        """Go on with the model that passes made."""
+        self.passes.update(passes)
+        self.model = outcome.model
+        self.changes += outcome.changes
+        self.declined += outcome.declined
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and the bodies in it."""
+    yield graph
+    for node in graph.node:
+        for _, body in body_graphs(node):
+            yield from _graphs(body)

@@ -1,0 +1,343 @@
+"""The contract of lowered models: the ports of each, their links and tables, the loop of the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from graphkit.analysis.blockers import Blockers
+from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
+from graphkit.deploy.contract.host_contract import When
+from graphkit.deploy.export_pipeline import Pipeline
+from graphkit.deploy.lowered_sizes import LowerSizes, Sound
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "linked"]
+
+FIXED = "nothing: its value is fixed"
+MASKS = {
+    "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
+    "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A model at fixed shapes, and the work of its host.
+
+    Attributes:
+        method: Its place in the contract.
+        model: The model.
+        tables: Rows that the host looks up, by the name of the table.
+        states: The tensors that the host keeps between steps.
+        changes: The changes, a sentence each.
+        declined: The places that passes declined, and why.
+        blockers: The nodes that the target still refuses.
+        tokens: Tokens that the host treats specially, by purpose.
+        sound: The rule for the valid positions of a source that is a sound with a mask.
+    """
+
+    method: Method
+    model: Model
+    tables: Mapping[str, np.ndarray]
+    states: tuple[State, ...]
+    changes: tuple[str, ...]
+    declined: tuple[Declined, ...]
+    blockers: Blockers
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    sound: Sound | None = None
+
+
+@dataclass
+class Interface:
+    """The facts that lowering collects about inputs and outputs.
+
+    Attributes:
+        original: The model, as it was exported.
+        sources: Who makes each input that is new, and its meaning.
+        writes: The past that each output of new keys and values is for.
+        axes: The axis of the slots of each past.
+        became: The inputs that took the place of one of the original.
+        sounds: The inputs that hold a sound of which a part may be valid.
+    """
+
+    original: Model
+    sources: dict[str, tuple[Source, str]] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
+    became: dict[str, list[str]] = field(default_factory=dict)
+    sounds: set[str] = field(default_factory=set)
+
+    def becomes(self, original: str, name: str) -> None:
+        """Note that an input takes the place of one of the original, or of a part of it."""
+        self.became.setdefault(original, []).append(name)
+
+    def make(self, name: str, source: Source, meaning: str) -> None:
+        """Note who makes an input that is new."""
+        self.sources[name] = source, meaning
+
+    def make_mask(self, name: str, over: Literal["slots", "source"], window: int = 0) -> None:
+        """Note that the host makes an input that masks slots or a source."""
+        self.make(name, Source("slots_mask" if over == "slots" else "source_mask", window=window), MASKS[over])
+
+    def method(self, name: str, model: Model, when: When) -> Method:
+        """Return the place of a lowered model in the contract.
+
+        Raises:
+            UsageError: A dim of an input or output has no number.
+        """
+        shapes = infer(model)
+        inputs = tuple(self._input(value, shapes) for value in model.graph.inputs)
+        outputs = tuple(self._output(value, shapes) for value in model.graph.outputs)
+        kept = {port.name for port in inputs}
+        became = {
+            value.name: value.name if value.name in kept else ", ".join(self.became.get(value.name, [FIXED]))
+            for value in self.original.graph.inputs
+            if value.tensor is None
+        }
+        return Method(name, f"{name}.onnx", when, inputs, outputs, became)
+
+    def states(self, method: Method) -> tuple[State, ...]:
+        """Return the states that the host keeps for a method."""
+        kept = [port for port in method.inputs if port.source is not None and port.source.kind == "state"]
+        return tuple(State(port.name, port.dtype, port.shape, self.axes.get(port.name), _bytes(port)) for port in kept)
+
+    def _input(self, value: Value, shapes: Shapes) -> Port:
+        shape, dtype = _fixed(value, shapes, self.original.name)
+        if value.name in self.sources:
+            source, meaning = self.sources[value.name]
+        elif (meaning := self._of_cache(value.name)) != "":
+            source = Source("state", value.name)
+        elif value.name in self.sounds:
+            source, meaning = Source("user", by="source"), f"'{value.name}' of the original, then zeros"
+        else:
+            source, meaning = Source("user"), f"'{value.name}' of the original"
+        return Port(value.name, dtype, shape, meaning, source)
+
+    def _output(self, value: Value, shapes: Shapes) -> Port:
+        shape, dtype = _fixed(value, shapes, self.original.name)
+        state = self.writes.get(value.name, "")
+        how = "goes into the next slot of" if state in self.axes else "becomes"
+        meaning = f"{how} '{state}'" if state else f"'{value.name}' of the original"
+        return Port(value.name, dtype, shape, meaning, writes=state)
+
+    def _of_cache(self, name: str) -> str:
+        """Return the kind of cache that a past is, "" for another input."""
+        roles = self.original.roles
+        if any(state.past.name == name for state in roles.states) and name in self.writes.values():
+            return "recurrent state, which each step replaces"
+        entry = next((entry for value, entry in roles.pasts.items() if value.name == name), None)
+        if entry is None:
+            return ""
+        attention = "cross-attention" if roles.is_cross(entry) else "self-attention"
+        layer = ".".join(map(str, entry.slot.index))
+        return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
+
+
+def _bytes(port: Port) -> int:
+    return math.prod(port.shape) * np.dtype(port.dtype).itemsize
+
+
+def _fixed(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], str]:
+    dims = shapes[value].dims
+    sizes = [dim.constant for dim in dims or ()]
+    if dims is None or None in sizes:
+        raise UsageError(f"{file}: '{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+    return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
+
+
+UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
+
+
+def linked(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:
+    """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
+    hidden = encoder.method.outputs[0]
+    pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    slots = {entry.present.name: entry.slot for entry in caches if entry.present is not None}
+    inputs = []
+    for port in method.inputs:
+        is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape
+        source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
+        inputs.append(replace(port, source=source))
+    outputs = []
+    for port in method.outputs:
+        state = pasts.get(slots[port.name], "")
+        if not state:
+            raise UsageError(f"no input of the decoder's later steps takes '{port.name}' of its first step")
+        outputs.append(replace(port, meaning=f"becomes '{state}'", writes=state))
+    return replace(method, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[str, np.ndarray]]:
+    """Return the tables, equal ones in one file."""
+    tables: list[Table] = []
+    arrays: dict[str, np.ndarray] = {}
+    for part in parts:
+        for name, array in part.tables.items():
+            same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
+            ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
+            meaning = ports[0].meaning if ports else name
+            tables.append(
+                Table(
+                    name=name,
+                    file=same,
+                    offset=0,
+                    dtype=str(array.dtype),
+                    rows=len(array),
+                    shape=tuple(array.shape[1:]),
+                    meaning=meaning,
+                )
+            )
+            arrays[name] = array
+    return tuple(tables), arrays
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def build_contract(
+    parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], sizes: LowerSizes, pad: int | None
+) -> Contract:
+    """Return the contract by which a host runs these models.
+
+    Args:
+        parts: The models, in the order in which they run.
+        pipeline: The models as they were exported.
+        tables: Those of `collect_tables`.
+        sizes: The sizes that were fixed.
+        pad: The token that pads, where the user names it; None for what the pipeline says.
+    """
+    is_decoder = any(part.states for part in parts)
+    has_cache = any(state.axis is not None for part in parts for state in part.states)
+    first = parts[0].method
+    source = 0
+    if first.when == "once":
+        reads_all = len(parts) > 1 or parts[0].sound is not None
+        source = sizes.source if first.takes_text else first.outputs[0].shape[1] if reads_all else 0
+    known = {
+        "batch": sizes.batch,
+        "source": source,
+        "capacity": sizes.slots if has_cache else 0,
+        "positions": min((sizes.slots + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
+        **_cache_sizes(parts, pipeline),
+    }
+    if (sound := parts[0].sound) is not None:
+        known |= {"sound": sound.length, "stride": sound.stride, "offset": sound.offset}
+    tokens = dict(pipeline.tokens)
+    for part in parts:
+        tokens |= part.tokens
+    if pad is not None:
+        tokens["pad"] = pad
+    methods = tuple(part.method for part in parts)
+    states = tuple(state for part in parts for state in part.states)
+    return Contract(
+        target=sizes.target.name,
+        sizes=known,
+        tokens=tokens,
+        ends=pipeline.ends,
+        floor=sizes.floor,
+        methods=methods,
+        tables=tables,
+        states=states,
+        loop=tuple(_loop(parts, sizes, known["positions"])),
+        positions=_adds(methods),
+    )
+
+
+def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
+    """Yield the rows of each table that the position chooses from."""
+    rows = {table.name: table.rows for table in tables}
+    for part in parts:
+        for port in part.method.inputs:
+            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
+                yield rows[port.source.of]
+
+
+def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]:
+    """Return the sizes of the self-attention, 0 for one that does not exist or differs between layers."""
+    step = pipeline.step
+    entries = [entry for entry in step.roles.cache if not step.roles.is_cross(entry)] if step is not None else []
+    grown = [state for part in parts for state in part.states if state.axis is not None]
+    sizes = {tuple(dim for axis, dim in enumerate(s.shape) if axis not in (0, s.axis)) for s in grown}
+    per_layer = sizes.pop() if len(sizes) == 1 else ()
+    outputs = [port for part in parts if part.method.when == "step" for port in part.method.outputs]
+    logits = [port for port in outputs if not port.writes]
+    return {
+        "layers": len({entry.slot.index for entry in entries}),
+        "heads": per_layer[0] if len(per_layer) == 2 else 0,
+        "head_dim": per_layer[1] if len(per_layer) == 2 else 0,
+        "vocabulary": logits[0].shape[-1] if logits else 0,
+    }
+
+
+def _reads_length(source: Source) -> bool:
+    return source.kind == "source_mask" or source.by == "valid_length"
+
+
+def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterator[str]:
+    once = [part.method for part in parts if part.method.when == "once"]
+    step = next((part.method for part in parts if part.method.when == "step"), None)
+    if step is not None:
+        yield "Set `position` to 0 and fill the state with zeros."
+    is_batch = sizes.batch > 1
+    if once and once[0].takes_text:
+        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
+        yield f"Set {whose[0]} to the number of tokens of {whose[1]} source: 1 to {sizes.source}."
+    elif (sound := parts[0].sound) is not None:
+        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
+        shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
+        most = parts[0].method.outputs[0].shape[1]
+        yield (
+            f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
+            f"to `{shifted} / {sound.stride}`, rounded down and at most {most}."
+        )
+    elif any(port.source is not None and _reads_length(port.source) for part in parts for port in part.method.inputs):
+        yield f"Set `length` to {sizes.source}: no part of the source is padding."
+    for method in once:
+        written = [port for port in method.outputs if port.writes]
+        yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
+    if step is not None:
+        yield (
+            f"For each token: run `{step.file}` on it."
+            if not is_batch
+            else (f"For each place: run `{step.file}` on one token of each sequence.")
+        )
+        axes = {state.name: state.axis for part in parts for state in part.states}
+        grow = [axes[port.writes] is not None for port in step.outputs if port.writes]
+        if not all(grow):
+            yield "Each output that becomes a state is that state at the next step: copy all of it."
+        if any(grow):
+            yield (
+                "Write each new key and value into slot `position` of its state, unless `position` is "
+                f"{sizes.slots}: there is no such slot. Add 1 to `position`."
+            )
+        full = "" if positions == UNBOUNDED else f", or where `position` is {positions}"
+        yield (
+            "Begin with the tokens of the prompt, or with token `start`. Once they have run, the largest logit is the "
+            f"next token. Stop at any end token{full}."
+        )
+        if is_batch:
+            yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
+
+
+def _adds(methods: Sequence[Method]) -> str:
+    rows = [
+        f"`{port.name}` of `{method.file}`"
+        for method in methods
+        for port in method.inputs
+        if port.source is not None and port.source.kind == "rows"
+    ]
+    if not rows:
+        return "Positions: the models add them. The host adds nothing to embeddings."
+    return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."

@@ -1,0 +1,306 @@
+"""Rows that stand for a whole source, such as that of the end-of-text token: taken by a product with a one-hot row.
+
+Which row it is follows from the tokens, which a lowered model no longer has; so the host makes a row of zeros with a 1
+at that place. The rule is found by running the part of the model that chooses: on tokens of the whole vocabulary, with
+each token that the model compares ids with at the first, a middle and the last place, twice, and not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.deploy.compared_tokens import compared_tokens
+from graphkit.deploy.contract import By
+from graphkit.deploy.lowered_sizes import Setting
+from graphkit.dtypes import FLOATS
+from graphkit.errors import UsageError
+from graphkit.graph.names import free_name, names_in
+from graphkit.graph.roles import MASKS
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_outputs
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError
+from graphkit.shapes import Expr, Shapes, infer, parse
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+
+__all__ = ["Pooling", "pool_by_product"]
+
+CHOOSING = ("Gather", "GatherND", "Slice")
+ARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+LENGTHS = ("encoder", "sequence", "total")
+DRAWS = 8  # of random tokens at each length
+ROWS = 2  # sequences at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """A row that stands for a source.
+
+    Attributes:
+        out: The name that the row had.
+        name: The input that says which it is.
+        by: The rule by which the host finds its place.
+        token: The token at whose first place it is; None where another rule holds.
+        shape: Of the input.
+        dtype: Of its elements.
+        words: Which row it is.
+    """
+
+    out: str
+    name: str
+    by: By
+    token: int | None
+    shape: tuple[int, ...]
+    dtype: int
+    words: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    by: By
+    token: int | None
+    words: str
+    place: Callable[[np.ndarray], int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A node that takes rows of states.
+
+    Attributes:
+        node: The node.
+        out: Its output.
+        states: [batch, source, hidden].
+    """
+
+    node: Node
+    out: Value
+    states: Value
+
+
+def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Model, list[Pooling]]:
+    """Return a model that takes such rows by products with inputs, and these inputs.
+
+    Raises:
+        UsageError: A row follows from the tokens by no rule that a host knows.
+    """
+    pooled: list[Pooling] = []
+    lengths = frozenset(name for name, role in symbol_roles(model).items() if role in LENGTHS)
+    if not setting.is_padded or setting.capacity or not vocabulary:
+        return model, pooled
+    for name in [choice.out.name for choice in _choices(model, infer(model), setting, lengths)]:
+        shapes = infer(model)
+        choice = next(
+            (candidate for candidate in _choices(model, shapes, setting, lengths) if candidate.out.name == name), None
+        )
+        rule = _rule(model, shapes, choice, setting, lengths, vocabulary) if choice is not None else None
+        if choice is not None and rule is not None:
+            made = _pooling(model, shapes, choice, rule, setting, pooled)
+            model = _with_product(model, shapes, choice, made)
+            pooled.append(made)
+    return model, pooled
+
+
+def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:
+    """Yield the nodes that may take one row of each sequence."""
+    known = dependences(model, shapes)
+    for node in model.graph.nodes:
+        data, out = node.input(0), node.outputs[0] if node.outputs else None
+        if not node.is_op(*CHOOSING) or data is None or out is None or data not in known or not known[data].data:
+            continue
+        states = _states(data, shapes, setting, lengths)
+        dims = shapes[out].dims
+        if states is None or dims is None or any(dim.symbols & lengths for dim in dims):
+            continue
+        if dims[-1:] == (shapes[states].dims or ())[-1:] and len(dims) in (2, 3):
+            yield _Choice(node, out, states)
+
+
+def _states(value: Value, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Value | None:
+    """Return the states [batch, source, hidden] that a value holds, perhaps in other dims."""
+    while True:
+        dims = shapes[value].dims
+        if dims is not None and len(dims) == 3 and _is_source(dims[1], setting, lengths) and not dims[2].symbols:
+            return value if shapes[value].dtype in FLOATS else None
+        producer = value.producer
+        before = producer.input(0) if producer is not None and producer.is_op(*ARRANGING) else None
+        if before is None:
+            return None
+        value = before
+
+
+def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
+    return bool(dim.symbols & lengths) or dim.constant == setting.source
+
+
+def _rule(
+    model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
+) -> _Rule | None:
+    """Return the rule by which a node chooses; None where it always takes the first row, or not a row of each sequence.
+
+    Raises:
+        UsageError: It follows from the tokens by another rule.
+    """
+    part = _part(model, shapes, choice)
+    tokens = [token for token in compared_tokens(model) if token < vocabulary]
+    is_of_tokens = any(part.roles.of(value) == "tokens" for value in part.graph.inputs)
+    batch, length = (shapes[choice.states].dims or ())[:2]
+    rules = [LARGEST, *(_first(token) for token in tokens)] if is_of_tokens else []
+    rules += [LAST] if length.symbols else []  # the last of a fixed length may be padding, which counts there
+    is_first = True
+    if not rules:
+        return None
+    with IsolatedSession(part) as session:
+        known = range(1, setting.source + 1) if length.symbols else range(setting.source, setting.source + 1)
+        for ids in _sources(known, batch.constant or ROWS, vocabulary, tokens):
+            places = _places(session, part, setting, lengths, ids)
+            if places is None:
+                break
+            is_first &= not any(places)
+            rules = [rule for rule in rules if [rule.place(row) for row in ids] == places]
+        else:
+            if is_first or rules:
+                return None if is_first else rules[0]
+    if not is_of_tokens:
+        return None
+    raise UsageError(
+        f"{model.name}: '{choice.node.label}' takes a row that follows from the tokens by no rule that a host knows: "
+        "it is neither that of the last token, of the largest id, nor of the first token that ids are compared with"
+    )
+
+
+LAST = _Rule("valid_length", None, "the last token of the source", lambda ids: len(ids) - 1)
+LARGEST = _Rule("largest_id", None, "the first of the largest token ids of the source", lambda ids: int(ids.argmax()))
+
+
+def _first(token: int) -> _Rule:
+    words = f"the first token {token} of the source, or its first token where there is none"
+    return _Rule("first_token", token, words, lambda ids: int(np.argmax(ids == token)))
+
+
+def _part(model: Model, shapes: Shapes, choice: _Choice) -> Model:
+    """Return a model that takes a row of other states."""
+    dims, of = shapes[choice.states].dims, shapes[choice.out].dims
+    assert dims is not None
+    assert of is not None
+    name = free_name("states", names_in(model.scopes))
+    fed = with_inputs(model, {choice.states: NewInput(name, shapes[choice.states].dtype, dims)})
+    return with_outputs(fed, [(choice.out.name, NewInput(choice.out.name, shapes[choice.out].dtype, of))])
+
+
+def _sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield tokens of some sequences, of several lengths."""
+    rng = np.random.default_rng(0)
+    for length in sorted({lengths[0], lengths[min(1, len(lengths) - 1)], lengths[len(lengths) // 2], lengths[-1]}):
+        for _ in range(DRAWS):
+            yield rng.integers(0, vocabulary, (rows, length))
+        for token in tokens:
+            for row in _placed(token, rng.integers(0, vocabulary, length)):
+                yield np.stack([row, *rng.integers(0, vocabulary, (rows - 1, length))])
+
+
+def _placed(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield tokens with one of them at the first, a middle and the last place, twice, and not at all."""
+    last = len(ids) - 1
+    without = np.where(ids == token, token + 1 if token == 0 else token - 1, ids)
+    yield without
+    for places in ((0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)):
+        row = without.copy()
+        row[list(places)] = token
+        yield row
+
+
+def _places(
+    session: IsolatedSession, part: Model, setting: Setting, lengths: frozenset[str], ids: np.ndarray
+) -> list[int] | None:
+    """Return which row is taken of each sequence; None where it is not one of its own."""
+    rows, length = len(ids), len(ids[0])
+    dims: dict[str, int] = {**setting.dims, **dict.fromkeys(setting.batch, rows), **dict.fromkeys(lengths, length)}
+    feed: dict[str, np.ndarray] = {}
+    for value in part.graph.inputs:
+        array = _fed(part, value, dims, ids)
+        if array is None:
+            return None
+        feed[value.name] = array
+    try:
+        (out,) = session.run(feed).values()
+    except RunError:
+        return None
+    if len(out) != rows:
+        return None
+    numbers = out.reshape(rows, -1).astype(np.float64) - length * np.arange(rows)[:, None]
+    places = numbers[:, 0].astype(int)
+    is_row = (numbers == places[:, None]).all() and (places >= 0).all() and (places < length).all()
+    return [int(place) for place in places] if is_row else None
+
+
+def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) -> np.ndarray | None:
+    declared, role = declared_type(value), part.roles.of(value)
+    if declared is None or declared.dims is None or None in declared.dims:
+        return None
+    shape = [dim if isinstance(dim, int) else int(parse(str(dim)).evaluate(dims)) for dim in declared.dims]
+    kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+    if declared.is_float:
+        numbers = np.arange(np.prod(shape[:2])).reshape(*shape[:2], 1)
+        return np.ascontiguousarray(np.broadcast_to(numbers, shape).astype(kind))
+    if role == "tokens":
+        return ids.astype(kind)
+    if role in MASKS:
+        return np.ones(shape, kind)
+    return np.zeros(shape, kind) if role == "token types" else None
+
+
+def _pooling(
+    model: Model, shapes: Shapes, choice: _Choice, rule: _Rule, setting: Setting, before: Sequence[Pooling]
+) -> Pooling:
+    dims = shapes[choice.states].dims
+    assert dims is not None
+    batch = int(dims[0].evaluate(setting.dims))
+    dtype = shapes[choice.states].dtype
+    same = next(
+        (pooling for pooling in before if (pooling.by, pooling.token, pooling.dtype) == (rule.by, rule.token, dtype)),
+        None,
+    )
+    name = same.name if same is not None else free_name("pooling", names_in(model.scopes))
+    if any(pooling.token not in (None, rule.token) for pooling in before if rule.token is not None):
+        raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
+    return Pooling(
+        out=choice.out.name,
+        name=name,
+        by=rule.by,
+        token=rule.token,
+        shape=(batch, 1, setting.source),
+        dtype=dtype,
+        words=rule.words,
+    )
+
+
+def _with_product(model: Model, shapes: Shapes, choice: _Choice, made: Pooling) -> Model:
+    """Return a model in which a row is the product of the input and the states."""
+    proto, names = copy_proto(model), names_in(model.scopes) | {made.name}
+    dims, of = shapes[choice.states].dims, shapes[choice.out].dims
+    assert dims is not None
+    assert of is not None
+    row = made.out if len(of) == 3 else free_name(f"{made.out}_row", names)
+    nodes = [helper.make_node("MatMul", [made.name, choice.states.name], [row], f"{choice.node.label}_product")]
+    if row != made.out:
+        axes = free_name(f"{row}_axes", names | {row})
+        proto.graph.initializer.append(helper.make_tensor(axes, TensorProto.INT64, [1], [1]))
+        nodes.append(helper.make_node("Squeeze", [row, axes], [made.out], choice.node.label))
+    place = next(at for at, node in enumerate(proto.graph.node) if made.out in node.output)
+    del proto.graph.node[place]
+    for node in reversed(nodes):
+        proto.graph.node.insert(place, node)
+    if all(info.name != made.name for info in proto.graph.input):
+        shape: list[Expr | int] = [dims[0], 1, dims[1]]
+        proto.graph.input.append(NewInput(made.name, made.dtype, shape, made.words).info())
+    return drop_dead_inputs(remove_dead_code(model.with_proto(proto)).model)

@@ -1,0 +1,241 @@
+"""Reads target files: built-in ones by name, a user's own by path; and the table of TFLite operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from graphkit.deploy.targets.target import ANYTHING, Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.io.toml import Section, read_toml
+from graphkit.suggest import did_you_mean
+
+__all__ = ["NAMES", "load_target", "tflite_spellings"]
+
+NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "generic-npu")
+
+FOLDER = Path(__file__).parent
+LIMITS = ("max_rank", "static_shapes", "max_opset", "quantized")
+VERDICTS = ("allowed", "refused", "unknown")
+CONDITION = ("constant", "dtypes", "max_rank", "attributes", "values", "producers", "readers")
+Sources = Mapping[str, Source]
+
+
+def load_target(name: str | os.PathLike[str]) -> Target:
+    """Return a target.
+
+    Args:
+        name: One of `NAMES`, or the path of a TOML file.
+
+    Returns:
+        The target.
+
+    Raises:
+        UsageError: There is no target of that name.
+        TargetError: The file cannot be read, or says what no target can; it names the file and the key.
+
+    Example:
+        >>> graphkit.load_target("ethos-u85").needs_static_shapes
+        True
+    """
+    if name in NAMES:
+        return _built_in(str(name))
+    if isinstance(name, str) and not (name.endswith(".toml") or set(name) & set("/\\")):
+        hint = did_you_mean(name, NAMES, f"there are {', '.join(NAMES)}, or name a .toml file")
+        raise UsageError(f"no target '{name}' - {hint}")
+    return _target(read_toml(Path(name)))
+
+
+@cache
+def _built_in(name: str) -> Target:
+    return _target(read_toml(FOLDER / f"{name}.toml"))
+
+
+@cache
+def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
+    """Return the TFLite operators that each ONNX operator becomes; the first whose condition holds counts."""
+    root = read_toml(FOLDER / "tflite_operators.toml")
+    root.only("sources", "operators")
+    sources = _sources(root)
+    found: dict[str, list[Spelling]] = {}
+    for row in root.sections("operators"):
+        row.only("names", "becomes", "source", "where")
+        spelling = Spelling(row.texts("becomes"), _source(row, sources), _condition(row.section("where")))
+        for name in _operators(row):
+            found.setdefault(name, []).append(spelling)
+    return {name: tuple(spellings) for name, spellings in found.items()}
+
+
+def _target(root: Section) -> Target:
+    return _together(root) if "together" in root else _with_facts(root)
+
+
+def _together(root: Section) -> Target:
+    """Return the target that refuses an operator if any of some others refuses it.
+
+    Raises:
+        TargetError: One of these is none, or is made of others itself.
+    """
+    root.only("name", "description", "together")
+    names = root.texts("together")
+    if odd := [name for name in names if name not in NAMES or name == root.text("name")]:
+        raise root.wrong("together", f"'{odd[0]:.40}' is no other target", f"write some of {', '.join(NAMES)}")
+    others = tuple(map(_built_in, names))
+    if joint := [other.name for other in others if other.others]:
+        raise root.wrong("together", f"'{joint[0]}' is made of others itself", "name these")
+    ranks, opsets, static = (
+        [_of(other, limit) for other in others if (limit := getattr(other, name)) is not None]
+        for name in ("max_rank", "max_opset", "static_shapes")
+    )
+    return Target(
+        name=root.text("name"),
+        description=root.text("description"),
+        sources=tuple(_named(other, source) for other in others for source in other.sources),
+        max_rank=min(ranks, key=_value, default=None),
+        max_opset=min(opsets, key=_value, default=None),
+        static_shapes=max(static, key=_value, default=None),
+        others=others,
+    )
+
+
+def _value(limit: Limit) -> int:
+    return limit.value
+
+
+def _of(target: Target, limit: Limit) -> Limit:
+    return replace(limit, source=_named(target, limit.source))
+
+
+def _named(target: Target, source: Source) -> Source:
+    return replace(source, key=f"{target.name}: {source.key}")
+
+
+def _with_facts(root: Section) -> Target:
+    root.only("name", "description", "sources", *LIMITS, "operators", "dtypes", "tflite", "together")
+    name, description = root.text("name"), root.text("description")
+    sources = _sources(root)
+    return Target(
+        name=name,
+        description=description,
+        sources=tuple(sources.values()),
+        max_rank=_limit(root, "max_rank", sources),
+        static_shapes=_limit(root, "static_shapes", sources),
+        max_opset=_limit(root, "max_opset", sources),
+        quantized=_limit(root, "quantized", sources),
+        operators=_facts(root.section("operators"), sources, "operators"),
+        dtypes=_facts(root.section("dtypes"), sources, "dtypes"),
+        tflite=_facts(root.section("tflite"), sources, "tflite") if "tflite" in root else None,
+    )
+
+
+def _sources(root: Section) -> dict[str, Source]:
+    table = root.section("sources")
+    if not table.values:
+        raise root.wrong("sources", "it is missing", "write [sources.NAME] with title, url and date")
+    found = {}
+    for key in table.values:
+        row = table.section(key)
+        row.only("title", "url", "date")
+        found[key] = Source(key, row.text("title"), row.text("url", ""), row.date("date"))
+    return found
+
+
+def _source(row: Section, sources: Sources) -> Source:
+    return sources[row.choice("source", sources)]
+
+
+def _limit(root: Section, name: str, sources: Sources) -> Limit | None:
+    if name not in root:
+        return None
+    row = root.section(name)
+    row.only("value", "source", "note")
+    value = row.flag("value") if name in ("static_shapes", "quantized") else row.number("value")
+    return Limit(value, _source(row, sources), row.text("note", ""))
+
+
+def _facts(table: Section, sources: Sources, kind: str) -> Facts:
+    table.only("facts", "otherwise", "source", "note")
+    met: set[str] = set()
+    facts = []
+    for row in table.sections("facts"):
+        fact = _fact(row, sources, kind)
+        for name in fact.names:
+            if name in met:
+                raise row.wrong("names", f"'{name:.40}' has a fact already", "say one thing of each name")
+            met.add(name)
+        facts.append(fact)
+    if "otherwise" not in table:
+        return Facts(tuple(facts))
+    otherwise = cast(Verdict, table.choice("otherwise", VERDICTS))
+    return Facts(tuple(facts), otherwise, _source(table, sources), table.text("note", ""))
+
+
+def _fact(row: Section, sources: Sources, kind: str) -> Fact:
+    row.only("is", "names", "source", "note", *(["where", "else"] if kind == "operators" else []))
+    verdict = cast(Verdict, row.choice("is", VERDICTS))
+    condition = _condition(row.section("where"))
+    if condition != ANYTHING and verdict != "allowed":
+        raise row.wrong("where", "only what is allowed has a condition", 'take it out, or write is = "allowed"')
+    otherwise = cast(Verdict, row.choice("else", VERDICTS)) if "else" in row else "refused"
+    return Fact(verdict, READERS[kind](row), _source(row, sources), row.text("note", ""), condition, otherwise)
+
+
+def _condition(row: Section) -> Condition:
+    row.only(*CONDITION)
+    return Condition(
+        constant=row.texts("constant", ()),
+        dtypes=_dtypes(row, "dtypes") if "dtypes" in row else (),
+        max_rank=row.number("max_rank") if "max_rank" in row else None,
+        attributes=row.mapping("attributes", _is_plain, "a text or a number"),
+        values=row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
+        producers=row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
+        readers=row.text("readers", ""),
+    )
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
+
+
+def _operators(row: Section) -> tuple[str, ...]:
+    """Return the operators that a row names; those without a domain must be of ONNX."""
+    names = row.texts("names")
+    for name in names:
+        if "." not in name and name not in _onnx_operators():
+            raise row.wrong("names", f"'{name:.40}' is no operator of ONNX", "check its spelling, or write DOMAIN.NAME")
+    return names
+
+
+def _dtypes(row: Section, key: str = "names") -> tuple[str, ...]:
+    names = row.texts(key)
+    for name in names:
+        if name not in _onnx_dtypes():
+            raise row.wrong(key, f"'{name:.40}' is no dtype of ONNX", "write such as float32 or int64")
+    return names
+
+
+READERS: Mapping[str, Callable[[Section], tuple[str, ...]]] = {
+    "operators": _operators,
+    "dtypes": _dtypes,
+    "tflite": lambda row: row.texts("names"),
+}
+
+
+@cache
+def _onnx_operators() -> frozenset[str]:
+    from onnx.defs import get_all_schemas
+
+    return frozenset(schema.name for schema in get_all_schemas() if schema.domain == "")
+
+
+@cache
+def _onnx_dtypes() -> frozenset[str]:
+    from onnx import TensorProto
+
+    dtypes: Any = TensorProto.DataType.values()
+    return frozenset(dtype_name(dtype) for dtype in dtypes)

@@ -1,0 +1,140 @@
+"""Collect the preconditions of all nodes of a model, in the order in which the nodes run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from graphkit.graph.topological_order import in_order
+from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
+from graphkit.shapes.constraints.precondition import Index, Precondition, Related
+from graphkit.shapes.constraints.rules import RULES
+from graphkit.shapes.node_view import NodeView, UnknownError
+from graphkit.shapes.rules.common import product
+from graphkit.shapes.tensor import unknown
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
+
+__all__ = ["SharedPrecondition", "collect"]
+
+NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # what the shape engine notes
+
+
+@dataclass(eq=False)
+class SharedPrecondition:
+    """A precondition and the nodes of one scope that share it, in the order in which they run."""
+
+    scope: Scope
+    precondition: Precondition
+    nodes: list[Node] = field(default_factory=list)
+
+
+class _Collector:
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+        self.tensors: dict[Value, Tensor] = {}
+        self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
+        self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
+        self.noted: dict[Node, list[Precondition]] = {}
+        for noted in (*shapes.equalities, *shapes.inequalities):
+            if is_known(noted.left) and is_known(noted.right):
+                relation = Relation(noted.left, noted.relation, noted.right)
+                self.note(noted.node, Related(relation, NOTED[noted.relation], ""))
+
+    def note(self, node: Node, precondition: Precondition) -> None:
+        if node.operator not in RULES:
+            self.noted.setdefault(node, []).append(precondition)
+
+    def scope(self, scope: Scope) -> None:
+        for node in in_order(scope) if scope.problems else scope.nodes:
+            for body in node.bodies.values():
+                self.scope(body)
+            for precondition in self.of(node):
+                key = scope, node.operator, precondition
+                self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
+
+    def of(self, node: Node) -> Iterator[Precondition]:
+        rule = RULES.get(node.operator)
+        if rule is None and not node.is_op("Gather", "GatherND"):
+            yield from self.noted.get(node, ())
+            return
+        view = self.view(node)
+        if view is None:
+            return
+        try:
+            yield from [precondition for precondition in self.preconditions(view) if _has_symbols(precondition)]
+        except (UnknownError, ArithmeticError, LookupError, ValueError):  # not known, too complex, or no valid node
+            return
+
+    def preconditions(self, view: NodeView) -> Iterator[Precondition]:
+        """Yield the preconditions of a node, by its rule or of its indices."""
+        if view.node.is_op("Gather"):
+            dims = view.dims(0)
+            size = dims[view.axis(view.attr("axis", 0), len(dims))]
+            yield from self.inside(
+                view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
+            )
+        elif view.node.is_op("GatherND"):
+            columns = _columns(view.node) if not view.attr("batch_dims", 0) else ()
+            for column, size in zip(columns, view.dims(0), strict=False):
+                yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
+        else:
+            yield from RULES[view.node.operator](view)
+
+    def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
+        ends = self.ranges.range(indices) if is_known(size) else None
+        if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
+            yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return the known facts of a value at all sizes at which the nodes before its own run.
+
+        The first pass of an inference assumes nothing that only later nodes need. The last pass stands in for tensors
+        that the first one does not know.
+        """
+        if value not in self.tensors:
+            self.tensors[value] = self._tensor(value)
+        return self.tensors[value]
+
+    def _tensor(self, value: Value) -> Tensor:
+        first = self.shapes.first.get(value)
+        if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
+            return first
+        return self.shapes.table.get(value) or first or unknown("nothing leads to it")
+
+    def view(self, node: Node) -> NodeView | None:
+        """Return a view of a node for its rule; None if an attribute comes from a function's call."""
+        if any(attribute.ref_attr_name for attribute in node.attributes.values()):
+            return None
+        inputs = [None if value is None else self.tensor(value) for value in node.inputs]
+        return NodeView(node, inputs, node.attributes)
+
+
+def _columns(node: Node) -> Sequence[Value | None]:
+    """Return the parts of indices that are concatenated of one part for each axis."""
+    indices = node.input(1)
+    producer = unwrapped(indices, ("Cast", "Identity")).producer if indices is not None else None
+    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
+        return ()
+    return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
+
+
+def _is_unsqueezed(value: Value | None) -> bool:
+    return value is not None and value.producer is not None and value.producer.is_op("Unsqueeze")
+
+
+def _is_known_data(tensor: Tensor) -> bool:
+    data = tensor.data if tensor.is_shape_like else None
+    return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
+
+
+def _has_symbols(precondition: Precondition) -> bool:
+    return any(expr.constant is None for expr in precondition.exprs)
+
+
+def collect(shapes: Shapes) -> list[SharedPrecondition]:
+    """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
+    collector = _Collector(shapes)
+    for scope in shapes.model.scopes:
+        collector.scope(scope)
+    return list(collector.found.values())

@@ -1,0 +1,211 @@
+"""Sizes to try for each symbol, and the preconditions of a model tested at many assignments of them at once."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+
+import numpy as np
+
+from graphkit.graph.view import Scope
+from graphkit.shapes import Expr, Relation
+from graphkit.shapes.constraints.assignment_search import Variable, nearest
+from graphkit.shapes.constraints.collect import SharedPrecondition
+from graphkit.shapes.constraints.evaluate import Assignment, Constraint, Values
+from graphkit.shapes.constraints.precondition import FINE, Bools, Ints, Precondition
+from graphkit.shapes.expr import Call
+from graphkit.shapes.symbols import Symbol
+
+__all__ = ["Grid", "broken", "candidates", "free_symbols", "pools", "tied", "ties_of"]
+
+SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least
+USUAL = (8, 16, 32, 64, 128, 224, 256, 384, 512)  # sizes of images and windows
+MAX_SIZE = 1 << 20
+MAX_NUMBERS = 24  # taken from expressions
+MAX_CANDIDATES = 4096
+PAIRED = 8  # sizes of each symbol that are tried together with those of another one
+
+
+def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
+    """Return the symbols of the inputs' dims by name."""
+    return {found.name: found for expr in exprs for found in expr.walk_symbols()}
+
+
+def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
+    """Return the symbols that follow from others if every node is to run: `total` is `past + sequence`."""
+    ties: dict[str, Expr] = {}
+    for precondition in preconditions:
+        for left, right in precondition.equalities():
+            for name, given in _solved(left, right):
+                expr = given.substitute(ties)
+                if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
+                    ties = {other: known.substitute({name: expr}) for other, known in ties.items()}
+                    ties[name] = expr
+                    break
+    return ties
+
+
+def _is_plain(expr: Expr) -> bool:
+    """Whether an expression is not a number, and has a value at all sizes."""
+    atoms = [atom for monomial, _ in expr.terms for atom in monomial]
+    return bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)
+
+
+def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
+    for one, other in ((left, right), (right, left)):
+        atom = one.atom
+        if isinstance(atom, Symbol):
+            yield atom.name, other
+        elif isinstance(atom, Call) and atom.op == "max" and other in atom.args:
+            for arg in atom.args:
+                if arg != other:
+                    yield from _solved(arg, other)
+
+
+def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
+    """Return an assignment with the symbols that follow from it."""
+    result = dict(assignment)
+    if ties:
+        result.update({name: expr.evaluate(result) for name, expr in ties.items()})
+    return result
+
+
+def pools(
+    preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]
+) -> dict[str, list[int]]:
+    """Return the sizes to try for each symbol: small ones, usual ones, and those next to numbers in expressions.
+
+    A symbol that is in no precondition has none: its size makes no difference.
+    """
+    numbers: dict[str, set[int]] = {name: set() for name in symbols}
+    named = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
+    for precondition in preconditions:
+        found = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
+        names = precondition.symbols
+        named |= names
+        for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
+            if name in numbers:
+                numbers[name] |= found
+    result: dict[str, list[int]] = {name: [] for name in symbols}
+    for name, symbol in symbols.items():
+        if name not in named:
+            continue
+        low = int(symbol.lower)
+        near = [n + step for n in sorted(numbers[name])[-MAX_NUMBERS:] for step in (-1, 0, 1)]
+        large = [2 * max(numbers[name], default=512) + 1]
+        sizes = [low + step for step in SMALL] + near + list(USUAL) + large
+        result[name] = [size for size in dict.fromkeys(sizes) if symbol.lower <= size <= symbol.upper]
+    return result
+
+
+def _numbers(expr: Expr) -> Iterator[int]:
+    for monomial, factor in expr.terms:
+        yield abs(factor)
+        for atom in monomial:
+            if isinstance(atom, Call):
+                for arg in atom.args:
+                    yield from _numbers(arg)
+
+
+def candidates(
+    base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
+) -> list[dict[str, int]]:
+    """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
+    free = [name for name in base if name not in ties and sizes[name]]
+    found = [dict(base)]
+    found += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
+    for first, second in combinations(free, 2):
+        few = [[size for size in _few(sizes[name]) if size != base[name]] for name in (first, second)]
+        found += [tied({**base, first: size, second: other}, ties) for size, other in product(*few)]
+        if len(found) > MAX_CANDIDATES:
+            break
+    return [assignment for assignment in found if _is_legal(assignment, symbols)]
+
+
+def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
+    """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
+    return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
+
+
+def _few(sizes: Sequence[int]) -> list[int]:
+    return [*sizes[:PAIRED], *sizes[PAIRED:][-PAIRED:]]
+
+
+def _is_legal(assignment: Assignment, symbols: Mapping[str, Symbol]) -> bool:
+    return all(symbols[name].lower <= size <= symbols[name].upper for name, size in assignment.items())
+
+
+MAX_VISITS = 4096  # sizes looked at for dims at which all is well
+NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to begin with, else a little
+
+
+class Grid:
+    """The preconditions and symbols of a model.
+
+    Attributes:
+        shared: The preconditions, in the order in which their nodes run.
+        least: The least sizes to begin with.
+        ties: Symbols that follow from others if every node is to run.
+    """
+
+    def __init__(
+        self,
+        shared: Sequence[SharedPrecondition],
+        symbols: Mapping[str, Symbol],
+        least: Mapping[str, int] | None = None,
+    ) -> None:
+        self.least = least or {}
+        preconditions = [place.precondition for place in shared]
+        self.shared, self.symbols = shared, symbols
+        self.ties = ties_of(preconditions, symbols)
+        self.sizes = pools(preconditions, symbols, self.ties)
+
+    def outcomes(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Ints:
+        """Return the outcome of each precondition, or of each of those in `shared`, at each assignment."""
+        values = Values.of_all(assignments)
+        return np.stack([values.outcome(place.precondition) for place in shared or self.shared])
+
+    def bad(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Bools:
+        """Return which precondition is not met at which assignment."""
+        result: Bools = self.outcomes(assignments, shared) != FINE
+        return result
+
+    def first(self, bad: Bools) -> Bools:
+        """Return where each precondition is the first violated one of its scope and of the scopes around it."""
+        result = np.zeros_like(bad)
+        before: dict[Scope, Bools] = {}
+        nothing = np.zeros(bad.shape[1], np.bool_)
+        for index, one in enumerate(self.shared):
+            earlier = nothing
+            scope: Scope | None = one.scope
+            while scope is not None:
+                earlier = earlier | before.get(scope, nothing)
+                scope = scope.parent
+            result[index] = bad[index] & ~earlier
+            before[one.scope] = before.get(one.scope, nothing) | bad[index]
+        return result
+
+    def base(self, count: int | None = None) -> dict[str, int] | None:
+        """Return usual sizes that meet the first `count` preconditions, None if none are found."""
+        free = [name for name in self.symbols if name not in self.ties]
+        variables = [self._variable(name) for name in (*free, *self.ties)]
+        follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
+        constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
+        wish = {name: self._guess(name) for name in self.symbols}
+        found = next(nearest(variables, constraints, wish, MAX_VISITS), None)
+        return None if found is None else {name: found[name] for name in self.symbols}
+
+    def first_unmet(self) -> SharedPrecondition:
+        """Return the first precondition that no assignment meets together with those before it, if there is no base."""
+        met = bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)
+        return self.shared[met]
+
+    def _variable(self, name: str) -> Variable:
+        symbol = self.symbols[name]
+        return Variable(name, "other", int(symbol.lower), symbol.upper, tuple(self.sizes[name]))
+
+    def _guess(self, name: str) -> int:
+        low, high = int(self.symbols[name].lower), self.symbols[name].upper
+        wanted = next((size for part, size in NAMED if part in name), low and low + 2)
+        return int(min(max(wanted, low, self.least.get(name, low)), high))

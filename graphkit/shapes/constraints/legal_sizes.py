@@ -1,0 +1,165 @@
+"""The legal sizes of a model: the symbols of its inputs, their bounds, and the relations between them.
+
+Relations come from the shape engine (`num_channels = 3`, windows that fit), from roles (a decoder's mask spans past and
+new tokens), and from a rewritten model. They do not prove that a model runs: onnxruntime has the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from graphkit.model import Model
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer
+from graphkit.shapes.constraints.assignment_search import Variable, nearest
+from graphkit.shapes.constraints.broadcast import Concatenated
+from graphkit.shapes.constraints.evaluate import Assignment
+from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
+
+__all__ = ["LegalSizes", "legal_sizes"]
+
+
+@dataclass(frozen=True)
+class LegalSizes:
+    """The legal sizes of one model.
+
+    Attributes:
+        variables: The symbols to choose sizes for. Those that follow from others come last.
+        fixed: Sizes of the symbols that are not free.
+        fixed_roles: The sizes of the roles of some of these.
+        inputs: The dims of each input without a default; None if the rank is unknown.
+        masks: Inputs that span past and new tokens, whatever they declare.
+        totals: The lengths of such inputs that are a symbol of their own.
+        past, tokens: Positions in the KV cache, and new tokens; None if the model has none.
+        tensors: The distinct shapes of computed tensors.
+    """
+
+    variables: tuple[Variable, ...]
+    relations: tuple[Relation, ...]
+    fixed: Mapping[str, int]
+    fixed_roles: Mapping[Role, int]
+    inputs: Mapping[str, tuple[Expr, ...] | None]
+    masks: frozenset[str]
+    totals: tuple[Expr, ...]
+    past: Expr | None
+    tokens: Expr | None
+    tensors: tuple[tuple[Expr, ...], ...]
+
+    def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
+        """Return the shape of each input; on the first step of a merged decoder, without the past."""
+        found: dict[str, tuple[int, ...] | None] = {}
+        for name, dims in self.inputs.items():
+            found[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
+            if name in self.masks and dims is not None and self.tokens is not None:
+                past = 0 if is_first else self.past_size(assignment)
+                found[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
+        return found
+
+    def past_size(self, assignment: Assignment) -> int:
+        """Return the number of positions in the KV cache, 0 if there is none."""
+        return 0 if self.past is None else self.past.evaluate(assignment)
+
+    def for_branch(self, *, is_first: bool, reads_past: bool) -> LegalSizes:
+        """Return the legal sizes of a branch of a merged decoder: the first reads no past, the other needs one."""
+        if self.past is None or self.tokens is None:
+            return self
+        length = self.tokens if is_first else self.past + self.tokens
+        relations = [Relation.equal(total, length) for total in self.totals]
+        relations += [Relation.at_least(self.past, 1)] if reads_past and self.past.symbols else []
+        return replace(self, relations=(*self.relations, *relations))
+
+    def near(self, wish: Assignment) -> Iterator[dict[str, int]]:
+        """Yield legal assignments, nearest to a wish first."""
+        return nearest(self.variables, self.relations, wish)
+
+    def cost(self, assignment: Assignment) -> int:
+        """Return how many elements the model computes."""
+        total = 0
+        for dims in self.tensors:
+            with suppress(ZeroDivisionError):
+                total += math.prod(max(dim.evaluate(assignment), 0) for dim in dims)
+        return total
+
+
+ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
+
+
+def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = ()) -> LegalSizes:
+    """Return the legal sizes of a model, with more relations; a past may be empty unless the spec forbids it.
+
+    Raises:
+        UsageError: A symbol or input does not exist, or the numbers contradict each other.
+    """
+    roles, numbers = symbol_roles(model), spec.numbers
+    shapes = infer(model, with_empty_past(spec, roles))
+    table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
+    all_dims = [dim for found in table.values() for dim in found or ()]
+    symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
+    roles |= {f"{name}.1": "total" for name in _masks(model, table)}  # the engine's, for its length
+    variables = [
+        Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
+        for name, found in symbols.items()
+    ]
+    variables.sort(key=lambda variable: ORDER.index(variable.role))
+    past, tokens = _past(model, table), _tokens(model, table)
+    given = [relation.substitute(numbers) for relation in relations]
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *given))
+    names = frozenset(symbols)
+    return LegalSizes(
+        variables=tuple(variables),
+        relations=tuple(relation for relation in known if relation.symbols and relation.symbols <= names),
+        fixed=numbers,
+        fixed_roles={roles[name]: size for name, size in numbers.items() if name in roles},
+        inputs=table,
+        masks=_masks(model, table) if past is not None and tokens is not None else frozenset(),
+        totals=tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
+        past=past,
+        tokens=tokens,
+        tensors=tuple(dict.fromkeys(_computed(shapes, names))),
+    )
+
+
+def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+    """Return the dim along which the cache of self-attention grows."""
+    for past, entry in model.roles.pasts.items():
+        dims = table.get(past.name)
+        if entry.axis is not None and dims is not None and not model.roles.is_cross(entry):
+            return dims[entry.axis]
+    return None
+
+
+def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+    found = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
+    return next((dims[1] for dims in found if dims is not None and len(dims) > 1), None)
+
+
+def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
+    """Return the masks that span past and new tokens: a merged decoder declares the length that one branch wants."""
+    found = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
+    return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
+
+
+def _concatenated(shapes: Shapes) -> Iterator[Relation]:
+    """Yield the relations that concatenated tensors of the main graph differ along the axis only.
+
+    onnxruntime lets inputs without elements differ elsewhere, and then may give what was in memory before.
+    """
+    for node in shapes.model.graph.nodes:
+        if not node.is_op("Concat") or "axis" not in node.attributes:
+            continue
+        found = [shapes[value].dims for value in node.inputs if value is not None]
+        known = [dims for dims in found if dims is not None]
+        if len(known) == len(found) and len({len(dims) for dims in known}) == 1:
+            axis = node.attributes["axis"].i % max(len(known[0]), 1)
+            pairs = Concatenated(tuple(known), axis).equalities()
+            yield from (Relation.equal(left, right) for left, right in pairs if left != right)
+
+
+def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
+    """Yield the known shapes of node outputs."""
+    for value in shapes:
+        dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None
+        if dims is not None and all(dim.symbols <= names for dim in dims):
+            yield dims

@@ -1,0 +1,264 @@
+"""Preconditions of operators that compute: elementwise ones, products, pooling, normalisation, attention.
+
+Source for attention: onnxruntime's contrib operators (docs/ContribOperators.md) and what its CPU kernels check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.dtypes import INTEGERS
+from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
+from graphkit.shapes import Expr, const, is_known, lower, upper
+from graphkit.shapes.constraints.broadcast import PreconditionRule, broadcast, integers, least, most, same
+from graphkit.shapes.constraints.precondition import Ints, NotZero, Precondition, Violation, failing, named
+from graphkit.shapes.node_view import NodeView
+from graphkit.shapes.rules.common import product
+from graphkit.shapes.tensor import Dims
+
+__all__ = ["RULES"]
+
+
+def elementwise(view: NodeView) -> Iterator[Precondition]:
+    """All inputs broadcast; an integer is not divided by 0."""
+    given = [index for index in range(len(view.inputs)) if view.has(index)]
+    yield from broadcast([view.dims(index) for index in given])
+    if view.node.op_type in DIVIDING and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
+        count = product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
+        for element in integers(view, 1):
+            if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
+                yield NotZero(element, count, "a divisor of 0", "by zero")
+
+
+def qlinear(view: NodeView) -> Iterator[Precondition]:
+    """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
+    yield from broadcast([view.dims(0), view.dims(3)])
+
+
+def product_of(left: int, right: int) -> PreconditionRule:
+    """Return the rule of a product of two inputs."""
+
+    def matmul(view: NodeView) -> Iterator[Precondition]:
+        first, second = view.dims(left), view.dims(right)
+        if first and second:
+            inner = second[-2] if len(second) > 1 else second[0]
+            yield from same(first[-1], inner, "the inner dims of a product", "dimension mismatch")
+            yield from broadcast([first[:-2], second[:-2]], "cannot broadcast on dim")
+
+    return matmul
+
+
+def gemm(view: NodeView) -> Iterator[Precondition]:
+    """The inner dims are equal."""
+    first, second = view.dims(0), view.dims(1)
+    if len(first) == len(second) == 2:
+        inner = first[0 if view.attr("transA", 0) else 1]
+        other = second[1 if view.attr("transB", 0) else 0]
+        yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
+
+
+def arg_max(view: NodeView) -> Iterator[Precondition]:
+    """The axis has elements."""
+    dims = view.dims()
+    axis = view.axis(view.attr("axis", 0), len(dims))
+    others = product((*dims[:axis], *dims[axis + 1 :]))
+    if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
+        yield NotZero(dims[axis], others, "an axis without elements", "")
+
+
+def layer_norm(view: NodeView) -> Iterator[Precondition]:
+    """The normalised axes have elements."""
+    dims = view.dims()
+    axis = view.axis(view.attr("axis", -1), len(dims))
+    yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
+
+
+def conv(weight: int) -> PreconditionRule:
+    """Return the rule of a convolution with the weight at an input index."""
+
+    def convolution(view: NodeView) -> Iterator[Precondition]:
+        dims, kernel = view.dims(0), view.dims(weight)
+        if len(dims) != len(kernel) or len(dims) < 3:
+            return
+        if view.attr("channels_last", 0):
+            dims = (dims[0], dims[-1], *dims[1:-1])
+        yield from same(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
+        for room, _ in _rooms(view, dims[2:], kernel[2:]):
+            yield from least(room, 0, "the window does not fit", "Invalid input shape")
+
+    return convolution
+
+
+def pool(view: NodeView) -> Iterator[Precondition]:
+    """A window fits. onnxruntime rounds towards 0, so that a window slightly too large gives a dim too."""
+    dims = view.dims()
+    kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
+    if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
+        return
+    for room, stride in _rooms(view, dims[2:], kernel):
+        yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
+
+
+def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
+    """Yield how far a window can move, and the stride, for each spatial dim."""
+    count, automatic = len(dims), view.attr("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return
+    pads = (view.attr("pads", ()) if automatic == "NOTSET" else ()) or (0,) * (2 * count)
+    dilations, strides = view.attr("dilations", ()) or (1,) * count, view.attr("strides", ()) or (1,) * count
+    for axis, dim in enumerate(dims):
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
+
+
+def global_pool(view: NodeView) -> Iterator[Precondition]:
+    """No dim but the batch is 0."""
+    for dim in view.dims()[1:]:
+        yield from least(dim, 1, "a dim without elements", "Only N can be zero")
+
+
+def einsum(view: NodeView) -> Iterator[Precondition]:
+    """Equal letters are dims that broadcast."""
+    terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
+    if "." in "".join(terms) or len(terms) != len(view.inputs):
+        return
+    letters: dict[str, dict[Expr, None]] = {}
+    for index, term in enumerate(terms):
+        for letter, dim in zip(term, view.dims(index), strict=False):
+            letters.setdefault(letter, {})[dim] = None
+    for dims in letters.values():
+        yield from broadcast([(dim,) for dim in dims], "could not be broadcast")
+
+
+@dataclass(frozen=True)
+class Cached(Precondition):
+    """Total, past and new positions of a GroupQueryAttention: the total is their sum, or fits into a static cache."""
+
+    total: Expr
+    past: Expr
+    new: Expr
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.total, self.past, self.new
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        total, past, new = values
+        return failing((total != past + new) & ((new > total) | (total > past)))
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        total, past, new = (named(expr, value) for expr, value in zip(self.exprs, values, strict=True))
+        return Violation(
+            f"total, past and new positions that do not go together: {total}, {past}, {new}",
+            "total_sequence_length must",
+        )
+
+    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
+        return ((self.total, self.past + self.new),)
+
+
+@dataclass(frozen=True)
+class OneByOne(Precondition):
+    """A GroupQueryAttention takes several new positions after a past for a single sequence only."""
+
+    batch: Expr
+    new: Expr
+    total: Expr
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.batch, self.new, self.total
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        batch, new, total = values
+        return failing((batch > 1) & (new > 1) & (total != new))
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        batch, new, total = values
+        return Violation(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
+
+
+def grouped(view: NodeView) -> Iterator[Precondition]:
+    """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, cos_cache, sin_cache)."""
+    query, (total,) = view.dims(0), integers(view, 6)
+    past = view.dims(3)[2] if view.has(3) else const(0)
+    new = view.dims(1)[1] if view.has(1) and len(view.dims(1)) == 3 else query[1]
+    if not all(map(is_known, (query[0], total, past, new))):
+        return
+    if not view.attr("sliding_window_cache", 0):
+        yield Cached(total, past, new)
+    yield OneByOne(query[0], query[1], total)
+    if view.attr("do_rotary", 0) and view.has(7):
+        yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
+
+
+def table(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that a table of positions is long enough."""
+    yield from most(length, end, "more positions than the table has", says)
+
+
+def rotary(view: NodeView) -> Iterator[Precondition]:
+    """com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
+    dims = view.dims(0)
+    yield from table(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
+
+
+def embedding(view: NodeView) -> Iterator[Precondition]:
+    """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
+    if not view.has(8):
+        yield from table(view.dims(0)[1], view.dims(3)[0], "")
+
+
+def packed(mask: int, past: int) -> PreconditionRule:
+    """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
+
+    def attention(view: NodeView) -> Iterator[Precondition]:
+        if not view.has(mask) or len(view.dims(mask)) != 2 or view.attr("past_present_share_buffer", 0):
+            return
+        before = view.dims(past)[3] if view.has(past) else const(0)
+        total = before + view.dims(0)[1]
+        yield from same(
+            view.dims(mask)[1], total, "the lengths of the mask, and of past and new together,", "mask_index"
+        )
+
+    return attention
+
+
+def attention(view: NodeView) -> Iterator[Precondition]:
+    """Attention of opset 23: as many values as keys."""
+    lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (view.dims(1), view.dims(2))]
+    yield from same(lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length")
+
+
+RULES: Mapping[str, PreconditionRule] = {
+    **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), elementwise),
+    "MatMul": product_of(0, 1),
+    "MatMulInteger": product_of(0, 1),
+    "QLinearMatMul": product_of(0, 3),
+    "com.microsoft.MatMulIntegerToFloat": product_of(0, 1),
+    "com.microsoft.DynamicQuantizeMatMul": product_of(0, 1),
+    "Gemm": gemm,
+    "ArgMax": arg_max,
+    "ArgMin": arg_max,
+    "LayerNormalization": layer_norm,
+    "Conv": conv(1),
+    "ConvInteger": conv(1),
+    "QLinearConv": conv(3),
+    "com.microsoft.QLinearConv": conv(3),
+    "com.microsoft.FusedConv": conv(1),
+    "com.microsoft.QLinearAdd": qlinear,
+    "com.microsoft.QLinearMul": qlinear,
+    "MaxPool": pool,
+    "AveragePool": pool,
+    "LpPool": pool,
+    "GlobalAveragePool": global_pool,
+    "GlobalMaxPool": global_pool,
+    "Einsum": einsum,
+    "Attention": attention,
+    "com.microsoft.Attention": packed(3, 4),
+    "com.microsoft.QAttention": packed(5, 8),
+    "com.microsoft.GroupQueryAttention": grouped,
+    "com.microsoft.RotaryEmbedding": rotary,
+    "com.microsoft.EmbedLayerNormalization": embedding,
+}

@@ -1,0 +1,180 @@
+"""Rules for the legal sizes of dims, as people would say them: `multiples of 32 from 32`.
+
+A rule is read off the preconditions of all nodes, which are evaluated at every size of one symbol up to a bound, and
+then tried far beyond that bound and together with other symbols at other legal sizes. A symbol whose legal sizes depend
+on those of others has no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.shapes.constraints.evaluate import Assignment
+from graphkit.shapes.constraints.grid import Grid, tied
+from graphkit.shapes.constraints.precondition import Bools
+
+__all__ = ["SizeRule", "size_rules"]
+
+SPAN = 1024  # sizes that are all evaluated
+LONGEST = SPAN // 4  # period that is looked for
+BEYOND = 64  # periods beyond them that are tried
+TOGETHER = 24  # sizes of the other symbols that are tried with each
+MAX_CELLS = 1 << 22  # preconditions times sizes, at most
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """The legal sizes of a dim, whatever the sizes of others are.
+
+    Attributes:
+        name: The symbol.
+        step, least, most: The multiples of a number from `least` to `most` are legal; `most` is None without a bound.
+        less, more: So much less, and so much more, than any of them is legal too.
+        is_exact: Whether no other size is.
+    """
+
+    name: str
+    step: int
+    least: int
+    most: int | None
+    less: int = 0
+    more: int = 0
+    is_exact: bool = True
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return f"only {self.least}"
+        what = f"multiples of {self.step} from {self.least}" if self.step > 1 else f"{self.least}"
+        end = "" if self.most is None else f" to {self.most}"
+        if self.step == 1:
+            return f"{what}{end}" if end else f"{what} or more"
+        parts = [f"up to {number} {word}" for number, word in ((self.less, "less"), (self.more, "more")) if number]
+        around = f", or {' or '.join(parts)}" if parts else ""
+        return f"{what}{end}{around}{'' if self.is_exact else ', and some others'}"
+
+
+def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[SizeRule, ...]:
+    """Return the rules of symbols that are more than a bound from above, or that they must not be 0.
+
+    Args:
+        grid: The preconditions of a model.
+        base: Sizes that meet all of them.
+        names: The symbols.
+    """
+    shared = [place for place in grid.shared if place.scope.parent is None]
+    free = [name for name in base if name in names and name not in grid.ties]
+    if not shared or len(shared) * SPAN * max(len(free), 1) > MAX_CELLS:
+        return ()
+    legal = _Legal(Grid(shared, grid.symbols), base)
+    rules = {name: rule for name in free if (rule := legal.rule(name)) is not None}
+    known = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
+    return tuple(rule for rule in known.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1))
+
+
+class _Legal:
+    """Which sizes meet all preconditions."""
+
+    def __init__(self, grid: Grid, base: Assignment) -> None:
+        self.grid, self.base = grid, base
+
+    def low(self, name: str) -> int:
+        return int(self.grid.symbols[name].lower)
+
+    def at(self, name: str, sizes: Sequence[int], others: Assignment | None = None) -> Bools:
+        """Return at which sizes of a symbol all preconditions are met, with these sizes of the others."""
+        around = {**self.base, **(others or {})}
+        bad = self.grid.bad([tied({**around, name: size}, self.grid.ties) for size in sizes])
+        return np.logical_not(bad.any(axis=0))
+
+    def rule(self, name: str) -> SizeRule | None:
+        """Return the rule for a symbol beside the sizes of the base, None where there is no simple one."""
+        low, high = self.low(name), self.grid.symbols[name].upper
+        sizes = [size for size in range(low, low + SPAN) if size <= high]
+        is_legal = self.at(name, sizes)
+        legal = [size for size, met in zip(sizes, is_legal.tolist(), strict=True) if met]
+        rule = _described(name, legal, low, sizes[-1])
+        return rule if rule is not None and self._holds_beyond(rule, sizes[-1]) else None
+
+    def _holds_beyond(self, rule: SizeRule, last: int) -> bool:
+        """Whether a rule holds at sizes far beyond those that it was read off."""
+        if self.grid.symbols[rule.name].upper <= last:
+            return True
+        period = max(rule.step, 1)
+        far = [*range(last + 1, last + 1 + 2 * period), *(period * ((last * k) // period) for k in range(2, BEYOND))]
+        far += [size + step for size in far[2 * period :] for step in (-1, 1)]
+        return _agree(rule, far, self.at(rule.name, far))
+
+    def is_independent(self, name: str, rules: Mapping[str, SizeRule]) -> bool:
+        """Whether the rule of a symbol also holds beside other legal sizes of the other symbols."""
+        random = np.random.default_rng(0)
+        rule = rules[name]
+        multiples = _some(rule, random)
+        sizes = [*range(self.low(name), self.low(name) + 64), *multiples, *(size + 1 for size in multiples)]
+        for _ in range(TOGETHER):
+            others = {other: int(random.choice(_some(rules[other], random))) for other in rules if other != name}
+            if not _agree(rule, sizes, self.at(name, sizes, others)):
+                return False
+        return True
+
+
+def _some(rule: SizeRule, random: np.random.Generator) -> list[int]:
+    """Return a few sizes that a rule allows."""
+    count = 24 if rule.most is None else max((rule.most - rule.least) // rule.step + 1, 1)
+    return [rule.least, *(rule.least + rule.step * int(k) for k in random.integers(0, count, 8))]
+
+
+def _agree(rule: SizeRule, sizes: Sequence[int], is_legal: Bools) -> bool:
+    """Whether sizes are legal where a rule says so; where it is not exact, others may be as well."""
+    said = np.array([_allows(rule, size) for size in sizes], np.bool_)
+    return bool((is_legal[said]).all() and (not rule.is_exact or not is_legal[~said].any()))
+
+
+def _allows(rule: SizeRule, size: int) -> bool:
+    below = (size + rule.less) // rule.step * rule.step
+    near = [multiple for multiple in (below, below - rule.step) if -rule.less <= size - multiple <= rule.more]
+    return any(rule.least <= multiple and (rule.most is None or multiple <= rule.most) for multiple in near)
+
+
+def _described(name: str, legal: Sequence[int], low: int, last: int) -> SizeRule | None:
+    """Return the rule that the legal sizes from `low` to `last` follow, None where there is no simple one."""
+    if not legal:
+        return None
+    allowed = set(legal)
+    is_open = bool(allowed & set(range(last - LONGEST, last + 1)))
+    for step in range(1, LONGEST + 1):
+        multiples = range(-(-max(low, 1) // step) * step, last + 1, step)
+        hits = [size for size in multiples if size in allowed]
+        if not hits or hits != list(range(hits[0], hits[-1] + 1, step)):
+            continue
+        if is_open and hits[-1] + step <= last:
+            continue
+        if not is_open and len(hits) < 2 and len(legal) > 1:
+            continue
+        rule = SizeRule(name, step, hits[0], None if is_open else hits[-1])
+        return _with_others(rule, allowed, low, last)
+    return None
+
+
+def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> SizeRule:
+    """Return a rule of multiples with the other legal sizes added."""
+    multiples = range(rule.least, (last if rule.most is None else rule.most) + 1, rule.step)
+    inner = [size for size in multiples if low <= size - rule.step and size + rule.step <= last] or list(multiples)
+    less, more = (
+        min(_run(size, sign, allowed, rule.step) for size in inner) if rule.step > 1 else 0 for sign in (-1, 1)
+    )
+    wide = SizeRule(rule.name, rule.step, rule.least, rule.most, less, more)
+    is_exact = all(_allows(wide, size) == (size in allowed) for size in range(low, last - rule.step))
+    return SizeRule(
+        name=rule.name, step=rule.step, least=rule.least, most=rule.most, less=less, more=more, is_exact=is_exact
+    )
+
+
+def _run(size: int, sign: int, allowed: set[int], step: int) -> int:
+    """Return how many sizes beside one, on one side, are legal without a gap."""
+    count = 0
+    while count + 1 < step and size + sign * (count + 1) in allowed:
+        count += 1
+    return count

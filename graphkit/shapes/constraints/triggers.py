@@ -1,0 +1,325 @@
+"""Find the smallest legal sizes at which a model does not run as meant, and the node that does not.
+
+The search tries sizes that differ in one or two symbols from sizes at which every precondition is met. A direction is a
+symbol that grows, shrinks or becomes 0. A trigger is the nearest sizes in a direction that violate a precondition, with
+the first node that fails there. Later nodes are not tested because their dims mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
+from graphkit.shapes.constraints.collect import SharedPrecondition, collect
+from graphkit.shapes.constraints.evaluate import Assignment
+from graphkit.shapes.constraints.grid import Grid, broken, candidates, free_symbols, tied
+from graphkit.shapes.constraints.precondition import FAILS, FINE, WRONG, Bools
+from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
+
+__all__ = ["SizeCheck", "Trigger", "Triggers", "check_sizes", "find_triggers", "impossible"]
+
+MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
+STEPS = 64  # sizes tried at once between one that is fine and one that is not
+ABOVE = (*range(1, 513), 1000, 1024, 1 << 16)  # steps beyond a size, to see whether all larger ones fail
+Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """Sizes at which a precondition is the first that is not met.
+
+    Attributes:
+        shared: The precondition and the nodes that share it.
+        dims: A size for each symbol of the inputs.
+        fine: Sizes near them at which every precondition is met.
+        changed: The symbols in which `dims` and `fine` differ, without those that only follow from others.
+        matters: The symbols whose sizes make the difference between `dims` and `fine`.
+        is_wrong: Whether the node gives a wrong shape instead of failing.
+        is_limit: Whether larger sizes of the only changed symbol fail too, whatever the others are.
+        also: Preconditions that are violated there or further on, but not nearer.
+    """
+
+    shared: SharedPrecondition
+    dims: Assignment
+    fine: Assignment
+    changed: tuple[str, ...]
+    matters: tuple[str, ...]
+    is_wrong: bool
+    is_limit: bool
+    also: tuple[SharedPrecondition, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """The result of a search.
+
+    Attributes:
+        triggers: In the order of directions, those of one symbol first.
+        base: Sizes that meet all preconditions, None if none were found.
+        ties: Symbols that follow from others if every node is to run.
+        unmet: If there is no base, the first precondition that no sizes meet together with those before it.
+        obstacle: Why nothing was searched, "" if something was.
+        rules: The legal sizes of symbols, where they are more than a bound from above; `base` follows them.
+    """
+
+    triggers: tuple[Trigger, ...]
+    base: Assignment | None
+    ties: Mapping[str, Expr]
+    unmet: tuple[SharedPrecondition, ...] = ()
+    obstacle: str = ""
+    rules: tuple[SizeRule, ...] = ()
+
+
+def find_triggers(shapes: Shapes) -> Triggers:
+    """Return the sizes at which a model fails or gives a wrong shape.
+
+    Returns:
+        The triggers, and the sizes at which all is well; or why nothing was searched.
+
+    Example:
+        >>> from graphkit.shapes.constraints import find_triggers
+        >>> from graphkit.shapes import infer
+        >>> find_triggers(infer(graphkit.load("example:causal-attention"))).triggers[0].dims["sequence_length"]
+        33
+    """
+    inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
+    symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
+    shared = [place for place in collect(shapes) if place.precondition.symbols <= symbols.keys()]
+    if not shared:
+        return Triggers((), {}, {})
+    named = [place.precondition.symbols for place in shared]
+    count = len(frozenset().union(*named))
+    if count * sum(len(names) ** 2 for names in named) > MAX_WORK:
+        return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
+    certain = [place for place in shared if not place.precondition.is_guess]
+    grid = Grid(certain or shared, symbols, _learned(shapes))
+    base = grid.base() or (None if certain else grid.base(0))
+    if base is None:
+        return Triggers((), None, grid.ties, (grid.first_unmet(),))
+    shared = [
+        place for place in shared if not place.precondition.is_guess or not Grid([place], symbols).bad([base]).any()
+    ]
+    if not shared:
+        return Triggers((), base, {})
+    sizes = Grid(shared, symbols).sizes
+    grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
+    start = {name: base[name] for name in grid.symbols}
+    found = list(_Search(grid, start).triggers())
+    whole = [replace(trigger, dims={**base, **trigger.dims}, fine={**base, **trigger.fine}) for trigger in found]
+    positive = [trigger for trigger in found if not any(trigger.dims[name] == 0 for name in trigger.changed)]
+    sized = {name for trigger in positive for name in trigger.changed}
+    rules = size_rules(grid, start, sized)
+    multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
+    plain = {**base, **tied({**start, **multiples}, grid.ties)}
+    best = base if grid.bad([{name: plain[name] for name in start}]).any() else plain
+    return Triggers(tuple(whole), best, grid.ties, rules=rules)
+
+
+def _learned(shapes: Shapes) -> dict[str, int]:
+    """Return the least sizes that the model was found to need."""
+    dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
+    return {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
+
+
+class _Search:
+    def __init__(self, grid: Grid, base: Assignment) -> None:
+        self.grid, self.base = grid, base
+        tried = candidates(base, grid.sizes, grid.ties, grid.symbols)[1:]
+        tried += broken(base, grid.sizes, grid.ties)
+        self.places: dict[Direction, list[Assignment]] = {}
+        changes = [(self.changed(sizes), sizes) for sizes in tried]
+        for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):
+            direction = tuple((name, self._sign(name, sizes[name])) for name in names)
+            self.places.setdefault(direction, []).append(sizes)
+        self.told: set[int] = set()  # preconditions that some trigger reports
+
+    # Directions
+
+    def changed(self, assignment: Assignment) -> tuple[str, ...]:
+        """Return the symbols that differ from the base, and those that should follow from others but do not."""
+        expected = self.base
+        if self.grid.ties:
+            follows = tied(assignment, self.grid.ties)
+            expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
+        return tuple([name for name, size in assignment.items() if size != expected[name]])
+
+    def _sign(self, name: str, size: int) -> str:
+        if name in self.grid.ties:
+            return "other"
+        return "none" if not size else "more" if size > self.base[name] else "less"
+
+    def distance(self, names: Iterable[str], assignment: Assignment) -> int:
+        return sum(abs(assignment[name] - self.base[name]) for name in names)
+
+    # Triggers
+
+    def triggers(self) -> Iterator[Trigger]:
+        """Yield the triggers of each direction of one symbol, then those that only two symbols show."""
+        for direction in sorted(self.places, key=lambda direction: len(direction) > 1):
+            yield from self.of(direction, self.places[direction])
+
+    def of(self, direction: Direction, tried: Sequence[Assignment]) -> Iterator[Trigger]:
+        """Yield the nearest triggers of a direction, in each branch: failures, then wrong shapes."""
+        for outcome in (FAILS, WRONG):
+            first = self.first(tried, outcome)
+            left: Bools = np.asarray(first.any(axis=1))
+            if len(direction) > 1:  # leave out what one symbol alone triggers
+                left[sorted(self.told)] = False
+            while left.any():
+                place = int(np.flatnonzero(first[left].any(axis=0))[0])
+                yield from self.nearest(direction, tried[place], left, outcome)
+
+    def first(self, tried: Sequence[Assignment], outcome: int) -> Bools:
+        """Return where each precondition is the first that is not met, with that outcome."""
+        outcomes = self.grid.outcomes(tried)
+        result: Bools = self.grid.first(outcomes != FINE) & (outcomes == outcome)
+        return result
+
+    def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
+        """Yield the triggers at the nearest sizes, and remove the sizes they report from `left`."""
+        beside: Assignment = dict(self.base)
+        for name, _ in direction:
+            dims, beside = self.shrunk(dims, name, left, outcome)
+        bad = self.grid.bad([dims])[:, 0]
+        found = np.flatnonzero(self.first([dims], outcome)[:, 0] & left).tolist()
+        for index in found:
+            others = [other for other in self.together(index) if (bad | left)[other] and other not in found]
+            yield self.trigger(index, direction, dims, beside, [one for one in others if one not in self.told], outcome)
+            left[others] = False
+            self.told.update(others)
+        left[found] = False
+        self.told.update(found)
+
+    def trigger(
+        self, index: int, direction: Direction, dims: Assignment, beside: Assignment, also: list[int], outcome: int
+    ) -> Trigger:
+        changed = tuple(name for name, _ in direction)
+        fine = dict(self.base) if self.grid.bad([beside])[self.together(index)].any() else beside
+        matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
+        is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
+        others = tuple(self.grid.shared[other] for other in also)
+        return Trigger(
+            shared=self.grid.shared[index],
+            dims=dims,
+            fine=fine,
+            changed=changed,
+            matters=matters,
+            is_wrong=outcome == WRONG,
+            is_limit=is_limit,
+            also=others,
+        )
+
+    def together(self, index: int) -> list[int]:
+        """Return the preconditions of nodes that run when one does: of its scope, of those around it and in it."""
+        scope = self.grid.shared[index].scope
+        pairs = enumerate(self.grid.shared)
+        return [at for at, one in pairs if scope.contains(one.scope) or one.scope.contains(scope)]
+
+    def shrunk(self, dims: Assignment, name: str, left: Bools, outcome: int) -> tuple[Assignment, Assignment]:
+        """Return sizes with one symbol as near to the base as possible, and those just before them."""
+        good, bad = self.base[name], dims[name]
+        while abs(bad - good) > 1:
+            sizes: list[int] = sorted(set(np.linspace(good, bad, STEPS).astype(np.int64).tolist()))
+            ordered = sizes if bad > good else sizes[::-1]
+            first = self.first([self.with_size(dims, name, size) for size in ordered], outcome)
+            hits = np.flatnonzero(first[left].any(axis=0))
+            if not len(hits) or not hits[0]:
+                break
+            good, bad = ordered[hits[0] - 1], ordered[hits[0]]
+        return self.with_size(dims, name, bad), self.with_size(dims, name, good)
+
+    def with_size(self, dims: Assignment, name: str, size: int) -> Assignment:
+        changed = {**dims, name: size}
+        return changed if name in self.grid.ties else tied(changed, self.grid.ties)
+
+    def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
+        """Whether another size of a symbol would change the outcome of a precondition."""
+        if not any(name in expr.symbols for expr in self.grid.shared[index].precondition.told):
+            return False
+        low = int(self.grid.symbols[name].lower)
+        sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
+        one = [self.grid.shared[index]]
+        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes], one)
+        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes], one)
+        return not bad.all() or bool(good.any())
+
+    def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
+        """Whether all larger sizes fail, with the other symbols unchanged, smaller or larger."""
+        name = changed[0]
+        larger = {other: 4 * size + 1 for other, size in dims.items()}
+        smaller = {other: int(self.grid.symbols[other].lower) for other in dims}
+        above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
+        around = [self.with_size(other, name, 4 * dims[name] + ABOVE[-1]) for other in (larger, smaller)]
+        return len(changed) == 1 and bool(
+            self.grid.bad(above).any(axis=0).all() and self.grid.bad(around, [self.grid.shared[index]]).all()
+        )
+
+
+class SizeCheck:
+    """Tells whether a model runs at sizes, as far as the preconditions of its nodes say.
+
+    What depends on symbols without a size is not looked at: onnxruntime has the last word.
+    """
+
+    def __init__(self, model: Model) -> None:
+        shared = collect(infer(model))
+        self._known = [place for place in shared if place.scope is model.graph and not place.precondition.is_guess]
+
+    def fault(self, sizes: Mapping[str, int]) -> str:
+        """Return the first node that does not run and why, "" where none is known."""
+        for place in self._known:
+            condition = place.precondition
+            if not condition.symbols or not condition.symbols <= sizes.keys():
+                continue
+            with suppress(ZeroDivisionError):
+                values = [expr.evaluate(sizes) for expr in condition.exprs]
+                if condition.outcome([np.array(value) for value in values]).any():
+                    return f"'{place.nodes[0].path}': {condition.violation(values).problem}"
+        return ""
+
+    def nearest(self, sizes: Mapping[str, int], names: frozenset[str], start: int, reach: int) -> int | None:
+        """Return the number nearest to `start`, at most `reach` away, at which it runs, None where there is none.
+
+        These symbols get the number instead of their sizes.
+        """
+        for distance in range(reach + 1):
+            for number in dict.fromkeys((start - distance, start + distance)):
+                if number > 0 and not self.fault({**sizes, **dict.fromkeys(names, number)}):
+                    return number
+        return None
+
+
+def check_sizes(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
+    """Check that a model runs where its inputs have the dims of a spec.
+
+    Args:
+        model: The model.
+        spec: The dims.
+        sizes: The sizes that symbols have there.
+
+    Raises:
+        UsageError: A node does not run.
+    """
+    for reason in _reasons(model, spec, sizes):
+        raise impossible(model, sizes, reason)
+
+
+def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
+    for finding in infer(model, spec).contradictions:
+        yield f"'{finding.node}': {finding.message}"
+    if fault := SizeCheck(model).fault(sizes):
+        yield fault
+
+
+def impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
+    """Return the error for sizes at which a model does not run."""
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
+    legal = "; ".join(f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules)
+    hint = f"give other sizes ({legal})" if legal else "give other sizes"
+    return UsageError(f"{model.label}: it cannot run with {given}: {reason} - {hint}")

@@ -1,0 +1,91 @@
+"""What is not a contract gets one error that says where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_constants import SMALL
+
+from graphkit.deploy.contract import read_contract
+from graphkit.errors import ModelError
+
+Plain = Any
+
+
+def drop(plain: Plain) -> None:
+    del plain["methods"][0]["file"]
+
+
+def setting(*path: str | int, to: object) -> Callable[[Plain], None]:
+    def change(plain: Plain) -> None:
+        *before, last = path
+        for key in before:
+            plain = plain[key]
+        plain[last] = to
+
+    return change
+
+
+INPUTS = ("methods", 0, "inputs")
+BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
+    "a key is missing": (drop, r"it.methods\[0\] has no 'file'"),
+    "a key too many": (setting("x", to=1), "it has 'x', which means nothing"),
+    "a dim is text": (setting(*INPUTS, 0, "shape", 1, to="2"), r"inputs\[0\].shape\[1\] is not an integer up to"),
+    "a dim is a bool": (setting(*INPUTS, 0, "shape", 1, to=True), r"shape\[1\] is not an integer"),
+    "a dim is huge": (setting("sizes", "batch", to=1 << 60), "it.sizes.batch is not an integer up to"),
+    "a list is an object": (setting("tables", to={}), "it.tables is not a list"),
+    "sizes is a list": (setting("sizes", to=[]), "it.sizes is not an object"),
+    "a size is missing": (setting("sizes", to={}), "sizes.batch is missing, or below 0"),
+    "a token is missing": (setting("tokens", to={}), "tokens.pad is missing"),
+    "another kind": (setting(*INPUTS, 0, "source", "kind", to="magic"), "source.kind is not 'embedding' or 'rows'"),
+    "no source": (setting(*INPUTS, 0, "source", to=None), "input 'past' of step has no source"),
+    "half a pair": (setting("target", to="\ud800"), "surrogates not allowed"),
+    "a floor of 400 digits": (setting("floor", to=10**400), "it.floor is not"),
+    "a dtype of numpy": (setting("tables", 0, "dtype", to="(1,2"), "table 'step.inputs_embeds' has no dtype"),
+    "a dtype without bytes": (setting(*INPUTS, 2, "dtype", to="object"), "or no dtype of whole bytes"),
+    "chosen by nothing": (setting(*INPUTS, 1, "source", "by", to=""), "does not say what chooses from"),
+    "other bytes": (setting("states", 0, "bytes", to=-7), "state 'past' of float32 does not take -7 bytes"),
+    "no finite floor": (setting("floor", to=float("nan")), "the floor is not a finite number"),
+    "a file elsewhere": (setting("tables", 0, "file", to="../../secret"), "'../../secret' is not the name of a file"),
+    "a model elsewhere": (setting("methods", 0, "file", to="/etc/x"), "'/etc/x' is not the name of a file"),
+    "a negative dim": (setting("states", 0, "shape", 1, to=-2), "state 'past' has no size"),
+    "a negative offset": (setting("tables", 0, "offset", to=-1), "table 'step.inputs_embeds' has no size"),
+    "no part for each sequence": (
+        setting("sizes", "batch", to=1 << 50),
+        "does not hold 1125899906842624 sequences one",
+    ),
+    "no such axis": (setting("states", 0, "axis", to=4), "or no axis 4"),
+    "no such table": (setting(*INPUTS, 1, "source", "of", to="x"), "is not made of rows of table 'x'"),
+    "another row": (setting("tables", 0, "shape", to=[5]), "is not made of rows of table 'step.inputs_embeds'"),
+    "no such state": (setting(*INPUTS, 0, "source", "of", to="x"), "is not the state 'x'"),
+    "another mask": (setting(*INPUTS, 2, "shape", to=[1, 3]), "is a mask over the slots of another length"),
+    "writes too much": (setting("methods", 0, "outputs", 1, "shape", 2, to=2), "does not fit the state 'past'"),
+    "no logits": (setting("methods", 0, "outputs", 0, "writes", to="past"), "does not fit the state 'past'"),
+    "no steps": (setting("sizes", "positions", to=0), "sizes.positions is not 0 where nothing runs at each step"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_no_contract_is_an_error(case: str, tmp_path: Path) -> None:
+    change, message = BROKEN[case]
+    plain = json.loads(SMALL.to_json())
+    change(plain)
+    (tmp_path / "contract.json").write_text(json.dumps(plain))
+    with pytest.raises(ModelError, match=message):
+        read_contract(tmp_path / "contract.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 2}'])
+def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "contract.json").write_text(text)
+    with pytest.raises(ModelError, match="it is not a contract"):
+        read_contract(tmp_path / "contract.json")
+
+
+def test_a_contract_comes_back_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "contract.json").write_text(SMALL.to_json())
+    assert read_contract(tmp_path / "contract.json") == SMALL

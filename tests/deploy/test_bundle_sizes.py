@@ -1,0 +1,86 @@
+"""How large the state of a bundle is: by expressions in the sizes, by what nodes compute at the largest ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from real_models import unpacked
+
+from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.errors import UsageError
+
+WIDTH = 32  # of the states that T5 reads
+OPTIONS = BundleOptions(max_cache=8, verify=False)
+VISION = """(float[batch_size, num_channels, height, width] pixel_values)
+    => (float[batch_size, places, 32] last_hidden_state)
+    <int64[3] rows = {0, 32, -1}, int64[4] windows = {0, 32, -1, 2}> {
+    patches = Conv <strides = [4, 4]> (pixel_values, weight)
+    paired = Reshape (patches, windows)
+    flat = Reshape (paired, rows)
+    last_hidden_state = Transpose <perm = [0, 2, 1]> (flat)
+}"""
+HALF = """(int64[batch_size, length] input_ids) => (float[batch_size, places, 32] last_hidden_state)
+    <int64[1] zero = {0}, int64[1] one = {1}, float[1] half = {0.5}> {
+    words = Gather (weight, input_ids)
+    length = Shape <start = 1, end = 2> (words)
+    number = Cast <to = 1> (length)
+    part = Mul (number, half)
+    whole = Sqrt (part)
+    square = Mul (whole, whole)
+    count = Cast <to = 7> (square)
+    last_hidden_state = Slice (words, zero, count, one)
+}"""
+
+
+def with_encoder(text: str, shape: tuple[int, ...], folder: Path) -> Path:
+    """Return an export whose encoder is one of these."""
+    unpacked("t5-tiny", folder)
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {text}')
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, folder / "encoder_model.onnx")
+    return folder
+
+
+def places(folder: Path) -> int:
+    contract = read_bundle(folder / "bundle.json")
+    return next(state.shape[2] for state in contract.states if state.name.endswith("encoder.key"))
+
+
+def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
+    export = with_encoder(VISION, (WIDTH, 3, 4, 4), tmp_path / "model")
+    with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):
+        bundle_folder(export, tmp_path / "out", OPTIONS)
+    with pytest.raises(UsageError, match=r"encoder_model.onnx: it cannot run with .*height=12, width=12: "):
+        bundle_folder(export, tmp_path / "out", replace(OPTIONS, dims=(("height", 12), ("width", 12))))
+    given = replace(OPTIONS, dims=(("height", 16), ("width", 24)), verify=True)
+    proof = bundle_folder(export, tmp_path / "out", given).proof
+    assert proof is not None
+    assert proof.passed
+    assert "Smaller inputs are not tried: all have num_channels 3, height 16, width 24." in proof.notes
+    assert places(tmp_path / "out") == 24
+    with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):
+        lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
+
+
+def test_what_nodes_compute_is_known_at_the_largest_source(tmp_path: Path) -> None:
+    export = with_encoder(HALF, (64, WIDTH), tmp_path / "model")
+    bundle_folder(export, tmp_path / "out", replace(OPTIONS, max_source=32))
+    assert places(tmp_path / "out") == 16
+
+
+def test_a_size_that_depends_on_values_is_declined_with_the_reason(tmp_path: Path) -> None:
+    export = with_encoder(
+        HALF.replace("Shape <start = 1, end = 2> (words)", "NonZero (input_ids)"), (64, WIDTH), tmp_path / "model"
+    )
+    with pytest.raises(
+        UsageError, match=r"how large state 'encoder_attention_mask' can be is not known: .*what the Slice cuts"
+    ):
+        bundle_folder(export, tmp_path / "out", replace(OPTIONS, max_source=16))

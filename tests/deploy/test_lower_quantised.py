@@ -1,0 +1,95 @@
+"""Quantised exports, lowered as they are or with their products computed with floats."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quantised import quantised
+from real_models import MODELS
+from rewriting import model_of
+
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.padding_checks import check_ranges, check_scales
+from graphkit.errors import UsageError
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model, load
+
+OPTIONS = LowerOptions(src_len=8)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exports")
+    (folder / "float").mkdir()
+    content = lzma.decompress((MODELS / "bert-fill-mask/model.onnx.xz").read_bytes())
+    (folder / "float/model.onnx").write_bytes(content)
+    for kind in ("dynamic uint8", "qdq"):
+        quantised(kind, folder / "float", folder / kind)
+    return folder
+
+
+def test_ranges_that_count_padding_are_declined_by_name(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        lower_folder(bert / "dynamic uint8", tmp_path / "out", OPTIONS)
+    assert str(error.value) == (
+        "model.onnx: '/bert/embeddings/LayerNorm/Add_1_output_0_QuantizeLinear' (DynamicQuantizeLinear) takes its "
+        "range from all positions of a run: padding and the number of tokens in a run change results - compute "
+        "quantised products with floats: --dequantize"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_dequantize_lowers_and_measures(bert: Path, tmp_path: Path) -> None:
+    report = lower_folder(bert / "dynamic uint8", tmp_path, replace(OPTIONS, dequantize=True))
+    assert report.proof is not None
+    assert report.proof.passed
+    said, _, found = report.notes[-1].partition("Without it, what runs once differs by up to ")
+    assert said == (
+        "Products of quantised numbers are computed with floats, which no longer rounds their data. The proof is "
+        "against the export with that change. "
+    )
+    assert 1e-4 < float(found.rstrip(".")) < 0.1
+    operators = {node.op_type for node in all_nodes(load(tmp_path / "encoder.onnx").scopes)}
+    assert "MatMul" in operators
+    assert not any("Integer" in each or "Dynamic" in each for each in operators)
+
+
+def test_static_quantisation_lowers_as_it_is(bert: Path, tmp_path: Path) -> None:
+    report = lower_folder(bert / "qdq", tmp_path, OPTIONS)
+    assert report.proof is not None
+    assert report.proof.passed
+    assert "QuantizeLinear" in {node.op_type for node in all_nodes(load(tmp_path / "encoder.onnx").scopes)}
+
+
+def test_nothing_that_is_quantised_is_told(bert: Path, tmp_path: Path) -> None:
+    report = lower_folder(bert / "float", tmp_path, replace(OPTIONS, dequantize=True, verify=False))
+    assert report.notes[-1] == "Nothing is quantised that could be computed with floats: --dequantize changed nothing."
+
+
+def test_the_way_out_of_what_dequantize_leaves_is_the_export_before() -> None:
+    model = model_of("g (float[L, 4] x) => (q, s, z) { q, s, z = DynamicQuantizeLinear (x) }")
+    with pytest.raises(
+        UsageError, match=r"in a run change results - lower the export as it was before it was quantised$"
+    ):
+        check_ranges(model)
+
+
+def rounding(scale: float, name: str = "s") -> Model:
+    return model_of(
+        f"g (float[L, 4] x) => (y) {{ q = QuantizeLinear (x, {name}) y = Neg (x) }}", **{name: np.float32(scale)}
+    )
+
+
+def test_two_decoders_that_round_otherwise_are_declined() -> None:
+    check_scales(rounding(0.5), rounding(0.5))
+    check_scales(rounding(0.5), rounding(0.25, "other"))
+    with pytest.raises(UsageError) as error:
+        check_scales(rounding(0.5), rounding(0.25))
+    assert str(error.value) == (
+        "g: 's', the scale of a QuantizeLinear, is 0.25, and 0.5 in g: the lowered step, which runs the first token "
+        "too, would round it otherwise - compute quantised products with floats: --dequantize"
+    )

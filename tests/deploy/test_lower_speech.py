@@ -1,0 +1,246 @@
+"""Lowered models of sound: its valid length, what the strides make of it, both hosts, and the proof."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from speech import FEATURES, speech
+
+from graphkit.deploy.contract import read_contract
+from graphkit.deploy.contract.constants import WRITERS
+from graphkit.deploy.contract.host_guide import guide
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.errors import UsageError
+from graphkit.model import load
+from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+
+PLAIN = str(Path(__file__).parent / "targets" / "plain-npu.toml")
+FRAMES, OPTIONS = 9, LowerOptions(target=PLAIN, src_len=9, max_cache_len=4)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "host-cpp"
+PROGRAM = """
+#include <iostream>
+#include "host.hpp"
+int main(int, char** words) {
+    host::Host host(words[1], [](const HostMethod& method, const host::Tensors& inputs) {
+        for (const host::Bytes& fed : inputs) std::cout.write(reinterpret_cast<const char*>(fed.data()), fed.size());
+        host::Tensors outputs;
+        for (std::size_t i = 0; i < method.output_count; i++) outputs.emplace_back(method.outputs[i].bytes, 0);
+        return outputs;
+    });
+    host::Bytes sound((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+    host.start({{}}, {{"input_features", sound}});
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The export, and its lowered models without a proof."""
+    folder = tmp_path_factory.mktemp("speech")
+    source = speech(folder / "export")
+    lower_folder(source, folder / "out", replace(OPTIONS, verify=False))
+    return source, folder / "out"
+
+
+def originals(source: Path) -> Originals:
+    names = ("encoder_model", "decoder_model", "decoder_with_past_model")
+    return Originals(*(load(source / f"{name}.onnx") for name in names))
+
+
+def sound(length: int, rows: int = 1) -> np.ndarray:
+    return np.random.default_rng(length).normal(0, 1, (rows, length, FEATURES)).astype(np.float32)
+
+
+def expected(source: Path, lengths: list[int], array: np.ndarray) -> np.ndarray:
+    """Return what the export gives for sounds with zeros behind them, whose masks say so: [batch, steps, logits]."""
+    mask = (np.arange(FRAMES) < np.array(lengths)[:, None]).astype(np.int64)
+    features = np.zeros((len(lengths), FRAMES, FEATURES), np.float32)
+    features[:, : array.shape[1]] = array * mask[:, : array.shape[1], None]
+    oracle, tokens = Oracle(originals(source)), np.full((len(lengths), 1), 3)
+    first = oracle.start(tokens, np.ones_like(tokens), {"input_features": features, "attention_mask": mask})
+    return np.concatenate([first, oracle.step(tokens + 1)], 1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_lowered_models_of_sound_are_proven(batch: int, tmp_path: Path) -> None:
+    options = replace(OPTIONS, batch=batch)
+    report = lower_folder(speech(tmp_path / "export"), tmp_path / "out", options)
+    assert report.findings() == ()
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs if run.is_sound] == [1, 3, 4, 8, 9]
+
+
+def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> None:
+    contract = read_contract(folders[1] / "contract.json")
+    assert {"source": 5, "sound": 9, "stride": 2, "offset": 1}.items() <= contract.sizes.items()
+    kinds = {
+        f"{method.name}.{port.name}": (port.source.kind, port.shape)
+        for method in contract.methods
+        for port in method.inputs
+        if port.source is not None and port.source.kind in ("user", "source_mask")
+    }
+    assert kinds == {
+        "encoder.input_features": ("user", (1, 9, 6)),
+        "encoder.attention_bias": ("source_mask", (1, 1, 5)),
+        "step.attention_bias_2": ("source_mask", (1, 1, 1, 5)),
+    }
+    words = guide(contract)
+    assert "Fill the sound with zeros to 9 places, of which `valid` are its own." in words
+    assert "Set `length` to `(valid + 1) / 2`, rounded down and at most 5." in words
+    assert "the caller, and zeros behind what is valid" in words
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8, 9])
+def test_a_shorter_sound_gives_what_the_export_gives(length: int, folders: tuple[Path, Path]) -> None:
+    host, array = Host(folders[1]), sound(length)
+    host.start(input_features=array)
+    actual = np.stack([host.step(3), host.step(4)])
+    np.testing.assert_allclose(actual, expected(folders[0], [length], array)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["self", "source", "inputs", "tokens"])
+def test_inputs_in_a_mapping_may_have_any_name(name: str, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """In the place of the source, behind it, or by keyword; also those that a parameter of `start` is called."""
+    folder, array = shutil.copytree(folders[1], tmp_path / "out"), sound(5)
+    renamed(folder, "input_features", name)
+    host = Host(folder, unchecked=True)
+
+    def check() -> None:
+        actual = np.stack([host.step(3), host.step(4)])
+        np.testing.assert_allclose(actual, expected(folders[0], [5], array)[0], atol=1e-4)
+
+    host.start({name: array})
+    check()
+    host.start([5], {name: array})
+    check()
+    if name != "inputs":
+        host.start(**{name: array})
+        check()
+        with pytest.raises(UsageError, match=f"^'{name}' is given twice - give it once$"):
+            host.start({name: array}, **{name: array})
+
+
+def renamed(folder: Path, old: str, new: str) -> None:
+    """Rename an input of the encoder."""
+    model = onnx.load(folder / "encoder.onnx")
+    next(value for value in model.graph.input if value.name == old).name = new
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+    onnx.save(model, folder / "encoder.onnx")
+    contract = folder / "contract.json"
+    contract.write_text(contract.read_text().replace(f'"{old}"', f'"{new}"'))
+
+
+def test_a_batch_of_sounds_of_several_lengths(tmp_path: Path) -> None:
+    source = speech(tmp_path / "export")
+    lower_folder(source, tmp_path / "out", replace(OPTIONS, batch=2, verify=False))
+    host, array = Host(tmp_path / "out"), sound(FRAMES, rows=2)
+    host.start([4, 9], input_features=array)
+    actual = np.stack([host.step([3, 3]), host.step([4, 4])], 1)
+    np.testing.assert_allclose(actual, expected(source, [4, 9], array), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("source", "length", "reason"),
+    [
+        ((), 10, r"^the sound has 10 valid places - it takes 1 to 9$"),
+        ((), 0, r"^the sound has 0 valid places - it takes 1 to 9$"),
+        ([3, 4], 9, r"^there are 2 lengths of sounds - give 1$"),
+        ([3], 10, r"^'input_features' is \[1, 10, 6\], and takes at most \[1, 9, 6\]$"),
+    ],
+)
+def test_sounds_that_do_not_fit(source: tuple[int, ...], length: int, reason: str, folders: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Host(folders[1]).start(source, input_features=sound(length))
+
+
+def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """As a normalization over time does; without one, nothing is said."""
+    source = speech(tmp_path / "export")
+    model = onnx.load(source / "encoder_model.onnx")
+    place = next(i for i, node in enumerate(model.graph.node) if node.output[0] == "half")
+    model.graph.node[place].output[0] = "half_before"
+    mean = helper.make_node("ReduceMean", ["half_before"], ["mean"], axes=[2])
+    model.graph.node.insert(place + 1, helper.make_node("Sub", ["half_before", "mean"], ["half"]))
+    model.graph.node.insert(place + 1, mean)
+    onnx.save(model, source / "encoder_model.onnx")
+    lower_folder(source, tmp_path / "out", replace(OPTIONS, verify=False))
+    proof = verify_lowering(originals(source), tmp_path / "out")
+    assert proof.passed, proof.findings()
+    assert any(note.startswith("The original depends on how far a sound is padded") for note in proof.notes)
+    plain = verify_lowering(originals(folders[0]), folders[1])
+    assert not any("padded" in note for note in plain.notes)
+
+
+def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> LoweringProof:
+    """Prove a copy in which an input is not read: the model has zeros for it, as if all of a sound counted."""
+    shutil.copytree(folders[1], folder, dirs_exist_ok=True)
+    model = onnx.load(folder / file)
+    port = next(port for port in model.graph.input if port.name == name)
+    dims = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(dims, np.float32), "all_count"))
+    model.graph.node.insert(0, helper.make_node("Mul", [name, "all_count"], ["unmasked"]))
+    for node in list(model.graph.node)[1:]:
+        node.input[:] = ["unmasked" if read == name else read for read in node.input]
+    onnx.save(model, folder / file)
+    return verify_lowering(originals(folders[0]), folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "cause"),
+    [
+        (
+            "encoder.onnx",
+            "attention_bias",
+            "Each step is right on the cache of the original: 'past_key_values.0.encoder.key' does not hold what the "
+            "original keeps.",
+        ),
+        (
+            "step.onnx",
+            "attention_bias_2",
+            "'attention_bias_2' of step changes nothing: the mask over the source does nothing there.",
+        ),
+    ],
+)
+def test_a_mask_that_does_nothing_fails_the_proof(
+    file: str, name: str, cause: str, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    proof = broken(folders, tmp_path / "out", file, name)
+    assert not proof.passed
+    assert all(run.length < FRAMES for run in proof.runs if run.failure)
+    assert proof.findings()[0].startswith("sound of 1 places: logits differ by ")
+    assert proof.causes == (cause,)
+
+
+@pytest.mark.parametrize("length", [2, 5, 9])
+def test_the_host_in_c_fills_a_sound_as_this_one_does(length: int, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    fed: list[np.ndarray] = []
+    contract = read_contract(folders[1] / "contract.json")
+
+    def run(method, feed):  # type: ignore[no-untyped-def]
+        fed.extend(feed.values())
+        return {port.name: np.zeros(port.shape, port.dtype) for port in method.outputs}
+
+    Host(folders[1], run).start(input_features=sound(length))
+    (tmp_path / "contract.h").write_text(WRITERS["c"](contract))
+    (tmp_path / "main.cpp").write_text(PROGRAM)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(tmp_path), "-I", str(EXAMPLE)]
+    subprocess.run([compiler, *flags, str(tmp_path / "main.cpp"), "-o", str(tmp_path / "main")], check=True)
+    ran = subprocess.run(
+        [tmp_path / "main", folders[1]], input=sound(length).tobytes(), capture_output=True, check=True
+    )
+    assert ran.stdout == b"".join(array.tobytes() for array in fed)

@@ -1,0 +1,707 @@
+"""Spellings of decoders and encoders that exporters write: lowered and proven, or declined with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from small_pipelines import (
+    FILLED,
+    WIDTH,
+    decoder,
+    encoder,
+    encoder_text,
+    half,
+    saved,
+    with_weights,
+    with_wide_ports,
+)
+
+from graphkit.deploy.contract import read_contract
+from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.errors import ModelError, UsageError
+from graphkit.model import load
+from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.originals import Originals
+
+PLAIN = str(Path(__file__).parent / "targets" / "plain-npu.toml")
+OPTIONS = LowerOptions(target=PLAIN, src_len=6, max_cache_len=5)
+
+
+def lowered(model: onnx.ModelProto, folder: Path, options: LowerOptions = OPTIONS) -> LowerReport:
+    return lower_folder(saved(model, folder / "model"), folder / "out", options)
+
+
+def assert_done(report: LowerReport) -> None:
+    assert report.findings() == ()
+    assert report.proof is not None
+    assert report.proof.passed
+    assert max(file.rank for file in report.files) <= 4
+
+
+ADDED = """
+    bias = Where (future, lowest, nothing)
+    sums = Add (scores, bias)
+"""
+OTHERS = {
+    "of a padded past": """
+        valid = Cast <to = 9> (attention_mask)
+        hidden = Not (valid)
+        axes = Concat <axis = 0> (one, two)
+        wide = Unsqueeze (hidden, axes)
+        either = Or (wide, future)
+        sums = Where (either, lowest, scores)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "in a sliding window": """
+        far = Sub (rows, three)
+        old = LessOrEqual (columns, far)
+        hidden = Or (old, future)
+        bias = Where (hidden, lowest, nothing)
+        sums = Add (scores, bias)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "guarded against NaN": """
+        bias = Where (future, infinity, nothing)
+        sums = Add (scores, bias)
+        raw = Softmax <axis = -1> (sums)
+        none = IsNaN (raw)
+        p = Where (none, nothing, raw)
+    """,
+    "beside sinks, less the largest": f"""
+        {ADDED}
+        zeros = Mul (product_max, nothing)
+        more = Concat <axis = -1> (sums, zeros)
+        top = ReduceMax <axes = [-1], keepdims = 1> (more)
+        shifted = Sub (more, top)
+        all_p = Softmax <axis = -1> (shifted)
+        p = Slice (all_p, zero, last, three_axis)
+    """.replace(ADDED, f"product_max = ReduceMax <axes = [-1], keepdims = 1> (product) {ADDED}"),
+    "by products": """
+        allowed = Not (future)
+        unit_mask = Cast <to = 1> (allowed)
+        rest = Sub (unit, unit_mask)
+        bias = Mul (rest, lowest)
+        sums = Add (scores, bias)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "not at all": "p = Softmax <axis = -1> (scores)",
+}
+
+
+@pytest.mark.parametrize("masked", OTHERS.values(), ids=OTHERS)
+def test_masks_over_a_cache(masked: str, tmp_path: Path) -> None:
+    assert_done(lowered(decoder(masked), tmp_path))
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -1e9
+
+
+def test_a_fixed_mask_beside_symbolic_tokens_is_no_contradiction(tmp_path: Path) -> None:
+    assert_done(lowered(decoder(FILLED), tmp_path))
+    (step,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert {port.name: port.shape for port in step.inputs if port.name.endswith("embeds")} == {
+        "inputs_embeds": (1, 1, 8),
+        "position_embeds": (1, 1, 8),
+    }
+
+
+TEXT = "int64[batch, length] input_ids, int64[batch, length] attention_mask"
+TABLE = "x = Gather (token_table, input_ids)"
+MASKED = """
+    valid = Cast <to = 9> (%MASK%)
+    row = Unsqueeze (valid, one)
+    bias = Where (row, nothing, lowest)
+    masked = Add (scores, bias)
+    p = Softmax <axis = -1> (masked)
+"""
+CAUSAL = """
+    end = Shape <start = 1, end = 2> (input_ids)
+    count = Squeeze (end)
+    columns = Range (start, count, step)
+    rows = Unsqueeze (columns, one)
+    future = Greater (columns, rows)
+    masked = Where (future, lowest, scores)
+    p = Softmax <axis = -1> (masked)
+"""
+PADDED = MASKED.replace("%MASK%", "attention_mask")
+FRAMES = """
+    turned = Transpose <perm = [0, 2, 1]> (input_features)
+    half = Conv <kernel_shape = [3], strides = [2], pads = [1, 1]> (turned, conv)
+    x = Transpose <perm = [0, 2, 1]> (half)
+"""
+EVERY_OTHER = """
+    end = Shape <start = 1> (attention_mask)
+    half_mask = Slice (attention_mask, zero, end, one, two)
+""" + MASKED.replace("%MASK%", "half_mask")
+
+
+def test_a_sound_with_a_mask_may_be_shorter(tmp_path: Path) -> None:
+    """Its mask is shorter than its input, as convolutions make it; the host makes it of the length of the sound."""
+    inputs = "float[batch, frames, 8] input_features, int64[batch, frames] attention_mask"
+    report = lowered(encoder(inputs, FRAMES, EVERY_OTHER), tmp_path, replace(OPTIONS, dims=(("frames", 11),)))
+    assert_done(report)
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 3, 4, 10, 11]
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    assert {"source": 6, "sound": 11, "stride": 2, "offset": 1}.items() <= contract.sizes.items()
+    (method,) = contract.methods
+    assert [(port.name, port.shape) for port in method.inputs] == [
+        ("input_features", (1, 11, 8)),
+        ("attention_bias", (1, 1, 6)),
+    ]
+
+
+def test_a_sound_whose_valid_positions_follow_no_stride_is_declined(tmp_path: Path) -> None:
+    inputs = "float[batch, frames, 8] input_features, int64[batch, frames] attention_mask"
+    grown = """
+        all_counts = CumSum (attention_mask, one_axis)
+        floats = Cast <to = 1> (all_counts)
+        halves = Sqrt (floats)
+        roots = Add (halves, halves)
+        wholes = Cast <to = 7> (roots)
+        last_count = ReduceMax <axes = [1], keepdims = 1> (wholes)
+        places = Range (start, half_count, step)
+        wide_mask = Less (places, last_count)
+        half_mask = Cast <to = 7> (wide_mask)
+    """
+    count = "x_shape = Shape <start = 1, end = 2> (x) half_count = Squeeze (x_shape) one_axis = Identity (step)"
+    masked = count + grown + MASKED.replace("%MASK%", "half_mask")
+    with pytest.raises(UsageError) as caught:
+        lowered(encoder(inputs, FRAMES, masked), tmp_path, replace(OPTIONS, dims=(("frames", 11),)))
+    assert str(caught.value) == (
+        "model.onnx: which of its 6 positions are valid follows from the length of a sound by no stride - export it "
+        "without a mask"
+    )
+
+
+def test_an_image_counts_as_a_whole(tmp_path: Path) -> None:
+    """A mask of pixels is no mask of a padded source, though it is one of integers."""
+    inputs = "float[batch, 8, 4] pixel_values, int64[batch, 4] pixel_mask"
+    x = "x = Transpose <perm = [0, 2, 1]> (pixel_values)"
+    report = lowered(encoder(inputs, x, MASKED.replace("%MASK%", "pixel_mask")), tmp_path)
+    assert_done(report)
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in method.inputs] == ["pixel_values"]
+
+
+def test_a_mask_that_is_shorter_than_its_text_is_a_table(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    words_end = Shape <start = 1, end = 2> (words)
+    x = Slice (words, zero, words_end, one, two)
+    """
+    assert_done(lowered(encoder(TEXT, x, EVERY_OTHER), tmp_path))
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    kinds = {port.name: port.source.kind for port in method.inputs if port.source is not None}
+    assert kinds == {"inputs_embeds": "embedding", "attention_bias": "rows"}
+
+
+ONE_NODE = """
+    <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    agraph (
+        int64[batch, seq] input_ids, int64[batch, total] attention_mask,
+        float[batch, 2, past, 16] "past_key_values.0.key", float[batch, 2, past, 16] "past_key_values.0.value"
+    ) => (
+        float[batch, seq, 8] logits,
+        float[batch, 2, total, 16] "present.0.key", float[batch, 2, total, 16] "present.0.value"
+    ) <int64[1] one = {1}, int64 second = {1}> {
+        x = Gather (token_table, input_ids)
+        q = MatMul (x, wq)
+        k = MatMul (x, wk)
+        v = MatMul (x, wv)
+        valid = ReduceSum <keepdims = 0> (attention_mask, one)
+        last = Sub (valid, one)
+        lengths = Cast <to = 6> (last)
+        dims = Shape (attention_mask)
+        total_64 = Gather (dims, second)
+        total_length = Cast <to = 6> (total_64)
+        y, "present.0.key", "present.0.value" = com.microsoft.GroupQueryAttention
+            <num_heads = 4, kv_num_heads = 2, do_rotary = 1, local_window_size = 3%MORE%>
+            (q, k, v, "past_key_values.0.key", "past_key_values.0.value", lengths, total_length, cos, sin)
+        logits = MatMul (y, head)
+    }
+"""
+
+
+def one_node(more: str = "") -> onnx.ModelProto:
+    model = onnx.parser.parse_model(ONE_NODE.replace("%MORE%", more))
+    rng = np.random.default_rng(0)
+    dims = {"token_table": (11, 8), "wq": (8, 64), "wk": (8, 32), "wv": (8, 32), "head": (64, 8)}
+    for name, shape in {**dims, "cos": (16, 8), "sin": (16, 8)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 1, shape).astype(np.float32), name))
+    return model
+
+
+def test_attention_that_is_one_node_is_computed_by_others(tmp_path: Path) -> None:
+    assert_done(lowered(one_node(), tmp_path, replace(OPTIONS, batch=2)))
+    (step,) = read_contract(tmp_path / "out" / "contract.json").methods
+    kinds = {port.name: port.source.kind for port in step.inputs if port.source is not None}
+    assert kinds["attention_bias"] == "slots_mask"
+    assert {port.source.window for port in step.inputs if port.source is not None} == {0, 3}
+    assert [kinds["position_values"], kinds["position_values_2"]] == ["rows", "rows"]
+
+
+def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:
+    message = (
+        r"model.onnx: decompose-attention: GroupQueryAttention#\d+: its smooth_softmax is set, which has no plain "
+        "spelling here - export attention in plain operators"
+    )
+    with pytest.raises(UsageError, match=message):
+        lowered(one_node(", smooth_softmax = 1"), tmp_path)
+
+
+def test_a_mask_may_be_added_before_a_transpose(tmp_path: Path) -> None:
+    masked = """
+        turned = Transpose <perm = [1, 0]> (attention_mask)
+        valid = Cast <to = 9> (turned)
+        columns = Unsqueeze (valid, two)
+        bias = Where (columns, nothing, lowest)
+        aside = Transpose <perm = [2, 0, 1]> (scores)
+        sums = Add (aside, bias)
+        back = Transpose <perm = [1, 2, 0]> (sums)
+        p = Softmax <axis = -1> (back)
+    """
+    assert_done(lowered(encoder(TEXT, TABLE, masked), tmp_path))
+
+
+def test_text_beside_an_image_is_proven_at_several_lengths(tmp_path: Path) -> None:
+    inputs = f"{TEXT}, float[batch, 1, 8] pixel_values"
+    x = f"{TABLE.replace('x =', 'words =')}\nx = Add (words, pixel_values)"
+    report = lowered(encoder(inputs, x, PADDED), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 2, 5, 6]
+
+
+def test_what_depends_on_the_tokens_themselves_is_declined(tmp_path: Path) -> None:
+    """Where the largest token is, as CLIP pools its text: alike for all texts of one repeated token."""
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    at = ArgMax <axis = 1, keepdims = 1> (input_ids)
+    moved = Cast <to = 1> (at)
+    shift = Unsqueeze (moved, two)
+    x = Add (words, shift)
+    """
+    with pytest.raises(UsageError, match="depends on which tokens there are"):
+        lowered(encoder(TEXT, x, PADDED), tmp_path)
+
+
+IN_PAIRS = """
+    pairs = Reshape (words, shape_of_pairs)
+    x = Reshape (pairs, shape_of_words)
+"""
+
+
+def test_lengths_at_which_the_original_does_not_run_are_left_out_of_the_proof(tmp_path: Path) -> None:
+    x = f"{TABLE.replace('x =', 'words =')}\n{IN_PAIRS}"
+    model = encoder(TEXT, x, PADDED)
+    report = lowered(model, tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [2, 4, 6]
+    assert report.proof.notes == ("The original does not run at every length up to 6: it was compared at 2, 4, 6.",)
+    with pytest.raises(UsageError, match="the nearest length at which it runs is --src-len 4"):
+        lowered(model, tmp_path / "odd", replace(OPTIONS, src_len=5))
+
+
+def test_a_proof_without_padding_says_so(tmp_path: Path) -> None:
+    report = lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, src_len=1))
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.notes == ("Every source had 1 token, which leaves no padding: it was not tested for leaks.",)
+
+
+def test_padding_is_tested_where_there_are_two_lengths(tmp_path: Path) -> None:
+    model = saved(encoder(TEXT, TABLE, PADDED), tmp_path / "model")
+    lower_folder(model, tmp_path / "out", replace(OPTIONS, src_len=2, verify=False))
+    plain = json.loads((tmp_path / "out" / "contract.json").read_text())
+    (tmp_path / "out" / "contract.json").write_text(json.dumps({**plain, "floor": 0.0}))
+    proof = verify_lowering(Originals(load(model / "model.onnx")), tmp_path / "out")
+    assert "What padding holds changes what runs once for a source" in proof.causes[0]
+
+
+def test_the_folder_that_one_is_in_has_its_name_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved(encoder(TEXT, TABLE, PADDED), tmp_path / "model"))
+    report = lower_folder(".", tmp_path / "out", replace(OPTIONS, target="rk3588", verify=False))
+    assert report.heading() == "Lowering of model for rk3588"
+
+
+def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'length' is 6, not 9 - give --src-len 9"):
+        lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, dims=(("length", 9),)))
+
+
+def floats(folder: Path) -> list[np.ndarray]:
+    """Return the constants of all models of a folder, and its tables."""
+    models = [onnx.load(path) for path in folder.glob("*.onnx")]
+    found = [numpy_helper.to_array(tensor) for model in models for tensor in model.graph.initializer]
+    tables = read_contract(folder / "contract.json").tables
+    found += [np.fromfile(folder / table.file, table.dtype) for table in tables]
+    return [array for array in found if array.dtype.kind == "f" and array.size]
+
+
+@pytest.mark.parametrize("target", ["ethos-u65", "ethos-u85"])
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, CAUSAL)])
+def test_masks_of_quantised_targets_keep_a_scale(
+    target: str, make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    report = lowered(make(), tmp_path, replace(OPTIONS, target=target))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -255
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -255
+
+
+@pytest.mark.parametrize(("floor", "steps"), [(-1e9, "3,921,569"), (-1e4, "39")])
+def test_a_floor_that_spoils_the_scale_of_a_quantised_target_is_refused(
+    floor: float, steps: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"the steps of 8 bits would be {steps} apart"):
+        lowered(decoder(FILLED), tmp_path, replace(OPTIONS, target="ethos-u65", mask_floor=floor))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_floor_is_what_the_user_says(tmp_path: Path) -> None:
+    assert_done(lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-5000.0)))
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -5000
+
+
+def with_large_scores(model: onnx.ModelProto) -> onnx.ModelProto:
+    for tensor in model.graph.initializer:
+        if tensor.name == "wq":
+            tensor.CopyFrom(numpy_helper.from_array(100 * numpy_helper.to_array(tensor), "wq"))
+    return model
+
+
+def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path) -> None:
+    report = lowered(with_large_scores(decoder(FILLED)), tmp_path, replace(OPTIONS, target="ethos-u65"))
+    assert report.proof is not None
+    assert report.proof.passed
+    floor = read_contract(tmp_path / "out" / "contract.json").floor
+    assert floor < -255
+    assert min(array.min() for array in floats(tmp_path / "out")) >= floor
+    found = re.fullmatch(r"Scores reach (\S+) in a run of random tokens, and masks add (-\d+)\.", *report.notes)
+    assert found is not None
+    assert float(found[2]) == floor
+    assert 2 * float(found[1]) == pytest.approx(-floor, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "told"),
+    [
+        (
+            decoder,
+            LowerOptions(target="ethos-u65"),
+            r"Scores reach \S+ in a run of random tokens, and masks add -255\.",
+        ),
+        (
+            lambda masked: with_large_scores(decoder(masked)),
+            LowerOptions(target="ethos-u65", mask_floor=-50.0),
+            r".*, and masks add -50: what is masked may count - give -\d+ with --mask-floor\.",
+        ),
+        (decoder, LowerOptions(target="generic-npu"), ""),  # it takes float models, whose floor is far below all scores
+    ],
+)
+def test_a_floor_that_is_enough_or_that_the_user_gives_stays(
+    make: Callable[[str], onnx.ModelProto], options: LowerOptions, told: str, tmp_path: Path
+) -> None:
+    report = lowered(make(FILLED), tmp_path, replace(options, src_len=6, max_cache_len=5, verify=False))
+    assert re.fullmatch(told, "".join(report.notes))
+    assert read_contract(tmp_path / "out" / "contract.json").floor in (-255, -50, -1e9)
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
+def test_float16_is_compared_as_far_as_it_has_digits(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    report = lowered(half(make()), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.tolerance == 2**-8
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -30000
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -30000
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
+def test_float16_inside_is_too_where_inputs_and_outputs_are_float32(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    report = lowered(with_wide_ports(half(make())), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.tolerance == 2**-8
+    assert {state.dtype for state in read_contract(tmp_path / "out" / "contract.json").states} <= {"float32"}
+
+
+@pytest.mark.parametrize("name", ["stacked", "bshd"])
+def test_caches_that_are_moved_before_they_grow(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    """All layers in one tensor of six axes; slots before heads."""
+    report = lower_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", OPTIONS)
+    assert_done(report)
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    written = {port.writes: port.shape for method in contract.methods for port in method.outputs if port.writes}
+    for state in contract.states:
+        assert state.axis is not None
+        assert state.shape[state.axis] == OPTIONS.max_cache_len
+        assert len(state.shape) == 4
+        assert written[state.name] == tuple(1 if at == state.axis else dim for at, dim in enumerate(state.shape))
+
+
+def test_a_cache_of_fixed_length_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="its cache has a fixed length already"):
+        lower_folder(model_file("cache-styles/static-cache"), tmp_path / "out", OPTIONS)
+
+
+def test_a_decoder_without_its_encoder_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a decoder that reads an encoder, and no encoder"):
+        lower_folder(model_file("whisper-tiny/decoder_model_merged"), tmp_path / "out", OPTIONS)
+
+
+def test_bfloat16_is_declined(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is bfloat16, in which onnxruntime runs nothing on a CPU"):
+        lowered(half(decoder(FILLED), onnx.TensorProto.BFLOAT16), tmp_path)
+
+
+SUBTRACTED = """
+    hidden = Cast <to = 1> (%HIDDEN%)
+    amount = Mul (hidden, much)
+    less = Sub (scores, amount)
+    p = Softmax <axis = -1> (less)
+"""
+
+
+def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
+    """It is no additive mask, but rows for each valid length."""
+    masked = "none = Equal (attention_mask, start)\nrow = Unsqueeze (none, one)" + SUBTRACTED.replace("%HIDDEN%", "row")
+    assert_done(lowered(encoder(TEXT, TABLE, masked), tmp_path))
+
+
+def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'amount' is as long as the cache, and is not a mask"):
+        lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
+
+
+def renamed_logits(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a decoder whose logits are called 'output' and stand after the states."""
+    for node in model.graph.node:
+        node.output[:] = ["output" if name == "logits" else name for name in node.output]
+    logits, *presents = model.graph.output
+    logits.name = "output"
+    last = onnx.ValueInfoProto.FromString(logits.SerializeToString())
+    del model.graph.output[:]
+    model.graph.output.extend([*presents, last])
+    return model
+
+
+def test_logits_are_told_by_their_role_and_come_first(tmp_path: Path) -> None:
+    assert_done(lowered(renamed_logits(decoder(FILLED)), tmp_path))
+    (step,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in step.outputs if not port.writes] == ["output"]
+    assert step.outputs[0].name == "output"
+
+
+def test_hidden_states_beside_the_logits_are_no_logits(tmp_path: Path) -> None:
+    model = decoder(FILLED)
+    hidden = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", "seq", 8])
+    model.graph.output.insert(0, hidden)
+    assert_done(lowered(model, tmp_path))
+
+
+def test_positions_of_an_encoder_are_a_constant(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    places = Gather (token_table, position_ids)
+    x = Add (words, places)
+    """
+    assert_done(lowered(encoder(f"{TEXT}, int64[batch, length] position_ids", x, PADDED), tmp_path))
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in method.inputs] == ["inputs_embeds", "attention_bias"]
+    assert method.became["position_ids"] == "nothing: its value is fixed"
+
+
+def test_ids_of_an_encoder_that_are_no_tokens_are_declined(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    languages = Gather (token_table, "lang/0")
+    x = Add (words, languages)
+    """
+    with pytest.raises(UsageError, match="'lang/0' chooses rows of a table, and is not known to be tokens - rename it"):
+        lowered(encoder(f'{TEXT}, int64[batch, length] "lang/0"', x, PADDED), tmp_path)
+
+
+@pytest.mark.parametrize(("text", "ends"), [("[1, 106, 1]", (1, 106)), ("-1", ()), ("true", ()), ("7", (7,))])
+def test_any_of_several_tokens_ends_a_sequence(text: str, ends: tuple[int, ...], tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    (folder / "config.json").write_text(f'{{"eos_token_id": {text}}}')
+    lower_folder(folder, tmp_path / "out", replace(OPTIONS, verify=False))
+    assert read_contract(tmp_path / "out" / "contract.json").ends == ends
+
+
+def test_a_configuration_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"config\.json: it cannot be read"):
+        lower_folder(folder, tmp_path / "out", OPTIONS)
+
+
+def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a mask floor of -1e\+39 is infinite in float32"):
+        lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-1e39))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"max_cache_len": 10**11},
+            "--max-cache-len 100,000,000,000: what the host feeds is computed for each - give at most 65,536",
+        ),
+        ({"src_len": 0}, "--src-len 0: give at least 1"),
+        ({"pad": 11}, "token 11 pads, but table 'encoder.inputs_embeds' has 11 rows - give another with --pad"),
+    ],
+)
+def test_sizes_out_of_range_are_refused_before_anything_is_written(
+    changed: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, **changed))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_the_export_is_no_output(tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    with pytest.raises(UsageError, match="is the folder of the export, whose models it would be mixed with"):
+        lower_folder(folder, tmp_path / "model" / ".." / "model", OPTIONS)
+
+
+GELU = """
+    scaled = Div (words, root)
+    bent = Erf (scaled)
+    more = Add (bent, unit)
+    twice = Mul (words, more)
+    x = Mul (twice, half)
+"""
+CONSTANTS = {"root": 1.41421356, "unit": 1.0, "half": 0.5}
+
+
+def with_gelu(gelu: str = GELU) -> onnx.ModelProto:
+    text = encoder_text(TEXT, f"{TABLE.replace('x =', 'words =')}\n{gelu}", PADDED)
+    more = {name: np.array(number, np.float32) for name, number in CONSTANTS.items()}
+    return with_weights(onnx.parser.parse_model(text), ("token_table", "wk"), more)
+
+
+def test_a_gelu_is_computed_by_tanh_where_that_is_asked_for(tmp_path: Path) -> None:
+    report = lowered(with_gelu(), tmp_path, replace(OPTIONS, target="ethos-u65", gelu_to_tanh=True))
+    assert_done(report)
+    assert not [node for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node if node.op_type == "Erf"]
+    found = re.fullmatch(
+        r"Gelus are computed by tanh, which changes each by at most 0\.00048\. The proof is against the export with "
+        r"that change\. Without it, what runs once differs by up to (\S+)\.",
+        report.notes[-1],
+    )
+    assert found is not None
+    assert 1e-5 < float(found[1]) < 1e-2
+
+
+def test_a_gelu_stays_where_tanh_is_not_asked_for(tmp_path: Path) -> None:
+    report = lowered(with_gelu(), tmp_path, replace(OPTIONS, target="ethos-u65"))
+    assert report.findings() == ("encoder.onnx: ethos-u65 refuses 1 node, 1 of which --gelu-to-tanh removes",)
+
+
+def test_an_erf_that_is_no_gelu_stays_where_tanh_is_asked_for(tmp_path: Path) -> None:
+    model = with_gelu(GELU.replace("Mul (words, more)", "Neg (more)"))
+    report = lowered(model, tmp_path, replace(OPTIONS, target="ethos-u65", gelu_to_tanh=True))
+    assert [node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node].count("Erf") == 1
+    assert report.notes[-1] == "No Gelu is computed by erf: --gelu-to-tanh changed nothing."
+
+
+def test_weights_of_models_that_are_too_large_for_one_file_have_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(FILLED)
+    wide = np.random.default_rng(5).normal(0, 0.1, (WIDTH, 512)).astype(np.float32)
+    for name, array in {"wide": wide, "back": wide.T.copy()}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    last = model.graph.node.pop()
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["y", "wide"], ["wider"]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["wider", "back"], ["narrow"]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["narrow", *last.input[1:]], last.output))
+    folder = saved(model, tmp_path / "model")
+    monkeypatch.setattr("graphkit.save.MAX_PROTO", 20_000)
+    report = lower_folder(folder, tmp_path / "out", OPTIONS)
+    assert_done(report)
+    assert report.data == "weights.onnx_data"
+    assert "step.onnx, weights.onnx_data, step.inputs_embeds.bin" in report.to_text()
+    assert (tmp_path / "out" / "step.onnx").stat().st_size < 20_000 < (tmp_path / "out" / report.data).stat().st_size
+    monkeypatch.undo()
+    again = lower_folder(folder, tmp_path / "out", replace(OPTIONS, overwrite=True, verify=False))
+    assert again.data == ""
+    assert again.notes == ("weights.onnx_data is left from the replaced models; the new ones do not use it.",)
+
+
+def test_a_batch_of_images_is_lowered(tmp_path: Path) -> None:
+    inputs = "float[batch, 8, 4] pixel_values, int64[batch, 4] pixel_mask"
+    x = "x = Transpose <perm = [0, 2, 1]> (pixel_values)"
+    model = encoder(inputs, x, MASKED.replace("%MASK%", "pixel_mask"))
+    assert_done(lowered(model, tmp_path, replace(OPTIONS, batch=3)))
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    (method,) = contract.methods
+    assert [port.shape for port in (*method.inputs, *method.outputs)] == [(3, 8, 4), (3, 4, 8)]
+    assert contract.sizes["batch"] == 3
+
+
+SHORTER = f"""
+    {TABLE.replace("x =", "words =")}
+    words_end = Shape <start = 1, end = 2> (words)
+    x = Slice (words, zero, words_end, one, two)
+"""
+SEQUENCES: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, ...]]]] = {
+    "a decoder": (lambda: decoder(FILLED), {"inputs_embeds": (3, 1, 8), "attention_bias": (1, 6)}),
+    "text": (lambda: encoder(TEXT, TABLE, PADDED), {"inputs_embeds": (3, 6, 8), "attention_bias": (3, 1, 6)}),
+    "a table of masks": (lambda: encoder(TEXT, SHORTER, EVERY_OTHER), {"attention_bias": (3, 1, 3)}),
+    "no mask": (lambda: encoder(TEXT, TABLE, "p = Softmax <axis = -1> (scores)"), {"source_mask_3d": (3, 1, 6)}),
+}
+
+
+@pytest.mark.parametrize(("make", "shapes"), SEQUENCES.values(), ids=SEQUENCES)
+def test_a_batch_of_sequences_is_lowered(
+    make: Callable[[], onnx.ModelProto], shapes: Mapping[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    report = lowered(make(), tmp_path, replace(OPTIONS, batch=3))
+    assert_done(report)
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert shapes.items() <= {port.name: port.shape for port in method.inputs}.items()
+
+
+def test_a_sequence_that_reads_another_is_found(tmp_path: Path) -> None:
+    """The masks over the source are those of the first sequence."""
+    report = lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, batch=2, verify=False))
+    proto = onnx.load(tmp_path / "out" / "encoder.onnx")
+    first = onnx.helper.make_node("Slice", ["attention_bias", "from", "to"], ["first_bias"])
+    for node in proto.graph.node:
+        node.input[:] = ["first_bias" if name == "attention_bias" else name for name in node.input]
+    proto.graph.node.insert(0, first)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "from"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "to"))
+    onnx.save(proto, tmp_path / "out" / "encoder.onnx")
+    original = load(tmp_path / "model" / "model.onnx")
+    assert report.proof is None
+    assert not verify_lowering(Originals(original), tmp_path / "out").passed
+
+
+def test_sequences_that_do_not_lie_one_behind_the_other_are_declined(tmp_path: Path) -> None:
+    x = f"""
+        {TABLE.replace("x =", "words =")}
+        turned = Transpose <perm = [1, 0]> (attention_mask)
+        weights = Cast <to = 1> (turned)
+        wide = Unsqueeze (weights, two)
+        by_length = Transpose <perm = [1, 0, 2]> (words)
+        known = Mul (by_length, wide)
+        x = Transpose <perm = [1, 0, 2]> (known)
+    """
+    with pytest.raises(UsageError, match=r"does not hold the sequences of a batch one behind the other - lower with"):
+        lowered(encoder(TEXT, x, PADDED), tmp_path, replace(OPTIONS, batch=3))

@@ -1,0 +1,98 @@
+"""Lowered with changes of results that the user asked for: `graphkit verify EXPORT OUT` knows them by the contract."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from quantised import quantised
+from real_models import MODELS
+
+from graphkit.deploy.contract.contract_reader import read_contract
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.verify_folder import FolderOptions, verify_folder
+from graphkit.errors import ModelError
+
+SAYS = "The proof is against the export with {}, as contract.json records."
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of two exports, `float` and `uint8`, lowered to `--gelu-to-tanh` and `--dequantize`."""
+    folder = tmp_path_factory.mktemp("folders")
+    (folder / "float").mkdir()
+    proto = onnx.load_from_string(lzma.decompress((MODELS / "bert-fill-mask/model.onnx.xz").read_bytes()))
+    for tensor in proto.graph.initializer:
+        if len(tensor.dims) == 2:  # of small numbers, tanh is as good as erf
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(20), tensor.name))
+    onnx.save(proto, folder / "float/model.onnx")
+    quantised("dynamic uint8", folder / "float", folder / "uint8")
+    lower_folder(folder / "float", folder / "--gelu-to-tanh", LowerOptions(src_len=8, gelu_to_tanh=True))
+    both = LowerOptions(src_len=8, dequantize=True, gelu_to_tanh=True)
+    lower_folder(folder / "uint8", folder / "--dequantize and --gelu-to-tanh", both)
+    return folder
+
+
+CASES = [("float", "--gelu-to-tanh"), ("uint8", "--dequantize and --gelu-to-tanh")]
+
+
+@pytest.mark.parametrize(("export", "changes"), CASES)
+def test_it_is_proven_without_a_tolerance(export: str, changes: str, folders: Path) -> None:
+    recorded = read_contract(folders / changes / "contract.json").proof
+    assert (recorded.passed, " and ".join(recorded.changes)) == (True, changes)
+    proof = verify_folder(folders / export, folders / changes)
+    assert (proof.findings(), proof.tolerance) == ((), recorded.tolerance)
+    assert SAYS.format(changes) in proof.notes
+
+
+@pytest.mark.parametrize(("export", "changes"), CASES)
+def test_the_export_as_it_is_differs_by_more(export: str, changes: str, folders: Path) -> None:
+    proof = verify_folder(folders / export, folders / changes, FolderOptions(tolerance=1e-4))
+    assert not proof.passed
+    assert verify_folder(folders / export, folders / changes, FolderOptions(tolerance=0.5)).passed
+
+
+def test_a_changed_weight_is_caught(folders: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(folders / "--gelu-to-tanh", tmp_path / "out")
+    (path,) = out.glob("*.onnx")
+    proto = onnx.load(path)
+    tensor = max(proto.graph.initializer, key=lambda each: len(each.raw_data))
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 1.01, tensor.name))
+    onnx.save(proto, path)
+    assert not verify_folder(folders / "float", out).passed
+
+
+def test_a_record_keeps_the_changes_unless_a_tolerance_stands_for_them(folders: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(folders / "--gelu-to-tanh", tmp_path / "out")
+    verify_folder(folders / "float", out, FolderOptions(record=True))
+    assert read_contract(out / "contract.json").proof.changes == ("--gelu-to-tanh",)
+    verify_folder(folders / "float", out, FolderOptions(record=True, tolerance=0.5))
+    recorded = read_contract(out / "contract.json").proof
+    assert (recorded.passed, recorded.changes, recorded.tolerance) == (True, (), 0.5)
+    assert verify_folder(folders / "float", out).passed
+
+
+def test_an_option_that_changed_nothing_is_not_recorded(folders: Path, tmp_path: Path) -> None:
+    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=8, dequantize=True, verify=False))
+    assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ()
+
+
+def test_without_a_proof_the_changes_are_recorded_too(folders: Path, tmp_path: Path) -> None:
+    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=8, gelu_to_tanh=True, verify=False))
+    assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ("--gelu-to-tanh",)
+    assert verify_folder(folders / "float", tmp_path / "out").passed
+
+
+def test_a_change_that_is_no_option_is_refused(folders: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(folders / "--gelu-to-tanh", tmp_path / "out")
+    contract = json.loads((out / "contract.json").read_text())
+    contract["proof"]["changes"] = ["--anything"]
+    (out / "contract.json").write_text(json.dumps(contract))
+    with pytest.raises(ModelError, match="changed by '--anything', which is no such option"):
+        verify_folder(folders / "float", out)

@@ -1,0 +1,160 @@
+"""The proof of a lowered folder and of a bundle, at any time: as they are, changed, quantised since, recorded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from bundles import OPTIONS, decoder, made, saved
+from onnx import numpy_helper
+from real_models import unpacked
+
+import graphkit
+from graphkit.cli import app
+from graphkit.deploy.contract import read_contract
+from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.verify_folder import FolderOptions, verify_folder
+from graphkit.errors import ModelError, UnprovenWarning, UsageError
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    lower_folder(unpacked("qwen2-tiny", folder / "lowered"), folder / "lowered.out", LowerOptions(max_cache_len=5))
+    made(saved(decoder("causal"), folder / "bundled"), folder / "bundled.out")
+    return folder
+
+
+@pytest.fixture
+def lowered(sources: Path, tmp_path: Path) -> tuple[Path, Path]:
+    return sources / "lowered", Path(shutil.copytree(sources / "lowered.out", tmp_path / "out"))
+
+
+@pytest.fixture
+def bundled(sources: Path, tmp_path: Path) -> tuple[Path, Path]:
+    return sources / "bundled", Path(shutil.copytree(sources / "bundled.out", tmp_path / "out"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def quantise(path: Path, step: float) -> None:
+    """Round each weight to multiples of a step."""
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:
+            array = (np.round(numpy_helper.to_array(tensor) / step) * step).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
+
+
+def test_a_lowered_folder_is_proven_again_and_nothing_is_written(lowered: tuple[Path, Path]) -> None:
+    before = content(lowered[1])
+    proof = verify_folder(*lowered)
+    assert proof.passed
+    assert proof.tolerance == read_contract(lowered[1] / "contract.json").proof.tolerance
+    assert content(lowered[1]) == before
+
+
+def test_models_that_were_quantised_since_are_proven_by_their_tokens(lowered: tuple[Path, Path]) -> None:
+    export, out = lowered
+    quantise(out / "step.onnx", 1 / 64)
+    with pytest.raises(ModelError, match=r"step\.onnx: it has [0-9,]+ bytes, and|its SHA-256 is not"):
+        Host(out, checksums=True)
+    assert not verify_folder(export, out).passed
+    proof = verify_folder(export, out, FolderOptions(tokens_rate=0.5, record=True))
+    assert proof.findings() == ()
+    assert any("greedy tokens are those of the export" in note for note in proof.notes)
+    found = read_contract(out / "contract.json").proof
+    assert (found.outcome, found.tokens_rate) == ("passed", 0.5)
+    assert 1e-4 < (found.tolerance or 0) == proof.tolerance < 10
+    Host(out, checksums=True)
+    wide = verify_folder(export, out, FolderOptions(tolerance=1e-6, tokens_rate=0.5))
+    assert any("outputs differ by" in text for text in wide.findings())
+
+
+def test_tokens_that_are_others_fail(lowered: tuple[Path, Path]) -> None:
+    export, out = lowered
+    quantise(out / "step.onnx", 2.0)  # nearly all weights are 0
+    proof = verify_folder(export, out, FolderOptions(tokens_rate=1.0))
+    assert any("greedy tokens are those of the export, a share of " in text for text in proof.findings())
+
+
+def test_a_bundle_is_proven_and_recorded(bundled: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    export, out = bundled
+    before = content(out)
+    app(["verify", str(export), str(out)], standalone_mode=False)
+    assert "The bundle gives what the originals give: within 1e-05 in plain" in capsys.readouterr().out
+    assert content(out) == before
+    app(["verify", str(export), str(out), "--record"], standalone_mode=False)
+    contract = read_bundle(out / "bundle.json")
+    assert contract.proof.passed
+    assert set(contract.files) == set(before) - {"bundle.json"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnprovenWarning)
+        graphkit.Bundle(out, checksums=True)
+
+
+def test_a_bundle_that_was_changed_fails_and_says_so_from_then_on(bundled: tuple[Path, Path]) -> None:
+    export, out = bundled
+    quantise(out / "decode.onnx", 1 / 64)
+    with pytest.raises(SystemExit, match="1"):
+        app(["verify", str(export), str(out), "--record"], standalone_mode=False)
+    proof = read_bundle(out / "bundle.json").proof
+    assert proof.outcome == "failed"
+    assert "differ by" in proof.reason
+    with pytest.warns(UnprovenWarning, match="its proof failed: .* differ by "):
+        graphkit.Bundle(out)
+
+
+def test_tokens_of_a_bundle(bundled: tuple[Path, Path]) -> None:
+    export, out = bundled
+    quantise(out / "decode.onnx", 1 / 256)
+    assert verify_folder(export, out, FolderOptions(tokens_rate=0.5)).findings() == ()
+    quantise(out / "decode.onnx", 1.0)
+    (fault,) = (
+        text for text in verify_folder(export, out, FolderOptions(tokens_rate=1.0)).findings() if "share" in text
+    )
+    assert fault.startswith("greedy tokens: ")
+
+
+def test_a_bundle_changed_on_purpose_is_proven_as_it_is(bundled: tuple[Path, Path]) -> None:
+    export, out = bundled
+    plain = json.loads((out / "bundle.json").read_text())
+    plain["tokens"]["end"] = 3
+    (out / "bundle.json").write_text(json.dumps(plain))
+    with pytest.raises(ModelError, match="it was changed after it was written"):
+        graphkit.Bundle(out)
+    assert verify_folder(export, out, FolderOptions(record=True)).passed
+    assert graphkit.Bundle(out).contract.tokens["end"] == 3
+
+
+def test_what_cannot_be_proven_is_one_error(bundled: tuple[Path, Path]) -> None:
+    export, out = bundled
+    with pytest.raises(UsageError, match=r"has neither contract.json nor bundle.json - name what graphkit lower"):
+        verify_folder(export, export)
+    with pytest.raises(UsageError, match="--tokens-rate and --record are for what lower or bundle wrote"):
+        app(["verify", str(export / "model.onnx"), str(export / "model.onnx"), "--record"], standalone_mode=False)
+    with pytest.raises(UsageError, match="--dim, --input, --range, --part and --map apply to two models only"):
+        app(["verify", str(export), str(out), "--part"], standalone_mode=False)
+    (out / "decode.onnx").unlink()
+    with pytest.raises(ModelError, match=r"decode.onnx: it is missing - copy it from where the folder was made"):
+        verify_folder(export, out)
+
+
+def test_a_described_bundle_is_proven(tmp_path: Path) -> None:
+    source = saved(decoder("causal"), tmp_path / "source", "draft")
+    (source / "bundle.toml").write_text('[[method]]\nname = "draft"\nmodels = ["draft.onnx"]\ncache = "draft"\n')
+    out = made(source, tmp_path / "out", OPTIONS)
+    assert verify_folder(source, out, FolderOptions(record=True)).passed
+    assert read_bundle(out / "bundle.json").proof.passed
+    with pytest.raises(UsageError, match=r"its methods choose no tokens - give --tolerance alone"):
+        verify_folder(source, out, FolderOptions(tokens_rate=0.9))

@@ -1,0 +1,79 @@
+"""What the inputs of one model fix of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from small_models import model
+
+from graphkit.errors import UsageError
+from graphkit.shapes.constraints.input_matching import fixed_by, given_shapes, solve
+
+
+def bound(original: str, rewritten: str, dims: Mapping[str, int] | None = None) -> tuple[dict[str, int], list[str]]:
+    """Return what the inputs of one model fix of another's."""
+    one, two = (model(f"g ({inputs}) => (float[n] y) {{ y = Identity (x) }}") for inputs in (original, rewritten))
+    numbers, relations = solve(fixed_by(one, two), dims or {})
+    return numbers, [str(relation) for relation in relations]
+
+
+def test_numbers_of_the_rewritten_model_fix_symbols() -> None:
+    assert bound("float[b, s] x", "float[2, s] x") == ({"b": 2}, [])
+
+
+def test_numbers_follow_through_expressions() -> None:
+    original = "float[b, s] x, float[b, past_plus_s] mask"
+    assert bound(original, "float[b, 1] x, float[b, 8] mask")[0] == {"s": 1, "past": 7}
+
+
+def test_what_one_number_leaves_open_stays_open() -> None:
+    numbers, relations = bound("float[b, past_plus_s] x", "float[b, 9] x")
+    assert (numbers, relations) == ({}, ["past + s - 9 == 0"])
+
+
+def test_symbols_may_have_other_names() -> None:
+    assert bound("float[b, s] x, float[b, p_plus_s] m", "float[n, 1] x, float[n, q] m") == ({"s": 1}, [])
+
+
+def test_a_symbol_in_two_places_makes_dims_equal() -> None:
+    numbers, relations = bound("float[a, 2] x, float[b, 2] m", "float[n, 2] x, float[n, 2] m")
+    assert (numbers, relations) == ({}, ["b - a == 0"])
+
+
+def test_a_more_general_model_fixes_nothing() -> None:
+    assert bound("float[2, 3] x", "float[n, m] x") == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "message"),
+    [
+        ("float[n] x", "float[n] x, float[n] z", "its input 'z' is none of g - compare other models"),
+        ("float[n] x", "int64[n] x", "input 'x' is float32 in g and int64 in g"),
+        (
+            "float[n] x",
+            "float[n, 2] x",
+            r"input 'x' is \[n\] in g and \[n, 2\] in g - compare models of the same inputs",
+        ),
+        (
+            "float[n, 3] x",
+            "float[n, 4] x",
+            r"input 'x' is \[n, 3\] in g and \[n, 4\] in g - compare models of the same inputs",
+        ),
+        ("float[n, n] x", "float[3, 4] x", "a dim of input 'x' is n - it cannot be 3 with n=4"),
+        ("float[n_plus_4] x", "float[2] x", "'n' would be -2 - give sizes that fit together"),
+    ],
+)
+def test_models_that_no_inputs_fit(original: str, rewritten: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        bound(original, rewritten)
+
+
+def test_sizes_that_contradict_the_rewritten_model() -> None:
+    with pytest.raises(UsageError, match="it cannot be 3 with n=4"):
+        bound("float[n] x", "float[3] x", {"n": 4})
+
+
+def test_shapes_that_a_user_gives_fix_symbols_too() -> None:
+    one = model("g (float[b, s_plus_1] x) => (float[n] y) { y = Identity (x) }")
+    assert solve(given_shapes(one, {"x": (2, 8)}), {})[0] == {"b": 2, "s": 7}

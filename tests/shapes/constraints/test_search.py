@@ -1,0 +1,59 @@
+"""The search for legal sizes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from graphkit.shapes import Expr, Relation, const, symbol
+from graphkit.shapes.constraints.assignment_search import Variable, nearest
+from graphkit.shapes.constraints.broadcast import Broadcast
+from graphkit.shapes.constraints.evaluate import Constraint
+
+INFINITE = float("inf")
+
+
+def variables(count: int) -> tuple[list[Variable], list[Expr]]:
+    names = [f"n{index}" for index in range(count)]
+    return [Variable(name, "sequence", 1, INFINITE) for name in names], [symbol(name) for name in names]
+
+
+def test_preconditions_and_relations_are_met_together() -> None:
+    chosen, (a, b) = variables(2)
+    constraints: list[Constraint] = [Broadcast((a, b), ""), Relation.at_least(a + b, 9)]
+    found = list(itertools.islice(nearest(chosen, constraints, {"n0": 3, "n1": 4}), 2))
+    assert found == [{"n0": 1, "n1": 8}, {"n0": 1, "n1": 9}]
+
+
+@pytest.mark.parametrize("apart", [2, 12])
+def test_what_lies_between_two_symbols_is_not_searched(apart: int) -> None:
+    """The last symbol suits the first one or nothing: the free ones between have 256 sizes each."""
+    chosen, exprs = variables(apart)
+    first, last = exprs[0], exprs[-1]
+    constraints = [Relation.equal(last * 7, first), Relation.at_least(last, 2)]
+    wish = dict.fromkeys((one.name for one in chosen), 3)
+    expected = {**wish, "n0": 14, f"n{apart - 1}": 2}
+    assert next(nearest(chosen, constraints, wish)) == expected
+
+
+def test_there_may_be_very_many_symbols() -> None:
+    chosen, exprs = variables(1500)
+    constraints = [Relation.equal(one, other) for one, other in itertools.pairwise(exprs)]
+    assert set(next(nearest(chosen, constraints, {"n0": 5})).values()) == {5}
+
+
+def test_a_search_ends_after_so_many_sizes() -> None:
+    chosen, (a, b) = variables(2)
+    assert list(nearest(chosen, [Relation.equal(a * a * 2, b * b)], {}, visits=1000)) == []
+
+
+def test_sizes_that_are_preferred_come_after_the_one_wished_for() -> None:
+    chosen = [Variable("n", "sequence", 1, 20, (12, 8))]
+    found = [one["n"] for one in nearest(chosen, [Relation.at_least(symbol("n"), const(3))], {"n": 5})]
+    assert found[:5] == [5, 12, 8, 4, 6]
+    assert sorted(found) == list(range(3, 21))
+
+
+def test_no_symbols_have_one_assignment() -> None:
+    assert list(nearest([], [], {})) == [{}]
