@@ -147,10 +147,10 @@ def _squeezes(app: Application) -> bool:
 
 
 def _expands(app: Application) -> bool:
-    source = _dims(app, 0)
-    if source is None or app.dims is None or len(source) > len(app.dims):
+    source, target = _dims(app, 0), app.elements(1)
+    if source is None or target is None:
         return False
-    return all(dim in (1, other) for dim, other in zip(source[::-1], app.dims[::-1], strict=False))
+    return all(dim == other or 1 in (dim, other) for dim, other in zip(source[::-1], target[::-1], strict=False))
 
 
 def _slices(app: Application) -> bool:

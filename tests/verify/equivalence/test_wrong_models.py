@@ -51,6 +51,8 @@ FAULTS = {
         "g (int64[2] x) => (int64[2] y) { t = Add (x, x) s = Add (t, t) u = Sub (s, t) y = Div (u, two) }", "differ"),
     "a shape that is no list": (
         ONE.format("y = Neg (x)"), ONE.format("s = Size (x) z = ConstantOfShape (s) y = Neg (x)"), "may fail"),
+    "an Expand to other dims": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Expand (x, seven) y = Neg (x)"), "may fail"),
     "random numbers": (
         ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
         "differ"),
