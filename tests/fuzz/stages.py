@@ -231,7 +231,7 @@ def _lower(rng: random.Random, model: Model) -> None:
     source, out = _with_mate(rng, model), model.path.parent / "out"
     shutil.rmtree(out, ignore_errors=True)  # whose files may be of another model's methods
     options = LowerOptions(
-        rng.choice(NAMES),
+        target=rng.choice(NAMES),
         src_len=rng.choice((1, 4)),
         max_cache_len=rng.choice((None, 1, 5)),
         batch=rng.choice((1, 1, 2)),

@@ -68,7 +68,7 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
 def test_it_is_not_without_the_comparison_in_float32(
     name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(float16_rounding.Rounding, "explains", lambda *_: False)
+    monkeypatch.setattr(float16_rounding.Rounding, "explains", lambda *_, **__: False)
     found = proven(*folded(name))
     assert "edge values" in found.failures[0]
 

@@ -125,7 +125,7 @@ def test_other_tools_inline_the_function(file: Path) -> None:
 
 def test_a_fused_model_is_lowered(file: Path, tmp_path: Path) -> None:
     out = file.with_name("out.onnx")
-    fold_file(file, out, FoldOptions(DimSpec.of({"N": 1, "S": 3}), fuse=True, verify=False))
+    fold_file(file, out, FoldOptions(spec=DimSpec.of({"N": 1, "S": 3}), fuse=True, verify=False))
     (lowered,) = lower_folder(out, tmp_path / "lowered", LowerOptions(target="generic-npu", verify=False)).files
     assert not lowered.blockers.blockers
     assert "inline-functions: 1 call of function 'Attention' inlined" in lowered.changes

@@ -78,7 +78,7 @@ class StackCaches(Pass):
         shapes, proto = infer(model), copy_proto(model)
         names = tuple(dict.fromkeys(name for _, name in (*self.inputs, *self.outputs)))
         for name in names:
-            if clash := next((other for other in names_in(model.scopes) if other.startswith(name)), ""):
+            if clash := min((taken for taken in names_in(model.scopes) if taken.startswith(name)), default=""):
                 raise UsageError(
                     f"{model.label}: stack-caches: '{clash}' begins as '{name}' does - name the stack anew"
                 )

@@ -80,7 +80,7 @@ def test_more_beams_than_tokens_are_refused() -> None:
 def test_the_tokens_are_the_same_in_javascript() -> None:
     cases = CASES[::3]
     plan = {
-        "host": str(Path(graphkit.__file__).parent / "host" / "bundle.mjs"),
+        "host": str(Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"),
         "cases": [
             {**case, "table": table.reshape(-1).tolist(), "start": start.tolist()}
             for case in cases

@@ -25,7 +25,7 @@ from real_models import unpacked
 import graphkit
 from graphkit.deploy.bundle import BundleOptions, bundle_folder
 
-HOST = Path(graphkit.__file__).parent / "host" / "bundle.mjs"
+HOST = Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"
 VERSION = "1.30"  # of onnxruntime in JavaScript: it has TensorScatter
 ROWS = [[5, 6, 7, 8, 9], [3, 4, 5, 6, 7]]
 STEPS = [[7, 8], [9, 1], [2, 2]]
