@@ -104,7 +104,7 @@ class BundleProof(Result):
                 for run in self.runs
             ],
         )
-        rows = [(name, fault or "holds") for name, fault in self.checks.items()]
+        rows = [(name, fault or "passed") for name, fault in self.checks.items()]
         yield Table((Column("Check"), Column("Result")), rows)
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)

@@ -271,4 +271,4 @@ def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str
         together = results(bundle.fork(), bundle.fork())
         return "" if together[0] == results(bundle.fork())[0] else "a fork changes what another gives"
 
-    return {"nothing is left of an earlier sequence": tried(again), "two users do not meet": tried(apart)}
+    return {"no state is left of an earlier sequence": tried(again), "sequences stay independent": tried(apart)}

@@ -15,7 +15,7 @@ from bundles import audio_encoder, decoder, saved
 from onnx import helper, numpy_helper
 from real_models import MODELS, PIPELINES, unpacked
 
-WINDOWED = MODELS.parent / "workflows" / "windowed" / "gemma3.onnx.xz"
+WINDOWED = MODELS.parent / "deploy" / "windowed" / "gemma3.onnx.xz"
 Inject = Callable[[Path], None]
 
 

@@ -19,7 +19,7 @@ from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, tried
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
-FORKS, LEAKS = "two users do not meet", "nothing is left of an earlier sequence"
+FORKS, LEAKS = "sequences stay independent", "no state is left of an earlier sequence"
 REFUSALS = "what cannot run is refused, and the state is as before"
 
 

@@ -19,7 +19,7 @@ from graphkit.deploy.contract import Method
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 
-WORKFLOWS = Path(__file__).parents[1]
+DEPLOY = Path(__file__).parents[1]
 OPTIONS = LowerOptions(src_len=7, max_cache_len=5, verify=False)
 FRAMES = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[batch, 8, 16] input_features) => (float[batch, 4, 32] last_hidden_state)
@@ -34,9 +34,9 @@ def export(name: str, folder: Path) -> Path:
         return folder
     packed = {
         "gpt2": MODELS / "gpt2-tiny" / "decoder_model_merged.onnx.xz",
-        "gemma3": WORKFLOWS / "windowed" / "gemma3.onnx.xz",
-        "clip": WORKFLOWS / "pooled" / "largest.onnx.xz",
-        "clip by its end": WORKFLOWS / "pooled" / "first-eos.onnx.xz",
+        "gemma3": DEPLOY / "windowed" / "gemma3.onnx.xz",
+        "clip": DEPLOY / "pooled" / "largest.onnx.xz",
+        "clip by its end": DEPLOY / "pooled" / "first-eos.onnx.xz",
         "vit": MODELS / "vit-qdq" / "model.onnx.xz",
         "whisper": MODELS / "whisper-tiny" / "decoder_model_merged.onnx.xz",
     }[name]
