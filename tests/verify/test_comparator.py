@@ -130,3 +130,15 @@ def test_numbers_that_stand_for_infinity_widen_no_tolerance() -> None:
     one = np.array([1.0, 2.0, np.finfo(np.float32).min])
     two = one + np.array([0.0, 0.25, 0.0])
     assert (distance_of_spread(one, two), compare(one, two).scaled) == (0.25, 0.125)
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int64, np.uint32, np.bool_])
+def test_integers_that_differ_are_within_no_part_of_a_magnitude(dtype: type) -> None:
+    off = difference(np.array([0, 1], dtype), np.array([1, 1], dtype))
+    assert not off.within(0.9, of_magnitude=True)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_integers_of_8_bits_are_measured_by_their_range(dtype: type) -> None:
+    off = difference(np.array([0, 1], dtype), np.array([1, 1], dtype))
+    assert off.scaled == 1 / 255
