@@ -14,9 +14,9 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import dim_at
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.shapes import infer
+from graphkit.rewrite.new_interface import NewInput, with_interface
+from graphkit.shapes import infer, parse
 from graphkit.shapes.constraints.triggers import SizeCheck
 
 __all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
@@ -215,14 +215,11 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
         UsageError: The nodes need a mask as long as the encoder's output, which nothing makes.
     """
     mask = decoder.roles.first("encoder mask")
-    if mask is None or not has_shorter_output(encoder):
+    tensor = infer(decoder)[mask] if mask is not None and has_shorter_output(encoder) else None
+    if mask is None or tensor is None or tensor.dims is None or len(tensor.dims) < 2:
         return decoder
-    declared = dim_at(mask, 1)
-    proto = copy_proto(decoder)
-    for info in proto.graph.input:
-        if info.name == mask.name and len(info.type.tensor_type.shape.dim) > 1:
-            info.type.tensor_type.shape.dim[1].dim_param = MASK_LENGTH
-    made = decoder.with_proto(proto)
+    declared, dims = dim_at(mask, 1), (tensor.dims[0], parse(MASK_LENGTH), *tensor.dims[2:])
+    made = with_interface(decoder, {mask.name: NewInput(mask.name, tensor.dtype, dims)}, {})
     if isinstance(declared, str) and (fault := _fault(made, (declared,))):
         raise UsageError(
             f"{decoder.name}: its '{mask.name}' must be as long as the output of {encoder.name}, whose own mask is "

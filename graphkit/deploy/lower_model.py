@@ -6,8 +6,6 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.analysis.blockers import blockers
@@ -20,8 +18,7 @@ from graphkit.deploy.sound_stride import with_sound
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted, free_name
-from graphkit.graph.view import body_graphs
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -33,11 +30,14 @@ from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, Extract
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.pool_by_product import PoolByProduct
 from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Outcome, copy_proto
+from graphkit.rewrite.base import Declined, Outcome
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
@@ -191,14 +191,14 @@ class _Lowering:
         rows = {name: len(table) for name, table in self.tables.items()}
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
         vocabulary = min((rows[name] for name in of), default=0)
-        self.model, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        self._adopt(outcome, PoolByProduct.name())
         for pooling in pooled:
-            name = f"{self.name}.{pooling.name}"
-            self.tables[name] = np.eye(pooling.shape[-1], dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
-            self.interface.make(pooling.name, Source("rows", name, pooling.by), f"1 at {pooling.words}, 0 elsewhere")
-            self.changes.append(f"'{pooling.out}' is the product of '{pooling.name}', made by the host, and the states")
-            if pooling.token is not None:
-                self.tokens["pooled"] = pooling.token
+            rule, name = pooling.rule, f"{self.name}.{pooling.name}"
+            self.tables[name] = np.eye(self.setting.source, dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
+            self.interface.make(pooling.name, Source("rows", name, rule.by), f"1 at {rule.words}, 0 elsewhere")
+            if rule.token is not None:
+                self.tokens["pooled"] = rule.token
 
     def extract_host_values(self) -> None:
         """Let the host make the values that depend on positions, lengths and masks alone."""
@@ -320,16 +320,12 @@ class _Lowering:
 
     def _add_bias(self, mask: str, bias: np.ndarray) -> None:
         """Let the readers of a mask that the host makes read its sum with a constant."""
-        proto = copy_proto(self.model)
-        constant, total = (free_name(f"{mask}_{what}", self.model.graph.values) for what in ("constant", "sum"))
-        for graph in _graphs(proto.graph):
-            for node in graph.node:
-                node.input[:] = [total if name == mask else name for name in node.input]
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(bias), constant))
-        nodes = [helper.make_node("Add", [constant, mask], [total], name=total), *proto.graph.node]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
-        self.model = self.model.with_proto(proto)
+        editor = Editor(self.model)
+        total = editor.unique_name(f"{mask}_sum")
+        addends = [editor.constant(bias, f"{mask}_constant"), mask]
+        editor.insert_first(self.model.graph, NewNode("Add", addends, [total], name=total))
+        editor.replace_all_uses(self.model.graph.values[mask], total)
+        self.model = editor.result()
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
     def _rewrite(self, *rewrites: Rewrite) -> Outcome:
@@ -343,11 +339,3 @@ class _Lowering:
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and the bodies in it."""
-    yield graph
-    for node in graph.node:
-        for _, body in body_graphs(node):
-            yield from _graphs(body)

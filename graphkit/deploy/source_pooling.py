@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from graphkit.deploy.compared_tokens import compared_tokens
 from graphkit.deploy.contract import By
@@ -23,10 +23,10 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.passes.npu.pool_by_product import PoolByProduct
+from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import dependences
-from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, infer, parse
@@ -41,35 +41,40 @@ DRAWS = 8  # of random tokens at each length
 ROWS = 2  # sequences at a time
 
 
+@dataclass(frozen=True)
+class PlaceRule:
+    """The rule by which a host finds the place of a row.
+
+    Attributes:
+        by: Its name in a contract.
+        token: The token at whose first place it is; None where another rule holds.
+        words: Which row it is.
+        place: Returns the place by the tokens of a source.
+    """
+
+    by: By
+    token: int | None
+    words: str
+    place: Callable[[np.ndarray], int]
+
+
 @dataclass(frozen=True, eq=False)
 class Pooling:
     """A row that stands for a source.
 
     Attributes:
-        out: The name that the row had.
+        out: The name of the row.
+        states: The name of the states that it is a row of.
         name: The input that says which it is.
-        by: The rule by which the host finds its place.
-        token: The token at whose first place it is; None where another rule holds.
-        shape: Of the input.
-        dtype: Of its elements.
-        words: Which row it is.
+        rule: The rule for its place.
+        dtype: Of the elements of the input.
     """
 
     out: str
+    states: str
     name: str
-    by: By
-    token: int | None
-    shape: tuple[int, ...]
+    rule: PlaceRule
     dtype: int
-    words: str
-
-
-@dataclass(frozen=True)
-class _Rule:
-    by: By
-    token: int | None
-    words: str
-    place: Callable[[np.ndarray], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,27 +92,23 @@ class _Choice:
     states: Value
 
 
-def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Model, list[Pooling]]:
-    """Return a model that takes such rows by products with inputs, and these inputs.
+def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Outcome, list[Pooling]]:
+    """Return the outcome of taking such rows by products with inputs, and these inputs.
 
     Raises:
         UsageError: A row follows from the tokens by no rule that a host knows.
     """
-    pooled: list[Pooling] = []
     lengths = frozenset(name for name, role in symbol_roles(model).items() if role in LENGTHS)
     if not setting.is_padded or setting.capacity or not vocabulary:
-        return model, pooled
-    for name in [choice.out.name for choice in _choices(model, infer(model), setting, lengths)]:
-        shapes = infer(model)
-        choice = next(
-            (candidate for candidate in _choices(model, shapes, setting, lengths) if candidate.out.name == name), None
-        )
-        rule = _rule(model, shapes, choice, setting, lengths, vocabulary) if choice is not None else None
-        if choice is not None and rule is not None:
-            made = _pooling(model, shapes, choice, rule, setting, pooled)
-            model = _with_product(model, shapes, choice, made)
-            pooled.append(made)
-    return model, pooled
+        return Outcome(model), []
+    shapes, pooled = infer(model), list[Pooling]()
+    for choice in _choices(model, shapes, setting, lengths):
+        rule = _rule(model, shapes, choice, setting, lengths, vocabulary)
+        if rule is not None:
+            name = _input_name(model, rule, shapes[choice.states].dtype, pooled)
+            pooled.append(Pooling(choice.out.name, choice.states.name, name, rule, shapes[choice.states].dtype))
+    rows, inputs = ((pooling.out, pooling.states) for pooling in pooled), ((p.out, p.name) for p in pooled)
+    return PoolByProduct(tuple(rows), tuple(inputs)).run(model), pooled
 
 
 def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:
@@ -144,7 +145,7 @@ def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
 
 def _rule(
     model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
-) -> _Rule | None:
+) -> PlaceRule | None:
     """Return the rule by which a node chooses; None where it always takes the first row, or not a row of each sequence.
 
     Raises:
@@ -178,13 +179,15 @@ def _rule(
     )
 
 
-LAST = _Rule("valid_length", None, "the last token of the source", lambda ids: len(ids) - 1)
-LARGEST = _Rule("largest_id", None, "the first of the largest token ids of the source", lambda ids: int(ids.argmax()))
+LAST = PlaceRule("valid_length", None, "the last token of the source", lambda ids: len(ids) - 1)
+LARGEST = PlaceRule(
+    "largest_id", None, "the first of the largest token ids of the source", lambda ids: int(ids.argmax())
+)
 
 
-def _first(token: int) -> _Rule:
+def _first(token: int) -> PlaceRule:
     words = f"the first token {token} of the source, or its first token where there is none"
-    return _Rule("first_token", token, words, lambda ids: int(np.argmax(ids == token)))
+    return PlaceRule("first_token", token, words, lambda ids: int(np.argmax(ids == token)))
 
 
 def _part(model: Model, shapes: Shapes, choice: _Choice) -> Model:
@@ -259,48 +262,13 @@ def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) ->
     return np.zeros(shape, kind) if role == "token types" else None
 
 
-def _pooling(
-    model: Model, shapes: Shapes, choice: _Choice, rule: _Rule, setting: Setting, before: Sequence[Pooling]
-) -> Pooling:
-    dims = shapes[choice.states].dims
-    assert dims is not None
-    batch = int(dims[0].evaluate(setting.dims))
-    dtype = shapes[choice.states].dtype
-    same = next(
-        (pooling for pooling in before if (pooling.by, pooling.token, pooling.dtype) == (rule.by, rule.token, dtype)),
-        None,
-    )
-    name = same.name if same is not None else free_name("pooling", names_in(model.scopes))
-    if any(pooling.token not in (None, rule.token) for pooling in before if rule.token is not None):
+def _input_name(model: Model, rule: PlaceRule, dtype: int, before: Sequence[Pooling]) -> str:
+    """Return the name of the input for a rule, which rows of one rule and dtype share.
+
+    Raises:
+        UsageError: Another row is chosen by another token.
+    """
+    if any(pooling.rule.token not in (None, rule.token) for pooling in before if rule.token is not None):
         raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
-    return Pooling(
-        out=choice.out.name,
-        name=name,
-        by=rule.by,
-        token=rule.token,
-        shape=(batch, 1, setting.source),
-        dtype=dtype,
-        words=rule.words,
-    )
-
-
-def _with_product(model: Model, shapes: Shapes, choice: _Choice, made: Pooling) -> Model:
-    """Return a model in which a row is the product of the input and the states."""
-    proto, names = copy_proto(model), names_in(model.scopes) | {made.name}
-    dims, of = shapes[choice.states].dims, shapes[choice.out].dims
-    assert dims is not None
-    assert of is not None
-    row = made.out if len(of) == 3 else free_name(f"{made.out}_row", names)
-    nodes = [helper.make_node("MatMul", [made.name, choice.states.name], [row], f"{choice.node.label}_product")]
-    if row != made.out:
-        axes = free_name(f"{row}_axes", names | {row})
-        proto.graph.initializer.append(helper.make_tensor(axes, TensorProto.INT64, [1], [1]))
-        nodes.append(helper.make_node("Squeeze", [row, axes], [made.out], choice.node.label))
-    place = next(at for at, node in enumerate(proto.graph.node) if made.out in node.output)
-    del proto.graph.node[place]
-    for node in reversed(nodes):
-        proto.graph.node.insert(place, node)
-    if all(info.name != made.name for info in proto.graph.input):
-        shape: list[Expr | int] = [dims[0], 1, dims[1]]
-        proto.graph.input.append(NewInput(made.name, made.dtype, shape, made.words).info())
-    return drop_dead_inputs(remove_dead_code(model.with_proto(proto)).model)
+    names = {(pooling.rule.by, pooling.rule.token, pooling.dtype): pooling.name for pooling in before}
+    return names.get((rule.by, rule.token, dtype)) or free_name("pooling", names_in(model.scopes) | {*names.values()})

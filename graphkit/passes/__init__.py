@@ -32,6 +32,7 @@ from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.pool_by_product import PoolByProduct
 from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
@@ -123,6 +124,7 @@ PASSES: tuple[type[Pass], ...] = (
     DequantizeAfterGather,
     ExtractEmbedding,
     InsertAttentionMask,
+    PoolByProduct,
     ExtractHostValues,
     StaticKvCache,
     TrilToConstant,

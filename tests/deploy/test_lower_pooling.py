@@ -21,6 +21,7 @@ from graphkit.deploy.contract.constants import WRITERS
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import UsageError
+from graphkit.rewrite.base import Outcome
 
 POOLED = Path(__file__).parent / "pooled"
 RULES = {
@@ -75,7 +76,7 @@ def test_several_texts_at_a_time_have_a_row_each(tmp_path: Path) -> None:
 
 def frozen(monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path) -> LowerReport:
     """Lower as if nothing were known of pooling."""
-    monkeypatch.setattr(lowering, "pool_by_product", lambda model, *_: (model, []))
+    monkeypatch.setattr(lowering, "pool_by_product", lambda model, *_: (Outcome(model), []))
     monkeypatch.setattr("graphkit.deploy.host_tables.compared_tokens", lambda _: [])
     return lower_folder(export(name, tmp_path / "export"), tmp_path / "out", options(name))
 
@@ -98,7 +99,7 @@ def test_the_proof_fails_where_the_last_row_is_that_of_padding(monkeypatch: pyte
 
 
 def test_a_row_by_tokens_is_never_frozen_in_silence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lowering, "pool_by_product", lambda model, *_: (model, []))
+    monkeypatch.setattr(lowering, "pool_by_product", lambda model, *_: (Outcome(model), []))
     with pytest.raises(UsageError, match="depends on which tokens there are"):
         lower_folder(export("first-eos", tmp_path / "export"), tmp_path / "out", options("first-eos"))
 
