@@ -15,7 +15,7 @@ from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
-from graphkit.shapes.constraints.evaluate import Values
+from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_rules import SizeRule
 
 __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]

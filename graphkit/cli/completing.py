@@ -105,7 +105,7 @@ def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> C
 
 def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a symbol in the dims of the inputs of the model on the line."""
-    from graphkit.shapes.inputs import input_dims
+    from graphkit.shapes.graph_inputs import input_dims
 
     dims = (dim for model in _models(context) for value in model.graph.inputs for dim in input_dims(value) or ())
     return _starting(

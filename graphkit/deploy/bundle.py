@@ -33,8 +33,8 @@ from graphkit.runtime.limits import Limits
 from graphkit.save import check_targets, save_models
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.shapes.constraints.triggers import check_sizes
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.chain_verifier import Chain, verify_methods

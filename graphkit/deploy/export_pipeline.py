@@ -17,7 +17,7 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, parse
-from graphkit.shapes.constraints.triggers import SizeCheck
+from graphkit.shapes.constraints.failing_sizes import SizeCheck
 
 __all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
 

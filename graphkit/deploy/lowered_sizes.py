@@ -11,8 +11,8 @@ from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.shapes.constraints.triggers import SizeCheck
 
 __all__ = ["LowerSizes", "Setting", "Sound", "setting_of"]
 

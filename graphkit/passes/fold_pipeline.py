@@ -21,7 +21,7 @@ from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.graph_inputs import Inputs
 
 __all__ = ["FOLD_LIMIT", "fold"]
 

@@ -31,7 +31,7 @@ from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
 from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.onnxruntime_fusions import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
-from graphkit.shapes.registration import forget_on_registration
+from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["Editor"]

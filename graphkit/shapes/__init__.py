@@ -2,18 +2,16 @@
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.declarations import Correction, Declarations, declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
-from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.notes import Finding
-from graphkit.shapes.parse import parse
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.parse_dims import parse
 from graphkit.shapes.program import Program, program
-from graphkit.shapes.registration import register_rule
 from graphkit.shapes.relations import Relation, Requirement
-from graphkit.shapes.results import Shapes
+from graphkit.shapes.rule_context import Finding, InferenceContext, UnknownError
+from graphkit.shapes.rule_registration import register_rule
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
 __all__ = [

@@ -9,25 +9,109 @@ of each mask. Lengths that the nodes do not decide stay as declared.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Literal
 
 from graphkit.graph.families import family_labels
 from graphkit.graph.merged import captures
+from graphkit.graph.roles import Role, rank
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
+from graphkit.shapes.graph_inputs import Inputs, input_dims
 from graphkit.shapes.infer import infer, infer_from
-from graphkit.shapes.inputs import Inputs
-from graphkit.shapes.lengths import FOLLOWING, Length, Row, lengths, linear, reduced, solved
-from graphkit.shapes.registration import forget_on_registration
-from graphkit.shapes.results import Shapes
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.relations import Row, linear_equations, reduced, solved
+from graphkit.shapes.rule_registration import forget_on_registration
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import is_known
 
-__all__ = ["Correction", "Declarations", "declarations"]
+__all__ = ["FOLLOWING", "Correction", "Declarations", "Length", "declarations", "lengths"]
+
+Kind = Literal["tokens", "past", "encoder", "mask", "encoder mask", "positions"]
+KINDS: Mapping[Role, Kind] = {  # of the second axis
+    "tokens": "tokens",
+    "embeddings": "tokens",
+    "mask": "mask",
+    "encoder mask": "encoder mask",
+    "positions": "positions",
+    "token types": "positions",
+    "encoder tokens": "encoder",
+    "encoder state": "encoder",
+}
+ORDER: Sequence[Kind] = ("tokens", "encoder", "past", "positions", "mask", "encoder mask")
+FOLLOWING = ("mask", "encoder mask", "positions")  # lengths that follow from others
+
+
+@dataclass(frozen=True)
+class Length:
+    """A length that one input declares as a dim, or several declare alike.
+
+    Attributes:
+        places: The inputs, with the axis of each.
+        name: Its own symbol: the declared one unless another length has it.
+    """
+
+    kind: Kind
+    places: tuple[tuple[str, int], ...]
+    declared: Expr
+    name: str
+
+
+def lengths(model: Model) -> tuple[Length, ...]:
+    """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
+    found: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
+    dims = {value.name: input_dims(value) or () for value in model.graph.inputs if value.tensor is None}
+    for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
+        if dims[name][axis].constant is None:
+            alone = name if kind in FOLLOWING else ""
+            found.setdefault((kind, f"{alone}{dims[name][axis]}"), []).append((name, axis))
+    others = {(name, axis): dim for name, known in dims.items() for axis, dim in enumerate(known)}
+    for place in itertools.chain(*found.values()):
+        del others[place]
+    taken = {name for dim in others.values() for name in dim.symbols}
+    result: list[Length] = []
+    for (kind, _), places in found.items():
+        (input_name, axis), *_ = places
+        declared = dims[input_name][axis]
+        own = _own_name(kind, declared, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
+        taken.add(own)
+        result.append(Length(kind, tuple(places), declared, own))
+    return tuple(result)
+
+
+def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
+    """Return a symbol of the declared dim that nothing else has, preferably that of the past."""
+    if kind in FOLLOWING and not isinstance(declared.atom, Symbol):
+        return None
+    names = sorted(declared.symbols, key=lambda name: ("past" not in name, name))
+    return next((name for name in names if name not in taken), None)
+
+
+def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) -> str | None:
+    """Return the usual name of such a length. All lengths of the encoder share one name."""
+    if kind == "encoder" and (name := next((length.name for length in before if length.kind == kind), None)):
+        return name
+    tokens = next((length.name for length in before if length.kind == "tokens"), "sequence_length")
+    name = {"past": f"past_{tokens}", "encoder": "encoder_sequence_length"}.get(kind)
+    return name if name not in taken else None
+
+
+def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
+    """Yield the lengths of all inputs: kind, input, axis."""
+    for past, entry in model.roles.pasts.items():
+        if entry.axis is not None:
+            yield "encoder" if model.roles.is_cross(entry) else "past", past.name, entry.axis
+    for value, role in model.roles.inputs.items() if model.roles.cache else ():
+        kind, count = KINDS.get(role), rank(value)
+        if kind is not None and (count == 2 or (count == 3 and role in ("embeddings", "encoder state"))):
+            yield kind, value.name, 1
+
 
 INDEPENDENT = ("tokens", "past", "encoder")
 
@@ -135,7 +219,7 @@ def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
     """Return the equalities that nodes in these scopes require."""
     needed = (fact for fact in (*shapes.equalities, *shapes.broadcasts) if fact.scope in scopes)
     pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
-    return [row for pair in pairs for row in linear(*pair)]
+    return [row for pair in pairs for row in linear_equations(*pair)]
 
 
 def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[Length]) -> bool:
@@ -149,7 +233,7 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[L
             if any(kind != length.kind and dim.symbols & length.declared.symbols for kind, dim in free.items()):
                 return True
             free.setdefault(length.kind, length.declared)
-    rows = [row for dim in free.values() for row in linear(dim, const(0))]
+    rows = [row for dim in free.values() for row in linear_equations(dim, const(0))]
     facts = _facts(shapes, scopes)
     names = sorted({name for row in (*facts, *rows) for name in row if name})
     known = reduced(facts, names)

@@ -20,22 +20,18 @@ from graphkit.errors import ModelError
 from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
-from graphkit.shapes.equalities import replacement, rewriter_of, simplified
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.fallback import infer_node
-from graphkit.shapes.inputs import Inputs
-from graphkit.shapes.learned_ranges import learned_ranges, narrower
-from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.notes import Notes
-from graphkit.shapes.registration import forget_on_registration
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.learned_facts import learned_ranges, narrower, replacement, rewriter_of, simplified
+from graphkit.shapes.onnx_inference import infer_node
 from graphkit.shapes.relations import Requirement
-from graphkit.shapes.results import Shapes
+from graphkit.shapes.rule_context import InferenceContext, Notes, UnknownError
+from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.rules import RULES
-from graphkit.shapes.sequence import agreed
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, agreed, array_of, is_known, unknown
 from graphkit.time_limit import check_time
 
 __all__ = ["infer", "infer_from"]

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 
 from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.code.contents import Input, ProgramContents
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.program_contents import Input, ProgramContents, consumers, find_sources, known_dims
 from graphkit.shapes.relations import Relation, Requirement
-from graphkit.shapes.results import Shapes
-from graphkit.shapes.shape_operand_uses import consumers, known_dims
-from graphkit.shapes.sources import find_sources
 from graphkit.shapes.tensor import is_known
 
 __all__ = ["Input", "Program", "program"]
@@ -43,9 +41,9 @@ class Program(ProgramContents):
         of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
         round (above 2**53 - 1), `["float", "inf"]` one that JSON cannot write.
         """
-        from graphkit.shapes.code import document
+        from graphkit.shapes.code.json_document import json_text
 
-        return document.json_text(self)
+        return json_text(self)
 
     def python(self) -> str:
         """Return a Python module with one function, `shapes(inputs)`, that needs the standard library only.
@@ -58,9 +56,9 @@ class Program(ProgramContents):
         stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
         run at these dims. A tensor of which nothing is known has no entry.
         """
-        from graphkit.shapes.code import python
+        from graphkit.shapes.code.python_function import source
 
-        return python.source(self)
+        return source(self)
 
     def javascript(self, *, export: bool = False) -> str:
         """Return the same function in JavaScript (ES2015), as a script that is a CommonJS module too.
@@ -76,9 +74,9 @@ class Program(ProgramContents):
         Args:
             export: Add an `export` statement: then the text is an ES module, and no script any more.
         """
-        from graphkit.shapes.code import javascript
+        from graphkit.shapes.code.javascript_function import source
 
-        return javascript.source(self, export)
+        return source(self, export)
 
 
 def program(

@@ -1,17 +1,20 @@
-"""Relations of expressions that must hold for a node to run."""
+"""Relations of expressions that must hold for a node to run, and linear equations solved for symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from graphkit.graph.view import Node, Scope
-from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.expr import Call, Expr, const
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import Symbol
 
-__all__ = ["Relation", "Requirement"]
+__all__ = ["Relation", "Requirement", "Row", "linear_equations", "linear_row", "reduced", "solved"]
+
+Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
 
 
 @dataclass(frozen=True)
@@ -78,3 +81,69 @@ class Requirement(Relation):
     def scope(self) -> Scope:
         """The scope of the node."""
         return self.node.scope
+
+
+def linear_row(total: Expr) -> Row | None:
+    """Return the equation that an expression is 0, None if it is not linear in symbols."""
+    row: dict[str, Fraction] = {}
+    for monomial, factor in total.terms:
+        if len(monomial) > 1 or not all(isinstance(atom, Symbol) for atom in monomial):
+            return None
+        row[repr(monomial[0]) if monomial else ""] = Fraction(factor)
+    return row
+
+
+def linear_equations(left: Expr, right: Expr) -> Iterator[Row]:
+    """Yield the linear equations that an equality implies; `min(a, b) == b` implies that a mask is as long as its cut.
+
+    If either argument is a number, it is a limit and implies nothing.
+    """
+    for side, limit in ((left, right), (right, left)):
+        atom = side.atom
+        if isinstance(atom, Call) and atom.op in ("min", "max") and limit in atom.args:
+            for arg in atom.args:
+                if arg != limit and arg.constant is None and limit.constant is None:
+                    yield from linear_equations(arg, limit)
+            return
+    if (row := linear_row(left - right)) is not None:
+        yield row
+
+
+def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
+    """Return rows solved for the first symbols of an order, each for a symbol that no other row has.
+
+    A contradiction (0 equals another number) is solved for the symbol "".
+    """
+    found: dict[str, dict[str, Fraction]] = {}
+    for row in rows:
+        rest = dict(row)
+        for name in [name for name in rest if name in found]:
+            rest = _plus(rest, found[name], -rest[name])
+        pivot = next((name for name in order if rest.get(name)), "" if rest.get("") else None)
+        if pivot is None:
+            continue
+        rest = {name: factor / rest[pivot] for name, factor in rest.items()}
+        for name, other in found.items():
+            if other.get(pivot):
+                found[name] = _plus(other, rest, -other[pivot])
+        found[pivot] = rest
+    return dict(found)
+
+
+def _plus(row: Mapping[str, Fraction], other: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
+    total = {name: row.get(name, Fraction(0)) + factor * other.get(name, Fraction(0)) for name in {**row, **other}}
+    return {name: number for name, number in total.items() if number}
+
+
+def solved(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> Expr | None:
+    """Return a symbol solved by reduced rows, None if the result is not an integer expression in these symbols."""
+    row = rows.get(name)
+    if row is None or any(number.denominator != 1 for number in row.values()):
+        return None
+    total = const(0)
+    for other, number in row.items():
+        if other not in (name, "") and other not in symbols:
+            return None
+        if other != name:
+            total = total + (symbols[other] if other else const(1)) * -int(number)
+    return total

@@ -15,7 +15,7 @@ import numpy as np
 from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import OPERATIONS, Call, Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import UnknownError
 from graphkit.shapes.tensor import Array, Dims, is_known
 
 __all__ = ["Affine", "Form", "ValueRange", "add", "broadcast", "fit", "uniform"]

@@ -28,7 +28,7 @@ from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.node_view import NodeView, UnknownError
+from graphkit.shapes.rule_context import NodeView, UnknownError
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known
 from graphkit.shapes.value_propagation import cast, compare
 from graphkit.shapes.value_range import Affine, Form, ValueRange, add, broadcast, fit, uniform

@@ -23,7 +23,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.constraints.evaluate import Values
+from graphkit.shapes.constraints.evaluate_constraints import Values
 
 __all__ = ["check_hazards"]
 

@@ -16,9 +16,9 @@ from graphkit.graph.families import family_labels
 from graphkit.graph.types import Dim, declared_dims, shape_text
 from graphkit.model import Model
 from graphkit.shapes import Expr, parse
-from graphkit.shapes.constraints.input_matching import Pair, fed_inputs
+from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
 from graphkit.shapes.constraints.symbol_sizes import plain_symbol
-from graphkit.shapes.inputs import input_dims
+from graphkit.shapes.graph_inputs import input_dims
 from graphkit.verify.original_runs import Run
 
 __all__ = ["Change", "input_changes", "narrowed", "output_changes"]

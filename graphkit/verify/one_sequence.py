@@ -12,8 +12,8 @@ from graphkit.graph.kv import Slot
 from graphkit.graph.roles import dim_at
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
+from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.shapes.constraints.triggers import SizeCheck
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 

@@ -15,7 +15,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
-from graphkit.shapes.constraints.input_matching import fed_inputs
+from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding

@@ -29,8 +29,8 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
-from graphkit.shapes.constraints.evaluate import Values
-from graphkit.shapes.constraints.input_matching import Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.candidate_runs import (
     FACTOR,

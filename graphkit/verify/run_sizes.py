@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphkit.shapes.constraints.assignment_search import Variable
-from graphkit.shapes.constraints.evaluate import Assignment
-from graphkit.shapes.constraints.legal_sizes import LegalSizes
+from graphkit.shapes.constraints.evaluate_constraints import Assignment
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
 from graphkit.verify.thresholds import Lengths, Threshold

@@ -15,7 +15,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import DimSpec, declarations
-from graphkit.shapes.constraints.input_matching import fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.candidate_runs import outcomes, prove_level, with_level, with_weights

@@ -25,8 +25,8 @@ from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import DimSpec, declarations
-from graphkit.shapes.constraints.triggers import check_sizes
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.constraints.failing_sizes import check_sizes
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -33,9 +33,8 @@ from graphkit.render.result import Result
 from graphkit.render.schema import Maker, Schema, closed, document_schema, result_schema
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.program import Input
+from graphkit.shapes.program_contents import Consumer, Source, Unread
 from graphkit.shapes.relations import Relation
-from graphkit.shapes.shape_operand_uses import Consumer
-from graphkit.shapes.sources import Source, Unread
 from graphkit.shapes.symbols import Bound
 from graphkit.shapes.tensor import Ratio
 from graphkit.suggest import did_you_mean

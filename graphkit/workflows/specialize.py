@@ -23,9 +23,9 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
-from graphkit.shapes.constraints.input_matching import fed_inputs, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import fed_inputs, given_shapes, solve
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.graph_inputs import Inputs
 
 if TYPE_CHECKING:
     from graphkit.runtime.loading import InferenceSession

@@ -10,8 +10,7 @@ from py_mini_racer import JSEvalException, MiniRacer
 
 from graphkit.shapes import Expr, Program
 from graphkit.shapes.program import Input
-from graphkit.shapes.shape_operand_uses import Consumer, Element, Read
-from graphkit.shapes.sources import find_sources
+from graphkit.shapes.program_contents import Consumer, Element, Read, find_sources
 
 __all__ = ["JSEvalException", "in_javascript", "in_python", "program_of"]
 

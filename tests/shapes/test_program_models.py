@@ -18,7 +18,7 @@ from truth import exposed, feeds_for
 from graphkit.graph.view import Scope, all_scopes
 from graphkit.model import Model, load
 from graphkit.shapes import Program, infer, program
-from graphkit.shapes.shape_operand_uses import Consumer
+from graphkit.shapes.program_contents import Consumer
 
 Key = tuple[str, str]  # path of a scope, name of a tensor
 

@@ -11,9 +11,8 @@ from small_models import CONV, KERNEL, model
 
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
-from graphkit.shapes.constraints.assignment_search import Variable
-from graphkit.shapes.constraints.evaluate import Values
-from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
+from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable, legal_sizes
 from graphkit.verify.run_sizes import assignments
 from graphkit.verify.thresholds import Lengths
 

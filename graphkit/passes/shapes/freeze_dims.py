@@ -26,9 +26,9 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.shapes import Shapes, declarations, infer, parse
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.triggers import check_sizes, impossible
+from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible
 from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.graph_inputs import Inputs
 
 __all__ = ["FreezeDims", "SetDims", "hide_frozen_dims"]
 

@@ -11,8 +11,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.shapes.sequence import TensorSequence
-from graphkit.shapes.tensor import Tensor, numbers
+from graphkit.shapes.tensor import Tensor, TensorSequence, numbers
 
 __all__ = ["SequenceToSplit"]
 

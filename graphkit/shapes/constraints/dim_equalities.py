@@ -1,23 +1,29 @@
-"""The constraints of a graph on the symbols of its inputs: equal ones, and sizes that follow from others.
+"""Sizes of symbols that follow from others: by the equalities of a graph, or of a model and its rewrite.
 
 Only linear equalities that hold wherever the model runs count. Two dims that broadcast may differ, for one of them may
-be 1.
+be 1. A folded model has numbers where its original has symbols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, Relation
+from graphkit.shapes import Expr, Relation, const
+from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.constraints.symbol_sizes import plain_symbol
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.lengths import Row, reduced
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.relations import Row, linear_row, reduced
 
-__all__ = ["equal_symbols", "forced_sizes"]
+__all__ = ["equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
 
 
 def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
@@ -80,15 +86,121 @@ def _rows(relations: Iterable[Relation]) -> Iterator[Row]:
             difference = relation.left - relation.right
         except TooComplexError:
             continue
-        row = _row(difference) if relation.relation == "==" else None
+        row = linear_row(difference) if relation.relation == "==" else None
         if row:
             yield row
 
 
-def _row(total: Expr) -> Row | None:
-    row: dict[str, Fraction] = {}
-    for monomial, factor in total.terms:
-        if len(monomial) > 1 or not all(isinstance(atom, Symbol) for atom in monomial):
-            return None
-        row[repr(monomial[0]) if monomial else ""] = Fraction(factor)
-    return row
+class Pair(NamedTuple):
+    """A dim of an input, and the size that it must have."""
+
+    name: str
+    dim: Expr
+    size: Expr
+
+
+def fed_inputs(model: Model) -> dict[str, Value]:
+    """Return the inputs without a default, which must be fed, by name."""
+    return {value.name: value for value in model.graph.inputs if value.tensor is None}
+
+
+def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
+    """Return the dims of `original` that its rewritten model fixes, with the size of each.
+
+    A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal.
+
+    Raises:
+        UsageError: The rewritten model has another input, or one of another dtype, rank or size.
+    """
+    pairs: list[Pair] = []
+    theirs, ours = fed_inputs(rewritten), fed_inputs(original)
+    now, was = _symbolic(rewritten), _symbolic(original)
+    for name in theirs:
+        if name not in ours:
+            raise UsageError(
+                f"{rewritten.label}: its input '{name}' is none of {original.label} - compare other models"
+            )
+        labels = original.label, rewritten.label
+        _check_dtype(ours[name], theirs[name], labels)
+        pairs += _paired(name, was.get(name), now.get(name), labels)
+    meanings: dict[str, Expr] = {}
+    for pair in pairs:
+        if (symbol := plain_symbol(pair.size)) is not None:
+            meanings.setdefault(symbol, pair.dim)
+    known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
+    return [pair for pair in known if pair.dim != pair.size]
+
+
+def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
+    """Return the dims of inputs as the shape engine knows them: a mask may have a length of its own."""
+    return Inputs(model).symbolic
+
+
+def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
+    was, now = declared_type(ours), declared_type(theirs)
+    if was is not None and now is not None and was.dtype != now.dtype:
+        raise _unlike(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
+
+
+def _paired(
+    name: str, was: tuple[Expr, ...] | None, now: tuple[Expr, ...] | None, labels: tuple[str, str]
+) -> list[Pair]:
+    if was is None or now is None:
+        return []
+    is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
+    if len(was) != len(now) or is_other:
+        raise _unlike(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
+    return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
+
+
+def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
+    where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
+    return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
+
+
+def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair]:
+    """Return the dims that given shapes fix. The shape engine reports wrong names and ranks."""
+    pairs: list[Pair] = []
+    for name, dims in _symbolic(model).items():
+        if name in inputs and dims is not None:
+            pairs += [Pair(name, dim, const(size)) for dim, size in zip(dims, inputs[name], strict=False)]
+    return pairs
+
+
+def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
+    """Return the sizes that pairs and given dims fix, and the relations that stay open.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
+    numbers = dict(dims)
+    todo = [(pair, Relation.equal(pair.dim, pair.size)) for pair in pairs]
+    while todo:
+        todo = [(pair, relation.substitute(numbers).against_zero()) for pair, relation in todo]
+        for pair, relation in todo:
+            if not relation.symbols and not Values.at({}).is_met(relation).all():
+                raise _unsolvable(pair, numbers)
+        todo = [(pair, relation) for pair, relation in todo if relation.symbols]
+        found = {name: size for _, relation in todo for name, size in _only(relation)}
+        if not found:
+            break
+        numbers.update(found)
+    return numbers, [relation for _, relation in todo]
+
+
+def _unsolvable(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
+    names = sorted(pair.dim.symbols | pair.size.symbols)
+    where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
+    return UsageError(
+        f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}" + (f" with {where}" if where else "")
+    )
+
+
+def _only(relation: Relation) -> Iterator[tuple[str, int]]:
+    """Yield the only symbol of a relation with the size that the relation forces."""
+    name, *others = relation.symbols
+    size = relation.forced() if not others else None
+    if size is not None and size < 0:
+        raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
+    if size is not None:
+        yield name, size

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.shapes.constraints.evaluate import Assignment
-from graphkit.shapes.constraints.grid import Grid, tied
-from graphkit.shapes.constraints.precondition import Bools
+from graphkit.shapes.constraints.evaluate_constraints import Assignment
+from graphkit.shapes.constraints.preconditions import Bools
+from graphkit.shapes.constraints.size_grid import Grid, tied
 
 __all__ = ["SizeRule", "size_rules"]
 

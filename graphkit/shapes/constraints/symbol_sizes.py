@@ -14,7 +14,7 @@ from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr
-from graphkit.shapes.inputs import input_dims
+from graphkit.shapes.graph_inputs import input_dims
 
 __all__ = ["Role", "Sizes", "input_shape", "plain_symbol", "symbol_roles", "symbol_sizes", "with_empty_past"]
 

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from graphkit.graph.operators import joined
-from graphkit.shapes.context import Rule
+from graphkit.shapes.rule_context import Rule
 from graphkit.shapes.rules import (
     attention,
     control,
+    data_movement,
     elementwise,
     indexing,
     linear,
-    makers,
-    movement,
-    normalisation,
-    quantised,
+    quantized,
     reduction,
-    repetition,
     sequences,
-    signal,
     spatial,
+    tensor_creation,
 )
 
 __all__ = ["RULES"]
 
 RULES: dict[str, Rule] = joined(
     elementwise.RULES,
-    movement.RULES,
+    data_movement.RULES,
     indexing.RULES,
-    repetition.RULES,
-    signal.RULES,
-    makers.RULES,
+    tensor_creation.RULES,
     reduction.RULES,
     linear.RULES,
     spatial.RULES,
-    normalisation.RULES,
-    quantised.RULES,
+    quantized.RULES,
     attention.RULES,
     sequences.RULES,
     control.RULES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.rule_context import InferenceContext
 from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, sizes_of
 

@@ -14,11 +14,9 @@ from graphkit.graph.view import Scope, unwrapped
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.sequence import TensorSequence, joined
-from graphkit.shapes.tensor import Tensor, array_of, number, unknown
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.shapes.tensor import Tensor, TensorSequence, array_of, joined, number, unknown
 from graphkit.shapes.value_propagation import compare
 
 __all__ = ["RULES"]

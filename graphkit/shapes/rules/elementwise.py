@@ -10,8 +10,8 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
+from graphkit.shapes.rule_context import InferenceContext, Rule
 from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of, sizes_of
 

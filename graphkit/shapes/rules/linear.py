@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.tensor import Dims, Tensor
 
 __all__ = ["RULES", "matmul_dims"]

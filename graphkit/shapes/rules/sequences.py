@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from onnx import TensorProto
 
 from graphkit.shapes.algebra import ceil_div
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.shapes.rules.data_movement import concat
 from graphkit.shapes.rules.elementwise import unary
-from graphkit.shapes.rules.movement import concat
-from graphkit.shapes.sequence import Common, TensorSequence, union
-from graphkit.shapes.tensor import Dims, Tensor, array_of, plain, unknown
+from graphkit.shapes.tensor import Common, Dims, Tensor, TensorSequence, array_of, plain, union, unknown
 
 __all__ = ["RULES"]
 

@@ -1,4 +1,4 @@
-"""Operators that slide a window or resample: Conv, pooling, Resize, and their quantised and blocked forms."""
+"""Operators that slide a window, resample or transform: Conv, pooling, Resize, STFT, DFT, and their blocked forms."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.shapes.algebra import ceil_div, floor_div, minimum
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.tensor import Dims, Element, Tensor, number
 
 __all__ = ["RULES"]
-
 
 ASPECT = "the sizes follow an aspect ratio"
 
@@ -210,6 +208,50 @@ def col_to_image(ctx: InferenceContext) -> Tensor:
 
 
 QLINEAR_CONV = _conv(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
+
+
+def stft(ctx: InferenceContext) -> Tensor:
+    """Infer STFT(signal, frame_step, window, frame_length): batch, frames, frequencies, real and imaginary part."""
+    dims, step = ctx.dims(), ctx.size(1)
+    length = ctx.size(3) if ctx.has(3) else ctx.dims(2)[0]
+    if step == 0 or len(dims) < 2:
+        raise UnknownError("a frame step of 0, or a signal without batch")
+    frames = floor_div(dims[1] - length, step) + 1
+    bins = floor_div(length, 2) + 1 if ctx.attr("onesided", 1) else length
+    return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))
+
+
+def dft(ctx: InferenceContext) -> Tensor:
+    """Infer DFT(input, length, axis): the transformed axis has the length, or half of it where it is one-sided."""
+    dims = list(ctx.dims())
+    if ctx.opset >= 20:
+        axis = ctx.numbers(2)[0] if ctx.has(2) else -2
+    else:
+        axis = ctx.attr("axis", 1)
+    place = ctx.axis(axis, len(dims))
+    length = ctx.size(1) if ctx.has(1) else dims[place]
+    one_sided, inverse = ctx.attr("onesided", 0), ctx.attr("inverse", 0)
+    if one_sided and inverse:
+        raise UnknownError("the inverse of a one-sided transform")
+    dims[place] = floor_div(length, 2) + 1 if one_sided else length
+    dims[-1] = const(2)
+    return Tensor(ctx.tensor().dtype, dims)
+
+
+def window(ctx: InferenceContext) -> Tensor:
+    """Return as many elements as the input says."""
+    return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),))
+
+
+def unfold(ctx: InferenceContext) -> Tensor:
+    """Infer UnfoldTensor: windows along a dim, with their elements in a new last dim."""
+    dims, size, step = list(ctx.dims()), ctx.attr("size", 1), ctx.attr("step", 1)
+    place = ctx.axis(ctx.attr("dim", -1), len(dims))
+    ctx.at_least(dims[place] - size, 0, "the window does not fit")
+    dims[place] = floor_div(dims[place] - size, const(step)) + 1
+    return Tensor(ctx.tensor().dtype, (*dims, const(size)))
+
+
 RULES: Mapping[str, Rule] = {
     "Conv": _conv(),
     "ConvInteger": _conv(dtype=TensorProto.INT32),
@@ -242,4 +284,10 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.nchwc.GlobalAveragePool": global_pool,
     "com.microsoft.nchwc.GlobalMaxPool": global_pool,
     "com.microsoft.nchwc.ReorderOutput": reorder_output,
+    "STFT": stft,
+    "DFT": dft,
+    "BlackmanWindow": window,
+    "HammingWindow": window,
+    "HannWindow": window,
+    "com.microsoft.UnfoldTensor": unfold,
 }

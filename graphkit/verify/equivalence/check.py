@@ -18,8 +18,8 @@ from graphkit.graph.types import shape_text
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
-from graphkit.shapes.inputs import Inputs
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom, Exactness
 from graphkit.verify.equivalence.constants import Constants

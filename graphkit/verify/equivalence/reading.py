@@ -14,7 +14,7 @@ from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, symbol
-from graphkit.shapes.equalities import Rewriter, rewriter_of
+from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of

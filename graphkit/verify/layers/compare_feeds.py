@@ -13,7 +13,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.shapes import DimSpec
-from graphkit.shapes.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.verify.original_runs import Feeder
 from graphkit.verify.run_sizes import assignments

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphkit.shapes import Expr, Relation, ceil_div, const, maximum, minimum, symbol
-from graphkit.shapes.constraints.evaluate import Values
-from graphkit.shapes.constraints.precondition import Related
+from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.preconditions import Related
 
 A, B, PAST = symbol("a"), symbol("b"), symbol("past")
 

@@ -15,11 +15,10 @@ from graphkit.errors import ModelError
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 from graphkit.shapes.constraints import find_triggers
-from graphkit.shapes.constraints.broadcast import Broadcast, Concatenated
-from graphkit.shapes.constraints.collect import collect
-from graphkit.shapes.constraints.grid import candidates, free_symbols, pools, ties_of
-from graphkit.shapes.constraints.precondition import FAILS, FINE, WRONG, Precondition
-from graphkit.shapes.constraints.rules.data_movement import Reshaped, Sliced
+from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.movement_preconditions import Reshaped, Sliced
+from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
+from graphkit.shapes.constraints.size_grid import candidates, free_symbols, pools, ties_of
 
 SIZE = st.integers(0, 4)
 

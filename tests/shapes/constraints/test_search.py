@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from graphkit.shapes import Expr, Relation, const, symbol
-from graphkit.shapes.constraints.assignment_search import Variable, nearest
-from graphkit.shapes.constraints.broadcast import Broadcast
-from graphkit.shapes.constraints.evaluate import Constraint
+from graphkit.shapes.constraints.evaluate_constraints import Constraint
+from graphkit.shapes.constraints.legal_sizes import Variable, nearest
+from graphkit.shapes.constraints.preconditions import Broadcast
 
 INFINITE = float("inf")
 

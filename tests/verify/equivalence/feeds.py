@@ -7,7 +7,7 @@ from onnx import helper
 
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.graph_inputs import Inputs
 
 __all__ = ["feed"]
 

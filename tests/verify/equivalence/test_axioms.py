@@ -16,7 +16,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom

@@ -16,10 +16,10 @@ import numpy as np
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
-from graphkit.shapes.constraints.collect import SharedPrecondition, collect
-from graphkit.shapes.constraints.evaluate import Assignment
-from graphkit.shapes.constraints.grid import Grid, broken, candidates, free_symbols, tied
-from graphkit.shapes.constraints.precondition import FAILS, FINE, WRONG, Bools
+from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect
+from graphkit.shapes.constraints.evaluate_constraints import Assignment
+from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Bools
+from graphkit.shapes.constraints.size_grid import Grid, broken, candidates, free_symbols, tied
 from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
 
 __all__ = ["SizeCheck", "Trigger", "Triggers", "check_sizes", "find_triggers", "impossible"]

@@ -1,26 +1,172 @@
-"""The context of a shape rule: the known facts of its node, and the place to report findings."""
+"""What a shape rule reads and reports: its node, the known facts of the inputs, and the notes of the pass.
+
+`NodeView` reads only; constraints use it too. `InferenceContext` also reports findings and requirements.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import onnx
 from onnx import AttributeProto
 
-from graphkit.graph.view import Node, Scope
+from graphkit.graph.attributes import T, attribute_value
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly, maximum, without_common_factor
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.expr import Call, Expr, const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.node_view import NodeView, UnknownError
-from graphkit.shapes.notes import Finding, Notes
 from graphkit.shapes.relations import Requirement
-from graphkit.shapes.tensor import Dims, Tensor, is_known
+from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
 
-__all__ = ["Engine", "InferenceContext", "Rule"]
+__all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
+
+
+class UnknownError(Exception):
+    """The reason why a rule cannot know something; the engine catches it."""
+
+
+class NodeView:
+    """A node, its attributes, and the known facts of its inputs."""
+
+    def __init__(self, node: Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, AttributeProto]) -> None:
+        self.node, self.inputs, self.attributes = node, inputs, attributes
+
+    # Inputs
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return self.node.scope.opset()
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def tensor(self, index: int = 0) -> Tensor:
+        """Return an input."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if found is None:
+            raise UnknownError(f"input {index} is missing")
+        return found
+
+    def name(self, index: int) -> str:
+        """Return the name of an input."""
+        value = self.node.input(index)
+        return f"'{value.name}'" if isinstance(value, Value) else f"input {index}"
+
+    def dims(self, index: int = 0) -> Dims:
+        """Return the dims of an input, whose rank must be known."""
+        found = self.tensor(index)
+        if found.dims is None:
+            raise UnknownError(found.reason or f"the rank of {self.name(index)} is unknown")
+        return found.dims
+
+    def data(self, index: int) -> Array | None:
+        """Return the elements of an input, None if it is left out or they are not known."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        return None if found is None else found.data
+
+    def values(self, index: int) -> list[Element]:
+        """Return the elements of an input, which must be known."""
+        data = self.data(index)
+        if data is None:
+            reason = self.tensor(index).reason
+            raise UnknownError(f"the value of {self.name(index)} is unknown" + (f": {reason}" if reason else ""))
+        elements: list[Element] = data.ravel().tolist()
+        return elements
+
+    def numbers(self, index: int) -> list[int]:
+        """Return the elements of an integer input, which must be numbers."""
+        found = [number(element) for element in self.values(index)]
+        if None in found:
+            raise UnknownError(f"the value of {self.name(index)} is not a constant")
+        return [n for n in found if n is not None]
+
+    def exprs(self, index: int) -> list[Expr]:
+        """Return the elements of an integer input as expressions."""
+        return [Expr.of(element) for element in self.values(index)]  # type: ignore[arg-type]
+
+    def scalar(self, index: int) -> Element:
+        """Return the only element of an input."""
+        values = self.values(index)
+        if len(values) != 1:
+            raise UnknownError(f"{self.name(index)} is not a single number")
+        return values[0]
+
+    # Attributes
+
+    def attr(self, name: str, default: T | type[T]) -> T:
+        """Return the value of an attribute, which must be known, as `attribute_value` does."""
+        attribute = self.attributes.get(name)
+        found = attribute_value(attribute, default)
+        if found is None:
+            raise UnknownError(f"its attribute '{name}' is {'missing' if attribute is None else 'of another kind'}")
+        return found
+
+    def axes(self, index: int, since: int) -> Sequence[int] | None:
+        """Return axes, None if they are not given: an input since an opset, an attribute before."""
+        if self.opset >= since and not self.node.domain:
+            return self.numbers(index) if self.has(index) else None
+        return self.attr("axes", ()) if "axes" in self.attributes else None
+
+    def axis(self, value: int, rank: int) -> int:
+        """Return an axis counted from the front."""
+        if not -rank <= value < rank:
+            raise UnknownError(f"axis {value} is out of range")
+        return value % rank
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that cannot hold at any legal dims.
+
+    Attributes:
+        body: The innermost body around the node that may not run, such as a branch chosen at run time: this body cannot
+            run, though the model may. None if the node runs whenever the model does.
+    """
+
+    node: str
+    message: str
+    body: Scope | None = None
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes of a pass.
+
+    Attributes:
+        reasons: What each unknown symbol stands for.
+        broadcasts: What broadcasts whenever a node runs: both are equal, or one of them is 1.
+        inequalities: What is at least a number whenever a node runs.
+    """
+
+    reasons: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    equalities: list[Requirement] = field(default_factory=list)
+    broadcasts: list[Requirement] = field(default_factory=list)
+    inequalities: list[Requirement] = field(default_factory=list)
+
+    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
+        """Return a new symbol for something unknown."""
+        name = f"?{len(self.reasons)}.{label}"
+        self.reasons[name] = reason
+        return symbol(name, low)
+
+    def mark(self) -> tuple[int, ...]:
+        """Return the current position in the notes."""
+        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
+
+    def rewind(self, mark: tuple[int, ...]) -> None:
+        """Forget the notes made after a mark; symbols stay."""
+        for notes, length in zip(
+            (self.findings, self.equalities, self.broadcasts, self.inequalities), mark, strict=True
+        ):
+            del notes[length:]  # type: ignore[attr-defined]
 
 
 class Engine(Protocol):

@@ -12,9 +12,8 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
 from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.common import product, small_data, unknown_values
 from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number, plain, sizes_of
 from graphkit.shapes.value_propagation import compare, each

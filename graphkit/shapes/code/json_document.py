@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from graphkit.shapes.code.contents import ProgramContents
 from graphkit.shapes.expr import Expr, Monomial
+from graphkit.shapes.program_contents import ProgramContents
 from graphkit.shapes.symbols import Bound, Symbol
 from graphkit.shapes.tensor import Ratio
 

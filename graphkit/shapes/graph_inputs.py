@@ -17,8 +17,8 @@ from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 from graphkit.shapes.expr import Expr, symbol
-from graphkit.shapes.notes import Notes
-from graphkit.shapes.parse import parse
+from graphkit.shapes.parse_dims import parse
+from graphkit.shapes.rule_context import Notes
 from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
 from graphkit.suggest import did_you_mean

@@ -13,8 +13,8 @@ from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.notes import Finding
 from graphkit.shapes.relations import Requirement
+from graphkit.shapes.rule_context import Finding
 from graphkit.shapes.tensor import Dims, Tensor, unknown
 from graphkit.suggest import did_you_mean
 

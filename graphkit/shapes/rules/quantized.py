@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
+from graphkit.shapes.rule_context import InferenceContext, Rule
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["RULES"]

@@ -8,7 +8,7 @@ import pytest
 from small_models import model
 
 from graphkit.errors import UsageError
-from graphkit.shapes.constraints.input_matching import fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import fixed_by, given_shapes, solve
 
 
 def bound(original: str, rewritten: str, dims: Mapping[str, int] | None = None) -> tuple[dict[str, int], list[str]]:

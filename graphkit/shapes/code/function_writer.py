@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.code.plan import Operands, Plan
-from graphkit.shapes.code.steps import Operand, Step
+from graphkit.shapes.code.function_plan import Operand, Operands, Plan, Step
 from graphkit.shapes.symbols import Bound
 
 if TYPE_CHECKING:
-    from graphkit.shapes.sources import Source
+    from graphkit.shapes.program_contents import Source
 
 __all__ = ["Language"]
 

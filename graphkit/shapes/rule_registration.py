@@ -11,9 +11,8 @@ from onnx import TensorProto
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.shapes.bounds import upper
-from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.tensor import Tensor
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphkit.shapes.code.contents import ProgramContents
-from graphkit.shapes.code.language import Language
-from graphkit.shapes.code.plan import make_plan
-from graphkit.shapes.code.steps import Operand, Step
+from graphkit.shapes.code.function_plan import Operand, Step, make_plan
+from graphkit.shapes.code.function_writer import Language
+from graphkit.shapes.program_contents import ProgramContents
 
 __all__ = ["source"]
 

@@ -1,17 +1,116 @@
-"""The nodes that read a shape, an axis or a count, with the operands they read and the dims of their outputs."""
+"""The contents of a shape program: where symbols are read, which nodes read shapes, and the conditions.
+
+Its JSON and its functions are written from these values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.results import Shapes
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.relations import Relation
+from graphkit.shapes.symbols import Bound, Symbol
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
-__all__ = ["Consumer", "Element", "Output", "Read", "consumers", "known_dims"]
+__all__ = [
+    "Consumer",
+    "Element",
+    "Input",
+    "Output",
+    "ProgramContents",
+    "Read",
+    "Source",
+    "Unread",
+    "consumers",
+    "find_sources",
+    "known_dims",
+]
+
+Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The axis from which a symbol's number is read: its size is `factor*symbol + rest`.
+
+    Attributes:
+        least: Its lower bound, perhaps minus infinity.
+        most: Its upper bound, perhaps infinity.
+        axis: Counted from the front.
+        factor: An integer other than 0, which must divide `size - rest`.
+        rest: A polynomial in symbols of earlier sources.
+    """
+
+    symbol: str
+    least: Bound
+    most: Bound
+    input: str
+    axis: int
+    factor: int
+    rest: Expr
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A symbol whose number no shape of an input gives.
+
+    Attributes:
+        reason: The dims that contain it.
+    """
+
+    symbol: str
+    reason: str
+
+
+def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
+    """Return the sources of the symbols of inputs, plain dims first, and the symbols without one."""
+    symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
+    found: dict[str, Source] = {}
+    for name, axis, dim in _dims(inputs):
+        if isinstance(dim.atom, Symbol):
+            found.setdefault(dim.atom.name, _source(dim.atom, name, axis, 1, const(0)))
+    count = -1
+    while count != len(found):
+        count = len(found)
+        for name, axis, dim in _dims(inputs):
+            missing = dim.symbols - found.keys()
+            if len(missing) == 1 and (line := _line(dim, symbol := symbols[min(missing)])) is not None:
+                found[symbol.name] = _source(symbol, name, axis, *line)
+    unread = (Unread(name, _reason(name, inputs)) for name in symbols if name not in found)
+    return tuple(found.values()), tuple(unread)
+
+
+def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
+    for name, dims in inputs:
+        for axis, dim in enumerate(dims):
+            if dim is not None:
+                yield name, axis, dim
+
+
+def _source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
+    return Source(
+        symbol=symbol.name, least=symbol.lower, most=symbol.upper, input=name, axis=axis, factor=factor, rest=rest
+    )
+
+
+def _line(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
+    """Return factor and rest of a polynomial that is linear in a symbol."""
+    if any(not isinstance(atom, Symbol) for monomial, _ in dim.terms for atom in monomial):
+        return None
+    factor = next((factor for monomial, factor in dim.terms if monomial == (symbol,)), 0)
+    rest = dim - Expr.from_atom(symbol) * factor
+    return (factor, rest) if factor and symbol.name not in rest.symbols else None
+
+
+def _reason(name: str, inputs: Shaped) -> str:
+    places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _dims(inputs) if name in dim.symbols]
+    return f"it stands only in {', '.join(dict.fromkeys(places))}, which cannot be solved for it"
+
 
 Element = Expr | Ratio | float | None  # None where it is not known
 
@@ -122,7 +221,7 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
             dtype=dtype,
             dims=found.sizes(),
             elements=None,
-            unknown=_reason(value, found),
+            unknown=_unknown_reason(value, found),
         )
     exprs = [_expr(element) for element in elements]
     unknown = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
@@ -147,7 +246,7 @@ def _expr(element: Expr | Ratio | float) -> Expr | None:
     return element if isinstance(element, Expr) else None
 
 
-def _reason(value: Value, found: Tensor) -> str:
+def _unknown_reason(value: Value, found: Tensor) -> str:
     if found.reason:
         return found.reason
     if value.producer is None:
@@ -158,3 +257,36 @@ def _reason(value: Value, found: Tensor) -> str:
 def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
     """Return the dims of a tensor, with None for each that is not known."""
     return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A graph input that the caller must give.
+
+    Attributes:
+        dims: Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`).
+            None if the input is not a tensor or its rank is unknown.
+    """
+
+    name: str
+    dims: tuple[Expr | None, ...] | None
+
+
+@dataclass(frozen=True)
+class ProgramContents:
+    """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
+
+    Attributes:
+        inputs: The graph inputs without a default.
+        sources: Where each symbol is read, in an order in which each needs only those before it.
+        unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.
+        conditions: What must hold for the main graph to run. Bodies may have further ones.
+        consumers: The nodes. What a body's node reads holds where the body runs.
+    """
+
+    model: str
+    inputs: tuple[Input, ...]
+    sources: tuple[Source, ...]
+    unread: tuple[Unread, ...]
+    conditions: tuple[Relation, ...]
+    consumers: tuple[Consumer, ...]

@@ -12,9 +12,8 @@ import onnx.checker
 from onnx import TypeProto, shape_inference
 
 from graphkit.dtypes import FLOATS
-from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.rule_context import InferenceContext, UnknownError
 from graphkit.shapes.tensor import Tensor, unknown
 
 __all__ = ["infer_node"]

@@ -10,20 +10,26 @@ import numpy as np
 
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.algebra import divide_exactly
-from graphkit.shapes.constraints.broadcast import Concatenated, PreconditionRule, broadcast, integers, least, most, same
-from graphkit.shapes.constraints.precondition import (
+from graphkit.shapes.constraints.preconditions import (
     FAILS,
     FINE,
     WRONG,
     Bools,
+    Concatenated,
     Ints,
     Multiple,
     NotZero,
     Precondition,
+    PreconditionRule,
     Violation,
+    broadcast,
+    integers,
+    least,
+    most,
     named,
+    same,
 )
-from graphkit.shapes.node_view import NodeView
+from graphkit.shapes.rule_context import NodeView
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.tensor import Dims
 

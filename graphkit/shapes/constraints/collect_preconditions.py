@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.graph.operators import joined
 from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
-from graphkit.shapes.constraints.precondition import Index, Precondition, Related
-from graphkit.shapes.constraints.rules import RULES
-from graphkit.shapes.node_view import NodeView, UnknownError
+from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions
+from graphkit.shapes.constraints.preconditions import Index, Precondition, PreconditionRule, Related
+from graphkit.shapes.rule_context import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.tensor import unknown
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SharedPrecondition", "collect"]
 
+RULES: Mapping[str, PreconditionRule] = joined(movement_preconditions.RULES, arithmetic_preconditions.RULES)
 NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # what the shape engine notes
 
 

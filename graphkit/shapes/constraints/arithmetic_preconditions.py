@@ -11,9 +11,21 @@ from dataclasses import dataclass
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
 from graphkit.shapes import Expr, const, is_known, lower, upper
-from graphkit.shapes.constraints.broadcast import PreconditionRule, broadcast, integers, least, most, same
-from graphkit.shapes.constraints.precondition import Ints, NotZero, Precondition, Violation, failing, named
-from graphkit.shapes.node_view import NodeView
+from graphkit.shapes.constraints.preconditions import (
+    Ints,
+    NotZero,
+    Precondition,
+    PreconditionRule,
+    Violation,
+    broadcast,
+    failing,
+    integers,
+    least,
+    most,
+    named,
+    same,
+)
+from graphkit.shapes.rule_context import NodeView
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.tensor import Dims
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.constraints.precondition import COMPARISONS, FINE, Bools, Ints, Precondition
+from graphkit.shapes.constraints.preconditions import COMPARISONS, FINE, Bools, Ints, Precondition
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 

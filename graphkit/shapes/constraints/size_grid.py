@@ -10,10 +10,10 @@ import numpy as np
 
 from graphkit.graph.view import Scope
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.constraints.assignment_search import Variable, nearest
-from graphkit.shapes.constraints.collect import SharedPrecondition
-from graphkit.shapes.constraints.evaluate import Assignment, Constraint, Values
-from graphkit.shapes.constraints.precondition import FINE, Bools, Ints, Precondition
+from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition
+from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values
+from graphkit.shapes.constraints.legal_sizes import Variable, nearest
+from graphkit.shapes.constraints.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 
