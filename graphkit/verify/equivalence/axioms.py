@@ -69,10 +69,11 @@ def constant_of_shape(app: Application) -> Result:
 def constants_run_once(app: Application) -> Result:
     if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
         return None
-    if any(term is not None and not term.is_constant for term in app.args):
+    args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
+    if any(term is not None and not term.is_constant for term in args):
         return None
-    found = [None if term is None else app.tools.constants.array(term) for term in app.args]
-    if any(array is None and term is not None for array, term in zip(found, app.args, strict=True)):
+    found = [None if term is None else app.tools.constants.array(term) for term in args]
+    if any(array is None and term is not None for array, term in zip(found, args, strict=True)):
         return None
     arrays = [array for array in found if array is not None]
     if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:

@@ -127,10 +127,15 @@ def over_last_axis(app: Application) -> Result:
     first = app.arg(0)
     if first is None or first.dims is None or app.dims != first.dims:
         return "some dims are not known"
-    if not _last(app, app.attr("axis", default)) or any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
+    axis = app.axis(app.attr("axis", default), len(first.dims))
+    is_over_all = default == 1 and app.node.op_type.endswith("Softmax")  # axes from one on
+    if axis is None or (axis != len(first.dims) - 1 and not is_over_all):
         return "it is over another axis than the last"
-    rows = (product(first.dims[:-1]), first.dims[-1])
-    key = tuple(each for each in app.attributes if each[0] != "axis")  # type: ignore[index]
+    if any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
+        return "its scale is no list"
+    rows = (product(first.dims[:axis]), product(first.dims[axis:]))
+    is_softmax = app.node.op_type.endswith("Softmax")  # the same of rows in all versions
+    key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_softmax else None))  # type: ignore[index]
     flat = app.tools.movement.reshape(first, rows)
     op = f"{app.node.operator} of rows"
     made = app.tools.terms.make(op, (*key, app.index), (flat, *app.args[1:]), app.dtype, rows)

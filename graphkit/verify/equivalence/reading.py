@@ -20,12 +20,14 @@ from graphkit.shapes.tensor import Dims, Tensor
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.terms import Key, Term
+from graphkit.verify.equivalence.versions import spelled
 from graphkit.verify.equivalence.zeros import is_blind, is_faithful, without_zero
 
 __all__ = ["Context", "Facts", "Reading", "Run", "read"]
 
 Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
 NO_AXIOMS: frozenset[str] = frozenset()
+ONE_SPELLING = "one spelling for all versions"
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,14 @@ class _Reader:
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
-        attributes, operands = self.with_bodies(node, args, context)
+        attributes = attributes_of(node)
+        if not node.domain:
+            spelling = spelled(node, attributes, args, self.tools.constants)
+            if spelling != (attributes, args):
+                self.tools.terms.note(ONE_SPELLING)
+                before |= {ONE_SPELLING}
+            attributes, args = spelling
+        attributes, operands = self.with_bodies(node, attributes, args, context)
         for index, value in enumerate(node.outputs):
             if value is None:
                 continue
@@ -345,9 +354,10 @@ class _Reader:
                 made = self.tools.terms.make("If", (), (condition, *pair), facts.dtype, facts.dims)
                 self.result.loose[value] = made
 
-    def with_bodies(self, node: Node, args: list[Term | None], context: Context) -> tuple[Key, list[Term | None]]:
+    def with_bodies(
+        self, node: Node, attributes: Key, args: list[Term | None], context: Context
+    ) -> tuple[Key, list[Term | None]]:
         """Return what determines a node besides its inputs, and its operands, which outputs of its bodies belong to."""
-        attributes = attributes_of(node)
         schema = version_of(node)[1]
         if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))

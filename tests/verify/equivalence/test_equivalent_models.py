@@ -15,6 +15,7 @@ import graphkit
 from graphkit.errors import ModelError
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
@@ -31,6 +32,16 @@ def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     found = check_equivalence(model, graphkit.fold(model).model)
     assert found.is_proven, str(found)
+
+
+@pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Callable[[str], Path]) -> None:
+    model = graphkit.load(model_file(name))
+    made = ConvertOpset().run(model)
+    assert not made.declined
+    found = check_equivalence(model, made.model)
+    assert found.is_proven, str(found)
+    assert {output.exactness for output in found.outputs} == {"bit for bit"}
 
 
 @pytest.mark.parametrize("name", params(MERGED, slow=MERGED[1:]))
