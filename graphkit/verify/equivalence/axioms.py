@@ -22,7 +22,7 @@ from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import Expr, const, lower, upper
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import flat
+from graphkit.verify.equivalence import flat, writing
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.constants import MAX_ARRAY
 from graphkit.verify.equivalence.movement import is_within
@@ -246,19 +246,11 @@ def gather_one(app: Application) -> Result:
         and all(each == found[0] + at for at, each in enumerate(found))
     ):
         start, length = _counted(found[0], source.dims[axis]), const(len(found))
-    elif indices.op == "Range":
-        start, length = _range(app, indices)
+    elif (first := writing.is_count(indices)) is not None:
+        start, length = first, indices.dims[0] if indices.dims else length
     if start is None or not is_within(start, length, source.dims[axis]) or lower(source.dims[axis] - start) < 1:
         return None
     return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
-
-
-def _range(app: Application, term: Term) -> tuple[Expr | None, Expr]:
-    """Return where a Range by steps of 1 starts, and its length."""
-    found = [None if arg is None else app.elements_of(arg) for arg in term.args]
-    if term.dims is None or len(found) != 3 or found[0] is None or found[2] is None or found[2][0] != 1:
-        return None, const(0)
-    return found[0][0], term.dims[0]
 
 
 def concat(app: Application) -> Result:
@@ -312,37 +304,6 @@ def zero_states(app: Application) -> Result:
         return None
     key = (*app.attributes, app.index)
     return app.tools.terms.make(app.node.operator, key, args, app.dtype, app.dims)
-
-
-def scatter_all(app: Application) -> Result:
-    """Each element of the indices must be the place where it stands: a Range along each axis, or 0 where that is 1."""
-    data, indices, updates = app.arg(0), app.arg(1), app.arg(2)
-    if data is None or indices is None or updates is None or not data.dims or indices.dims is None:
-        return UNKNOWN
-    rank = len(data.dims)
-    if indices.dims != (*data.dims, rank) or updates.dims != data.dims or app.attr("reduction", "none") != "none":
-        return "it writes only a part"
-    parts = indices.args if indices.op == "Concat" and indices.attributes == (rank,) else (indices,)
-    if len(parts) != rank or any(part is None or part.dims != (*data.dims, 1) for part in parts):
-        return "its indices are not joined of one for each axis"
-    for axis, part in enumerate(parts):
-        assert part is not None
-        if not _counts_along(app, app.tools.movement.reshape(part, data.dims), axis):
-            return f"its indices along axis {axis} are not a Range"
-    return updates
-
-
-def _counts_along(app: Application, term: Term, axis: int) -> bool:
-    """Whether each element is its own position along an axis."""
-    assert term.dims is not None
-    if term.dims[axis] == 1:
-        return is_all(app, term, 0.0)
-    source = app.tools.movement.unexpanded(term)
-    dims = source.dims
-    if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
-        return False
-    line = app.tools.movement.reshape(source, (term.dims[axis],))
-    return line.op == "Range" and _range(app, line)[0] == 0
 
 
 def cast(app: Application) -> Result:
@@ -400,12 +361,17 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("concat", "Nested Concats are one, and empty parts have nothing.", _ops("Concat"), concat),
     Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
     Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x.", _ops("Add Sub Mul Div And Or"), neutral),
+    Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
+    Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
     Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), sequence_at),
     Axiom("pad", "A Pad by nothing gives its input.", _ops("Pad"), pad),
     Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
-    Axiom("scatter all", "A ScatterND that writes every element gives its updates.", _ops("ScatterND"), scatter_all),
+    Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",
+          _ops("ScatterND"), writing.scatter_nd),
+    Axiom("tensor scatter", "A TensorScatter gives what is before, new and behind.", _ops("TensorScatter"),
+          writing.tensor_scatter),
     Axiom("quantize", "Quantizing with one scale works on a list of elements.",
           _ops("DynamicQuantizeLinear QuantizeLinear DequantizeLinear"), flat.whole),
     Axiom("rows", "Softmax and normalisations over the last axis work on rows.",

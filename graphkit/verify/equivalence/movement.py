@@ -18,6 +18,9 @@ from graphkit.verify.equivalence.terms import Term, Terms
 __all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement"]
 
 
+JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
+
+
 def product(dims: Sequence[Expr]) -> Expr:
     """Return the number of elements."""
     return math.prod(dims, start=const(1))
@@ -52,6 +55,10 @@ class Movement:
             return term
         if (composed := self._composed(term, perm)) is not None:
             return composed
+        if (joined := self.joined(term)) is not None:
+            self.terms.note("a Transpose of a Concat")
+            parts = [self.transpose(part, perm) for part in joined[1]]
+            return self.concat(parts, list(perm).index(joined[0]), tuple(term.dims[old] for old in perm))
         dims = tuple(term.dims[axis] for axis in perm)
         long = [axis for axis in perm if term.dims[axis] != 1]
         if long == sorted(long):
@@ -135,27 +142,100 @@ class Movement:
         if length == term.dims[axis]:
             self.terms.note("a Slice that cuts nothing")
             return term
-        if term.op == "Slice" and term.attributes[0] == axis:
+        dims = _with(term.dims, axis, length)
+        if (cut := self._cut(term, axis)) is not None:
             self.terms.note("nested Slices")
-            return self.slice(term.args[0], axis, term.attributes[1] + start, length)  # type: ignore[arg-type]
-        dims = (*term.dims[:axis], length, *term.dims[axis + 1 :])
-        return self.terms.make("Slice", (axis, start, length), (term,), term.dtype, dims)
+            return self.reshape(self.slice(cut[0], 1, cut[1] + start, length), dims)
+        if (made := self._part(term, axis, start, length, dims)) is not None:
+            self.terms.note("a Slice of a Concat")
+            return made
+        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        source = self.reshape(term, (before, term.dims[axis], behind))
+        made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
+        return self.reshape(made, dims)
+
+    def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
+        """Return what a Slice along an axis cuts from, its axes before and behind merged, where, and how long."""
+        inner = term.args[0] if term.op == "Reshape" else term
+        if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
+            return None
+        if inner.dims != (product(term.dims[:axis]), term.dims[axis], product(term.dims[axis + 1 :])):
+            return None
+        start, length = inner.attributes  # of a Slice that is known, else of a node
+        return (source, start, length) if isinstance(start, Expr) and isinstance(length, Expr) else None
+
+    def _part(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
+        """Return what a cut of a Concat takes, where it takes whole parts, or lies in one."""
+        joined = self.joined(term)
+        if joined is None or joined[0] != axis:
+            return None
+        offset, chosen = const(0), list[Term]()
+        for part in joined[1]:
+            assert part.dims is not None
+            size = part.dims[axis]
+            if not chosen and is_within(start - offset, length, size):
+                return self.slice(part, axis, start - offset, length)
+            if chosen or offset == start:
+                chosen.append(part)
+            offset = offset + size
+            if chosen and offset == start + length:
+                return self.concat(chosen, axis, dims)
+        return None
+
+    def joined(self, term: Term) -> tuple[int, list[Term]] | None:
+        """Return the axis along which a Concat joins, and its parts; None for any other term."""
+        inner = term.args[0] if term.op == "Reshape" else term
+        if inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
+            return None
+        dims = term.dims or ()
+        before, total, behind = inner.dims
+        for axis, dim in enumerate(dims):
+            if dim == total and product(dims[:axis]) == before and product(dims[axis + 1 :]) == behind:
+                parts = [part for part in inner.args if part is not None and part.dims is not None]
+                return axis, [self.reshape(part, _with(dims, axis, part.dims[1])) for part in parts if part.dims]
+        return None
 
     def concat(self, parts: Sequence[Term], axis: int, dims: Dims | None) -> Term:
-        """Return parts joined along an axis, nested ones as one, without those that are empty."""
+        """Return parts joined along an axis, nested ones as one, without those that are empty.
+
+        The axes before it are one, and so are those behind it.
+        """
         listed: list[Term] = []
         for part in parts:
-            if part.op == "Concat" and part.attributes == (axis,):
+            inner = self.joined(part)
+            if inner is not None and inner[0] == axis:
                 self.terms.note("nested Concats")
-                listed += part.args  # type: ignore[arg-type]
-            elif part.dims is not None and axis < len(part.dims) and part.dims[axis] == 0:
-                self.terms.note("an empty part of a Concat")
-            else:
-                listed.append(part)
+            for each in [part] if inner is None or inner[0] != axis else inner[1]:
+                if each.dims is not None and axis < len(each.dims) and each.dims[axis] == 0:
+                    self.terms.note("an empty part of a Concat")
+                elif listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
+                    self.terms.note("neighbouring Slices")
+                    listed[-1] = joined
+                else:
+                    listed.append(each)
         if len(listed) == 1:
             self.terms.note("a Concat of one part")
             return listed[0]
-        return self.terms.make("Concat", (axis,), listed or parts, parts[0].dtype, dims)
+        others = {None if part.dims is None else _with(part.dims, axis, const(0)) for part in listed}
+        if dims is None or others != {_with(dims, axis, const(0))}:
+            return self.terms.make("Concat", (axis, "of other dims"), listed or parts, parts[0].dtype, dims)
+        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        merged = [self.reshape(part, (before, part.dims[axis], behind)) for part in listed if part.dims is not None]
+        made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, (before, dims[axis], behind))
+        return self.reshape(made, dims)
+
+    def _neighbours(self, before: Term, behind: Term, axis: int) -> Term | None:
+        """Return two Slices as one, None where they are not neighbours in one term."""
+        one, other = self._cut(before, axis), self._cut(behind, axis)
+        if one is None or other is None or one[0] is not other[0] or one[1] + one[2] != other[1]:
+            return None
+        assert before.dims is not None
+        length = one[2] + other[2]
+        return self.reshape(self.slice(one[0], 1, one[1], length), _with(before.dims, axis, length))
+
+
+def _with(dims: Dims, axis: int, dim: Expr) -> Dims:
+    return (*dims[:axis], dim, *dims[axis + 1 :])
 
 
 def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], list[list[int]]] | None:

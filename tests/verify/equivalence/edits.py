@@ -165,9 +165,126 @@ def swap_edges(graph: GraphProto, rng: random.Random) -> str | None:
     return f"input {at} of {one.name} is that of {other.name} ({one.op_type})"
 
 
+def cut(graph: GraphProto, rng: random.Random) -> str | None:
+    """Let a node read all but the first elements of what it read, along one axis."""
+    found = [(node, at) for node in graph.node for at in range(len(node.input)) if node.input[at]]
+    if not found or any(each.name == "edit.start" for each in graph.initializer):
+        return None
+    node, at = rng.choice(found)
+    axis = rng.randrange(-2, 2)
+    numbers = {"edit.start": rng.choice((0, 1)), "edit.end": rng.choice((-1, 1 << 31)), "edit.axis": axis}
+    graph.initializer.extend(numpy_helper.from_array(np.array([each]), name) for name, each in numbers.items())
+    insert(graph, node, at, NodeProto(op_type="Slice", input=["", *numbers]))
+    return f"a Slice before input {at} of {node.name} ({node.op_type})"
+
+
+def move(graph: GraphProto, rng: random.Random) -> str | None:
+    """Let a node read what it read transposed, as one list, or through an operator that keeps dims."""
+    found = [(node, at) for node in graph.node for at in range(len(node.input)) if node.input[at]]
+    if not found:
+        return None
+    node, at = rng.choice(found)
+    made = NodeProto(op_type=rng.choice(("Transpose", "Neg", "Abs", "Relu", "Flatten", "Not", "Floor")), input=[""])
+    insert(graph, node, at, made)
+    return f"{made.op_type} before input {at} of {node.name} ({node.op_type})"
+
+
+def insert(graph: GraphProto, node: NodeProto, at: int, made: NodeProto) -> None:
+    made.input[0], made.name = node.input[at], "edit"
+    made.output.append("edit.made")
+    node.input[at] = "edit.made"
+    index = next(index for index, each in enumerate(graph.node) if each is node or each == node)
+    nodes = [*graph.node[:index], made, *graph.node[index:]]
+    copies = [NodeProto.FromString(each.SerializeToString()) for each in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def turn(graph: GraphProto, rng: random.Random) -> str | None:
+    """Change how a Transpose permutes, along which axis a node works, or what a Cast gives."""
+    found = [(node, a) for node in graph.node for a in node.attribute if a.name in ("perm", "axis", "axes", "to")]
+    if not found:
+        return None
+    node, attribute = rng.choice(found)
+    if attribute.name == "to":
+        attribute.i = rng.choice([each for each in (1, 6, 7, 9, 10, 11) if each != attribute.i])
+    elif attribute.name == "axis":
+        attribute.i = rng.choice([each for each in (-2, -1, 0, 1, 2) if each != attribute.i])
+    else:
+        numbers = list(attribute.ints)
+        rng.shuffle(numbers)
+        attribute.ints[:] = numbers
+    return f"{attribute.name} of {node.name} ({node.op_type})"
+
+
+def leave_out(graph: GraphProto, rng: random.Random) -> str | None:
+    """Leave out an attribute, or the last input, so that its default holds."""
+    node = rng.choice(graph.node) if graph.node else None
+    if node is None:
+        return None
+    if node.attribute and rng.random() < 0.5:
+        index = rng.randrange(len(node.attribute))
+        name = node.attribute[index].name
+        del node.attribute[index]
+        return f"{name} of {node.name} ({node.op_type}) left out"
+    if len(node.input) < 2:
+        return None
+    del node.input[-1]
+    return f"the last input of {node.name} ({node.op_type}) left out"
+
+
+def reshape_weight(graph: GraphProto, rng: random.Random) -> str | None:
+    """Turn the dims of a tensor around, its bytes as they are."""
+    found = [each for each in tensors(graph) if len(each.dims) > 1]
+    if not found:
+        return None
+    tensor = rng.choice(found)
+    before = list(tensor.dims)
+    tensor.dims[:] = before[::-1]
+    return f"dims of {tensor.name} {before} -> {list(tensor.dims)}"
+
+
+def exchange(graph: GraphProto, rng: random.Random) -> str | None:
+    """Exchange the names of two outputs of the graph, or the branches of an If."""
+    branches = [node for node in graph.node if node.op_type == "If" and len(node.attribute) == 2]
+    if branches and rng.random() < 0.5:
+        node = rng.choice(branches)
+        names = [each.name for each in node.attribute]
+        for each, name in zip(node.attribute, names[::-1], strict=True):
+            each.name = name
+        return f"branches of {node.name}"
+    if len(graph.output) < 2:
+        return None
+    one, other = rng.sample(range(len(graph.output)), 2)
+    names = [graph.output[one].name, graph.output[other].name]
+    swapped = dict(zip(names, names[::-1], strict=True))
+    for node in graph.node:
+        node.input[:] = [swapped.get(each, each) for each in node.input]
+        node.output[:] = [swapped.get(each, each) for each in node.output]
+    return f"outputs {names[0]} and {names[1]}"
+
+
+def fill(graph: GraphProto, rng: random.Random) -> str | None:
+    """Make a small tensor 0, 1, -0 or -1 throughout."""
+    found = [each for each in tensors(graph) if 0 < np.prod(list(each.dims), dtype=np.int64) <= 1 << 12]
+    found = [each for each in found if each.data_location != TensorProto.EXTERNAL]
+    if not found:
+        return None
+    tensor, number = rng.choice(found), rng.choice((0.0, 1.0, -0.0, -1.0))
+    array = np.full(tuple(tensor.dims), number)
+    kind = numpy_helper.to_array(tensor).dtype
+    tensor.CopyFrom(
+        numpy_helper.from_array(
+            array.astype(np.int64).astype(kind) if kind.kind in "iu" else array.astype(kind), tensor.name
+        )
+    )
+    return f"{tensor.name} is {number} throughout"
+
+
 EDITS: tuple[Callable[[GraphProto, random.Random], str | None], ...] = (
     swap_operator, change_attribute, change_attribute, change_constant, change_constant, change_weight, swap_operands,
-    rewire, rewire, bypass, declare, swap_edges, swap_edges,
+    rewire, rewire, bypass, declare, swap_edges, swap_edges, cut, move, turn, turn, leave_out, reshape_weight, exchange,
+    fill,
 )  # fmt: skip
 
 

@@ -19,6 +19,9 @@ def feed(model: Model, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     inputs = Inputs(model)
     sizes = {name: SIZES[(index + seed) % len(SIZES)] for index, name in enumerate(inputs.names)}
+    for value in model.graph.inputs:
+        for dim in (inputs.symbolic[value.name] or ())[2:] if "pixel" in value.name else ():
+            sizes.update(dict.fromkeys(dim.symbols, 64))
     past = sum(size for name, size in sizes.items() if "past" in name)
     found = {}
     for value in model.graph.inputs:

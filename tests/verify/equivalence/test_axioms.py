@@ -45,6 +45,7 @@ class Case:
     head: str = "(T[past_b, s, 6] x, T[6] v) => (T[k, l, m] y)"
     dtypes: Sequence[str] = ALL
     constants: Mapping[str, object] = field(default_factory=dict)
+    opset: int = 18
 
 
 I64: Mapping[str, object] = {
@@ -58,6 +59,10 @@ GRID = "b = Shape <start = 0, end = 1> (x) s = Shape <start = 1, end = 2> (x) "
 HOW = GRID + "b0 = Squeeze (b) s0 = Squeeze (s) r = Range (zero, b0, one) q = Range (zero, s0, one) "
 HOW += "bs = Concat <axis = 0> (b, s) r2 = Unsqueeze (r, i1) e = Expand (r2, bs) f = Expand (q, bs) "
 HOW += "e3 = Unsqueeze (e, last) f3 = Unsqueeze (f, last) at = Concat <axis = -1> (e3, f3) "
+TWO = "(T[past_b, past_s] x, T[past_u, past_s] u, T[past_u, past_s] g) => (T[k, l] y)"
+SLOTS = "p = Shape <end = 1> (x) n = Shape <end = 1> (u) n0 = Squeeze (n) q = Range (zero, n0, one) r = Add (q, p) "
+SLOTS += "d = Concat <axis = 0> (x, g) "
+ROW = SLOTS + "d0 = Unsqueeze (d, i0) u0 = Unsqueeze (u, i0) "
 CASES = (
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
     Case("reshape", "a = Reshape (x, width) b = Shape (x) y = Reshape (a, b)", "y = Identity (x)"),
@@ -114,8 +119,27 @@ CASES = (
          "c = Unsqueeze (a, i0) t = Tile (c, n) y = Add (x, t)", "y = Add (x, v)", dtypes=("float", "double", "int64")),
     Case("filled", "s = Shape (x) a = ConstantOfShape (s) y = Add (x, a)", "y = Add (x, n)", dtypes=("float",),
          constants={"n": 0.0}),
-    Case("scatter all", HOW + "y = ScatterND (x, at, u)", "y = Identity (u)",
+    Case("scatter", HOW + "y = ScatterND (x, at, u)", "y = Identity (u)",
          "(T[past_b, past_s] x, T[past_b, past_s] u) => (T[k, l] y)", dtypes=("float", "int64", "double", "bool")),
+    Case("scatter", SLOTS + "at = Unsqueeze (r, i1) y = ScatterND (d, at, u)", "y = Concat <axis = 0> (x, u)", TWO),
+    Case("scatter", SLOTS + "at = Unsqueeze (r, i1) d2 = Concat <axis = 0> (d, x) w = ScatterND (d2, at, u) "
+         "e = Add (p, n) y = Slice (w, i0, e, i0)", "y = Concat <axis = 0> (x, u)", TWO),
+    Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0, p) y = Squeeze (w, i0)",
+         "y = Concat <axis = 0> (x, u)", TWO, opset=24),
+    Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0) y = Squeeze (w, i0)",
+         "d = Concat <axis = 0> (x, g) n = Shape <end = 1> (u) v = Slice (d, n, far, i0) y = Concat <axis = 0> (u, v)",
+         TWO, opset=24),
+    Case("count", SLOTS + "e = Add (p, n) e0 = Squeeze (e) p0 = Squeeze (p) y = Range (p0, e0, one)",
+         SLOTS + "y = Identity (r)", TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
+    Case("shifted count", SLOTS + "a = Add (i2, r) y = Add (a, i1)", SLOTS + "a = Add (r, i1) y = Add (a, i2)",
+         TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
+    Case("transpose", "c = Concat <axis = 0> (x, u) y = Transpose (c)",
+         "v = Transpose (x) w = Transpose (u) y = Concat <axis = 1> (v, w)", TWO.replace("[k, l] y", "[l, k] y")),
+    Case("cut", "c = Concat <axis = 0> (x, u, g) s = Shape <end = 1> (x) y = Slice (c, s, far, i0)",
+         "y = Concat <axis = 0> (u, g)", TWO),
+    Case("concat", "s = Shape <end = 1> (x) d = Concat <axis = 0> (x, u) c = Neg (d) a = Slice (c, i0, s, i0) "
+         "b = Slice (c, s, far, i0) y = Concat <axis = 0> (a, b)", "d = Concat <axis = 0> (x, u) y = Neg (d)", TWO,
+         dtypes=NUMBERS),
     Case("quantize", "a = Reshape (x, width) q, r, z = DynamicQuantizeLinear (a) s = Shape (x) y = Reshape (q, s)",
          "y, r, z = DynamicQuantizeLinear (x)", "(float[b, s, 6] x) => (uint8[k, l, m] y)", dtypes=("float",)),
     Case("sequence at", "q = SplitToSequence <axis = 2> (x, three) y = SequenceAt (q, one)",
@@ -135,6 +159,8 @@ def built(case: Case, dtype: str) -> tuple[Model, Model]:
         model(f"g {head} {{ {body} }}", **{n: a for n, a in constants.items() if _reads(body, n)})
         for body in (case.before, case.after)
     )
+    for each in (before, after):
+        each.proto.opset_import[0].version = case.opset
     return before, after
 
 

@@ -1,0 +1,130 @@
+"""Axioms of operators that write into a tensor: what they give is past, new and rest, joined.
+
+This is all that is needed of a state in slots: behind the slots in use come the new ones, and then what nobody reads.
+"""
+
+from __future__ import annotations
+
+from graphkit.shapes import Expr, const
+from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.movement import is_within
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["count", "is_count", "scatter_nd", "shifted_count", "tensor_scatter"]
+
+Result = Term | str | None
+ZERO, ONE = const(0), const(1)
+
+
+def count(app: Application) -> Result:
+    """Know a Range by steps of 1 by its first element and its length."""
+    found = [None if arg is None else app.elements_of(arg) for arg in app.args]
+    if app.dims is None or len(app.dims) != 1 or any(each is None or len(each) != 1 for each in found):
+        return "where it starts or ends is not known"
+    start, _, step = (each[0] for each in found if each is not None)
+    if step != 1:
+        return "it has steps other than 1"
+    return app.tools.terms.make("Count", (app.dtype, start, app.dims[0]), (), app.dtype, app.dims)
+
+
+def shifted_count(app: Application) -> Result:
+    """Add a number to what counts up from another one."""
+    for line, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
+        if line is None or other is None or (start := is_count(line)) is None or other.dtype != line.dtype:
+            continue
+        number = app.elements_of(other)
+        if number is None or len(number) != 1 or line.dims is None or app.dims is None:
+            continue
+        made = app.tools.terms.make("Count", (app.dtype, start + number[0], line.dims[0]), (), app.dtype, line.dims)
+        return app.tools.movement.reshape(made, app.dims)
+    return None
+
+
+def is_count(term: Term) -> Expr | None:
+    """Return where a list starts that counts up by 1, None for any other term; a single number is such a list."""
+    if term.op != "Count" or term.dims is None or len(term.dims) != 1:
+        return None
+    start = term.attributes[1]
+    assert isinstance(start, Expr)
+    return start
+
+
+def scatter_nd(app: Application) -> Result:
+    """Write rows: the indices count up from where the first goes; or write each element."""
+    data, indices, updates = app.arg(0), app.arg(1), app.arg(2)
+    if data is None or indices is None or updates is None or not data.dims or not indices.dims or not updates.dims:
+        return "some dims are not known"
+    if app.attr("reduction", "none") != "none":
+        return "it reduces"
+    rank = len(data.dims)
+    if indices.dims == (*data.dims, rank) and updates.dims == data.dims:
+        return _all(app, data, indices, updates)
+    if len(indices.dims) != 2 or indices.dims[1] != 1 or updates.dims != (indices.dims[0], *data.dims[1:]):
+        return "it writes neither rows nor all elements"
+    line = app.tools.movement.reshape(indices, indices.dims[:1])
+    start = _start(app, line)
+    return "its indices do not count up" if start is None else _written(app, data, updates, 0, start)
+
+
+def _start(app: Application, line: Term) -> Expr | None:
+    """Return where a list of indices starts that counts up by 1."""
+    elements = app.elements_of(line)
+    if elements is None:
+        return is_count(line)
+    counts = bool(elements) and all(each == elements[0] + at for at, each in enumerate(elements))
+    return elements[0] if counts else None
+
+
+def tensor_scatter(app: Application) -> Result:
+    """Write along an axis, in all rows from the same place on."""
+    data, updates = app.arg(0), app.arg(1)
+    if data is None or updates is None or data.dims is None or updates.dims is None:
+        return "some dims are not known"
+    axis = app.axis(app.attr("axis", -2), len(data.dims))
+    if axis is None or not axis or app.attr("mode", "linear") != "linear":
+        return "it writes in a circle"
+    starts = (ZERO,) if app.arg(2) is None else _repeated(app)
+    if starts is None or any(start != starts[0] for start in starts):
+        return "where it writes is not the same in all rows"
+    others = [(*each[:axis], *each[axis + 1 :]) for each in (data.dims, updates.dims)]
+    return _written(app, data, updates, axis, starts[0]) if others[0] == others[1] else "its dims are not those written"
+
+
+def _repeated(app: Application) -> tuple[Expr, ...] | None:
+    term = app.arg(2)
+    assert term is not None
+    return app.elements_of(app.tools.movement.unexpanded(term))
+
+
+def _written(app: Application, data: Term, updates: Term, axis: int, start: Expr) -> Result:
+    assert data.dims is not None
+    assert updates.dims is not None
+    dim, length, move = data.dims[axis], updates.dims[axis], app.tools.movement
+    if not is_within(start, length, dim):
+        return "whether it writes within depends on sizes"
+    end = start + length
+    before, behind = move.slice(data, axis, ZERO, start), move.slice(data, axis, end, dim - end)
+    return move.concat([before, updates, behind], axis, data.dims)
+
+
+def _all(app: Application, data: Term, indices: Term, updates: Term) -> Result:
+    """Each element of the indices must be the place where it stands: a count along each axis, or 0 where that is 1."""
+    assert data.dims is not None
+    rank = len(data.dims)
+    joined = app.tools.movement.joined(indices) if rank > 1 else (rank, [indices])
+    if joined is None or [part.dims for part in joined[1]] != [(*data.dims, ONE)] * rank:
+        return "its indices are not joined of one for each axis"
+    for axis, part in enumerate(joined[1]):
+        if not _counts_along(app, app.tools.movement.reshape(part, data.dims), axis):
+            return f"its indices along axis {axis} do not count up from 0"
+    return updates
+
+
+def _counts_along(app: Application, term: Term, axis: int) -> bool:
+    """Whether each element is its own position along an axis."""
+    assert term.dims is not None
+    source = app.tools.movement.unexpanded(term)
+    dims = source.dims
+    if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
+        return False
+    return _start(app, app.tools.movement.reshape(source, (term.dims[axis],))) == 0
