@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from graphkit.deploy.contract.bundle_contract import (
     ALIGNMENT,
@@ -16,13 +14,12 @@ from graphkit.deploy.contract.bundle_contract import (
     BundlePort,
     StateTensor,
 )
-from graphkit.deploy.contract.contract_checks import BYTES
+from graphkit.deploy.contract.contract_checks import shared_problems
 
 __all__ = ["bundle_problems"]
 
 MOST = 1 << 44  # bytes of an arena
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
-RANK = 32  # axes that numpy has everywhere
 KINDS = {
     "init": (),
     "reorder": ("state", "indices"),
@@ -32,12 +29,7 @@ KINDS = {
 
 
 def bundle_problems(contract: BundleContract) -> Iterator[str]:
-    """Yield the contradictions, a clause each."""
-    named = (("method", contract.methods), ("state", contract.states), ("length", contract.lengths))
-    for what, each in named:
-        names = [one.name for one in each]
-        yield from (f"a {what} has no name" for name in names if not name)
-        yield from (f"two have the name of {what} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
+    """Yield the contradictions of the contract of a bundle, a clause each."""
     if not contract.methods:
         yield "it has no method"
     if contract.sizes.get("batch", 0) < 1 or min(contract.sizes.values(), default=0) < 1:
@@ -47,10 +39,9 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     end = max((state.end for state in contract.states), default=0)
     if not 0 <= contract.arena <= min(MOST, end + ALIGNMENT):
         yield f"an arena of {contract.arena} bytes for states of {end}"
-    for file in (*(method.file for method in contract.methods), *([contract.data] if contract.data else [])):
-        if file in ("", ".", "..") or any(char in file for char in "/\\\0"):
-            yield f"'{file}' is not the name of a file beside it"
     lengths = {length.name for length in contract.lengths}
+    files = [*(method.file for method in contract.methods), *([contract.data] if contract.data else [])]
+    yield from shared_problems(contract, {"length": [length.name for length in contract.lengths]}, files)
     for state in contract.states:
         yield from (f"state '{state.name}' {text}" for text in _state(state, lengths, contract.arena))
     yield from _overlaps(contract)
@@ -87,19 +78,12 @@ def _sizes(contract: BundleContract) -> Iterator[str]:
 
 
 def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
-    if state.dtype not in BYTES or not _is_size(state.shape):
-        yield "has no size, or no dtype of whole bytes"
-    elif state.bytes != math.prod(state.shape) * np.dtype(state.dtype).itemsize:
-        yield f"does not take {state.bytes} bytes"
-    for axis in (state.axis, state.batch):
-        if axis is not None and not 0 <= axis < len(state.shape):
-            yield f"has no axis {axis}"
+    if state.batch is not None and not 0 <= state.batch < len(state.shape):
+        yield f"has no axis {state.batch}"
     if state.offset < 0 or state.offset % ALIGNMENT or state.end > arena:
         yield f"does not lie in the arena, aligned to {ALIGNMENT} bytes, at {state.offset}"
-    if (state.update in ("slots", "ring")) != (state.axis is not None) or (state.length or None) not in {
-        None,
-        *lengths,
-    }:
+    is_of_length = not state.length or state.length in lengths
+    if (state.update in ("slots", "ring")) != (state.axis is not None) or not is_of_length:
         yield "grows along no axis, or by a length that is not there"
 
 
@@ -110,29 +94,22 @@ def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
     return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
 
 
-def _is_size(shape: Sequence[int | str]) -> bool:
-    """Whether dims can be those of an array; a name stands for any size."""
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if len(shape) > RANK or min((0, *sizes)) < 0:
-        return False
-    return math.prod(max(1, size) for size in sizes) <= MOST
-
-
 def _overlaps(contract: BundleContract) -> Iterator[str]:
     placed = sorted(contract.states, key=lambda state: state.offset)
-    for one, other in itertools.pairwise(placed):
-        if one.end > other.offset:
-            yield f"states '{one.name}' and '{other.name}' overlap"
+    for state, after in itertools.pairwise(placed):
+        if state.end > after.offset:
+            yield f"states '{state.name}' and '{after.name}' overlap"
 
 
 def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
     if set(method.access) != set(states):
         yield "it does not say what it does with each state"
         return
-    for what, ports in (("input", method.inputs), ("output", method.outputs)):
-        names = [port.name for port in ports]
-        yield from (f"two have the name of {what} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
-        yield from (f"{what} '{port.name}' {text}" for port in ports for text in _port(port, states))
+    for kind, ports in (("input", method.inputs), ("output", method.outputs)):
+        for port in ports:
+            state = states.get(port.state)
+            if state is not None and not (port.dtype == state.dtype and _fits(port.shape, state.shape)):
+                yield f"{kind} '{port.name}' does not fit state '{port.state}'"
     for port in method.inputs:
         yield from (f"input '{port.name}' {text}" for text in _input(port, method, lengths))
     kinds = [port.source.kind for port in method.inputs if port.source is not None]
@@ -143,29 +120,14 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
         yield "two outputs are one state, or one is none"
     read = {port.source.of for port in method.inputs if port.source is not None and port.source.kind == "state"}
     for name, access in method.access.items():
-        wanted = ("write", "read and write") if name in written else ("read",) if name in read else ("none",)
-        if access not in wanted:
-            yield f"it says '{access}' of state '{name}', and its ports say '{wanted[-1]}'"
+        allowed = ("write", "read and write") if name in written else ("read",) if name in read else ("none",)
+        if access not in allowed:
+            yield f"it says '{access}' of state '{name}', and its ports say '{allowed[-1]}'"
     fed = {p.name: p for p in method.inputs if p.source is not None and p.source.kind in FED}
     for change in method.changes:
-        given = fed.get(change.input)
-        if change.length not in lengths or given is None or not 0 <= change.axis < len(given.shape):
+        port_fed = fed.get(change.input)
+        if change.length not in lengths or port_fed is None or not 0 <= change.axis < len(port_fed.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
-
-
-def _port(port: BundlePort, states: Mapping[str, StateTensor]) -> Iterator[str]:
-    """Yield the faults of a port, of either kind."""
-    if not port.name or "" in port.shape:
-        yield "has no name, or a dim of none"
-    if port.dtype not in BYTES or not _is_size(port.shape):
-        yield "has no size, or no dtype of whole bytes"
-    if not port.state:
-        return
-    state = states.get(port.state)
-    if state is None:
-        yield f"is state '{port.state}', which is not there"
-    elif port.dtype != state.dtype or not _fits(port.shape, state.shape):
-        yield f"does not fit state '{port.state}'"
 
 
 def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
@@ -180,8 +142,6 @@ def _input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterato
         yield "is made by nobody, or is an output"
     elif source.kind not in KINDS[method.when]:
         yield f"is of kind '{source.kind}', which a method for '{method.when}' does not take"
-    elif source.kind == "state" and not source.of:
-        yield "is a state without a name"
     elif source.kind == "length" and (source.of not in lengths or (port.dtype, port.shape) != ("int64", (1,))):
         yield f"is length '{source.of}', which is not there or another tensor"
     elif source.kind == "kept" and (port.dtype, port.shape) != ("int64", (1,)):

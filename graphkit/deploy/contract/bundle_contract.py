@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
 from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
 
 __all__ = [
@@ -35,8 +36,8 @@ When = Literal["init", "once", "step", "reorder"]
 
 
 @dataclass(frozen=True)
-class Feed:
-    """Who makes an input.
+class Feed(AnySource):
+    """The source of an input.
 
     Attributes:
         kind: `user`: whoever calls. `tokens`: the tokens for the decoder, [batch, tokens]. `mask`: 1 for each of these
@@ -47,33 +48,13 @@ class Feed:
     """
 
     kind: FeedKind
-    of: str = ""
 
 
 @dataclass(frozen=True)
-class BundlePort:
-    """An input or output of a method.
+class BundlePort(AnyPort):
+    """An input or output of a method of a bundle, of which a name may stand for a dim."""
 
-    Attributes:
-        name: Its name in the model.
-        dtype: Such as `float32`.
-        shape: Its dims; a name stands for a size that is the same wherever that name stands in one call.
-        meaning: What it holds, in one sentence.
-        source: Who makes it; None for an output.
-        writes: The state that an output is; "" for none.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    meaning: str
     source: Feed | None = None
-    writes: str = ""
-
-    @property
-    def state(self) -> str:
-        """The state that it is, either way; "" for none."""
-        return self.source.of if self.source is not None and self.source.kind == "state" else self.writes
 
 
 @dataclass(frozen=True)
@@ -95,21 +76,16 @@ FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
 
 
 @dataclass(frozen=True)
-class BundleMethod:
+class BundleMethod(AnyMethod):
     """A model of the bundle.
 
     Attributes:
-        name: What it is called.
-        file: The ONNX file; two methods may share one.
         when: `init` sets all state to its initial value, `once` starts a sequence, `step` goes on, `reorder` chooses
             rows of all state. What starts a sequence reads the initial value of state that swaps and that it replaces.
-        inputs, outputs: Its ports.
         access: What it does with each state, by name.
         changes: How it changes lengths.
     """
 
-    name: str
-    file: str
     when: When
     inputs: tuple[BundlePort, ...]
     outputs: tuple[BundlePort, ...]
@@ -133,15 +109,10 @@ class BundleMethod:
 
 
 @dataclass(frozen=True)
-class StateTensor:
-    """A tensor of the state.
+class StateTensor(State):
+    """A tensor of the state, whose shape has all rows, all slots and the longest source.
 
     Attributes:
-        name: Its name.
-        dtype: Of its elements.
-        shape: Its dims where it is largest: all rows, all slots, the longest source.
-        axis: Along which it grows; None for one that does not.
-        bytes: Its size.
         batch: The axis of the rows; None where it has none.
         offset: Where it lies in the arena, in bytes.
         update: `slots`: what is new is written behind the slots in use. `ring`: into the slot of its position modulo
@@ -153,11 +124,6 @@ class StateTensor:
             many of them, from the first one, as are in use after its run; of a ring, all of them once it is full.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    axis: int | None
-    bytes: int
     batch: int | None
     offset: int
     update: Update

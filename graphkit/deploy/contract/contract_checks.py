@@ -1,24 +1,85 @@
-"""Whether the parts of a contract fit together, so that a host may rely on it: names, dims, files."""
+"""Whether the parts of a contract fit together, so that a host may rely on it: names, dims, files, states."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from graphkit.deploy.contract.contract_parts import AnyContract, AnyPort, State
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
+from graphkit.deploy.contract.proof_record import is_file_name
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
-__all__ = ["problems"]
+__all__ = ["BYTES", "contract_problems", "shared_problems"]
 
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
-MOST = 1 << 48  # elements
+RANK = 32  # axes that numpy has everywhere
+MOST = 1 << 44  # elements of an array
 TOKENS = ("pad", "start")
 CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
 BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 
 
-def problems(contract: Contract) -> Iterator[str]:
-    """Yield the contradictions, a clause each."""
+def shared_problems(contract: AnyContract, named: Mapping[str, Sequence[str]], files: Iterable[str]) -> Iterator[str]:
+    """Yield the contradictions that any contract may have, a clause each.
+
+    Args:
+        contract: The contract.
+        named: The names of what it has besides methods and states, by kind.
+        files: The files that its host reads.
+    """
+    kinds = {"method": [method.name for method in contract.methods], "state": [state.name for state in contract.states]}
+    for kind, names in {**kinds, **named}.items():
+        yield from (f"a {kind} has no name" for name in names if not name)
+        yield from _twice(kind, names)
+    for file in files:
+        if not is_file_name(file):
+            yield f"'{file}' is not the name of a file beside it"
+    for state in contract.states:
+        yield from (f"state '{state.name}' {problem}" for problem in _state(state))
+    states = {state.name: state for state in contract.states}
+    for method in contract.methods:
+        for kind, ports in (("input", method.inputs), ("output", method.outputs)):
+            for text in _twice(kind, [port.name for port in ports]):
+                yield f"{method.name}: {text}"
+            for port in ports:
+                yield from (f"{method.name}: {kind} '{port.name}' {problem}" for problem in _port(port, states))
+
+
+def _twice(kind: str, names: Sequence[str]) -> Iterator[str]:
+    return (f"two have the name of {kind} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
+
+
+def _state(state: State) -> Iterator[str]:
+    if not _is_array(state.shape, state.dtype):
+        yield "has no size, or no dtype of whole bytes"
+    elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
+        yield f"does not take {state.bytes} bytes"
+    if state.axis is not None and not 0 <= state.axis < len(state.shape):
+        yield f"has no axis {state.axis}"
+
+
+def _port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
+    if not port.name or "" in port.shape:
+        yield "has no name, or a dim of none"
+    if not _is_array(port.shape, port.dtype):
+        yield "has no size, or no dtype of whole bytes"
+    if port.state and port.state not in states:
+        yield f"is state '{port.state}', which is not there"
+    if port.source is not None and port.source.kind == "state" and not port.source.of:
+        yield "is a state without a name"
+
+
+def _is_array(shape: Sequence[int | str], dtype: str) -> bool:
+    """Whether dims and a dtype can be those of an array; a name stands for any size."""
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if dtype not in BYTES or len(shape) > RANK or min((0, *sizes)) < 0:
+        return False
+    return math.prod(max(1, size) for size in sizes) <= MOST
+
+
+def contract_problems(contract: Contract) -> Iterator[str]:
+    """Yield the contradictions of the contract of lowered models, a clause each."""
     if missing := [name for name in SIZES if contract.sizes.get(name, -1) < 0]:
         yield f"sizes.{missing[0]} is missing, or below 0"
         return
@@ -28,31 +89,15 @@ def problems(contract: Contract) -> Iterator[str]:
     yield from _sound(contract)
     if not math.isfinite(contract.floor):
         yield "the floor is not a finite number"
-    for what, named in (("method", contract.methods), ("table", contract.tables), ("state", contract.states)):
-        names = [thing.name for thing in named]
-        yield from (f"a {what} has no name" for name in names if not name)
-        yield from (f"two have the name of {what} '{name}'" for name in set(names) if names.count(name) > 1)
-    for file in (*(method.file for method in contract.methods), *(table.file for table in contract.tables)):
-        if file in ("", ".", "..") or any(char in file for char in "/\\\0"):
-            yield f"'{file}' is not the name of a file beside it"
+    yield from shared_problems(contract, {"table": [table.name for table in contract.tables]}, contract.read_files)
     for table in contract.tables:
-        if table.dtype not in BYTES:
-            yield f"table '{table.name}' has no dtype of whole bytes"
-        if table.offset < 0 or not _is_size((table.rows, *table.shape)):
-            yield f"table '{table.name}' has no size"
-    for state in contract.states:
-        if not _is_size(state.shape) or (state.axis is not None and not 0 <= state.axis < len(state.shape)):
-            yield f"state '{state.name}' has no size, or no axis {state.axis}"
-        elif state.bytes != math.prod(state.shape) * BYTES.get(state.dtype, 0):
-            yield f"state '{state.name}' of {state.dtype} does not take {state.bytes} bytes"
+        if table.offset < 0 or not _is_array((table.rows, *table.shape), table.dtype):
+            yield f"table '{table.name}' has no size, or no dtype of whole bytes"
     for place, method in enumerate(contract.methods):
-        for port in (*method.inputs, *method.outputs):
-            if not _is_size(port.shape) or port.dtype not in BYTES:
-                yield f"'{port.name}' has no size, or no dtype of whole bytes"
         for port in method.inputs:
-            yield from (f"input '{port.name}' of {method.name} {text}" for text in _input(contract, place, port))
+            yield from (f"{method.name}: input '{port.name}' {problem}" for problem in _input(contract, place, port))
         for port in method.outputs:
-            yield from (f"output '{port.name}' of {method.name} {text}" for text in _output(contract, port))
+            yield from (f"{method.name}: output '{port.name}' {problem}" for problem in _output(contract, port))
     yield from _steps(contract)
 
 
@@ -73,10 +118,6 @@ def _sound(contract: Contract) -> Iterator[str]:
     for port in held:
         if sound < 1 or sound not in port.shape[1:]:
             yield f"input '{port.name}' holds no sound of {sound}"
-
-
-def _is_size(shape: Sequence[int]) -> bool:
-    return min((0, *shape)) == 0 and math.prod(shape) <= MOST
 
 
 def _steps(contract: Contract) -> Iterator[str]:
@@ -106,9 +147,9 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
     if source.window < 0:
         yield "has a window below 0"
     if source.kind == "state":
-        found = next((state for state in contract.states if state.name == source.of), None)
-        if found is None or (found.shape, found.dtype) != (port.shape, port.dtype):
-            yield f"is not the state '{source.of}'"
+        state = next((state for state in contract.states if state.name == source.of), None)
+        if state is not None and (state.shape, state.dtype) != (port.shape, port.dtype):
+            yield f"does not fit state '{source.of}'"
     if source.kind == "output" and not _is_output(contract.methods[:place], source.of, port):
         yield f"is not the output '{source.of}' of a method that runs before"
     if source.by not in CHOOSING.get(source.kind, (source.by,)):
@@ -154,18 +195,15 @@ def _is_filled(shape: Sequence[int], row: Sequence[int]) -> bool:
 
 def _is_output(methods: Sequence[Method], of: str, port: Port) -> bool:
     named = {f"{method.name}/{output.name}": output for method in methods for output in method.outputs}
-    found = named.get(of)
-    return found is not None and (found.shape, found.dtype) == (port.shape, port.dtype)
+    output = named.get(of)
+    return output is not None and (output.shape, output.dtype) == (port.shape, port.dtype)
 
 
 def _output(contract: Contract, port: Port) -> Iterator[str]:
-    if not port.writes:
-        return
     state = next((state for state in contract.states if state.name == port.writes), None)
-    if state is None or state.dtype != port.dtype:
-        yield f"is not for the state '{port.writes}'"
+    if state is None:
         return
     axis = state.axis
     shape = state.shape if axis is None else (*state.shape[:axis], 1, *state.shape[axis + 1 :])
-    if port.shape != shape:
-        yield f"does not fit the state '{port.writes}'"
+    if (port.shape, port.dtype) != (shape, state.dtype):
+        yield f"does not fit state '{port.writes}'"

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from graphkit.deploy.contract.bundle_checks import bundle_problems
 from graphkit.deploy.contract.bundle_contract import VERSION as BUNDLE_VERSION
 from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_checks import problems
+from graphkit.deploy.contract.contract_checks import contract_problems
 from graphkit.deploy.contract.host_contract import VERSION, Contract
 from graphkit.deploy.contract.proof_record import record_problems, unsealed
 from graphkit.errors import ModelError
@@ -33,7 +33,7 @@ def read_contract(path: Path, *, altered: bool = False) -> Contract:
     Raises:
         ModelError: It is not a contract, one of another version, was changed, or what it says does not fit together.
     """
-    contract: Contract = _read(path, _Form(Contract, VERSION, "contract", "lower", problems), altered)
+    contract: Contract = _read(path, _Form(Contract, VERSION, "contract", "lower", contract_problems), altered)
     return contract
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
 from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
 
 __all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
@@ -17,8 +18,8 @@ By = Literal["source", "token", "type", "position", "valid_length", "largest_id"
 
 
 @dataclass(frozen=True)
-class Source:
-    """The source of an input: who makes it, and of which data.
+class Source(AnySource):
+    """The source of an input.
 
     Where several sequences run at a time, an input that follows from tokens or from the valid length holds the part of
     each, one behind the other. What follows from the position is the same for all.
@@ -36,30 +37,16 @@ class Source:
     """
 
     kind: Kind
-    of: str = ""
     by: By | Literal[""] = ""
     window: int = 0
 
 
 @dataclass(frozen=True)
-class Port:
-    """An input or output of a method.
+class Port(AnyPort):
+    """An input or output of a lowered model, whose dims are numbers."""
 
-    Attributes:
-        name: Its name.
-        dtype: Such as `float32`.
-        shape: Its fixed dims.
-        meaning: What it holds, in one sentence.
-        source: Who makes it; None for an output.
-        writes: The state into whose next slot an output goes, or which it replaces; "" for none.
-    """
-
-    name: str
-    dtype: str
     shape: tuple[int, ...]
-    meaning: str
     source: Source | None = None
-    writes: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -68,19 +55,13 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Method:
-    """A lowered model.
+class Method(AnyMethod):
+    """A lowered model: `encoder`, `cross_kv`, `step`; run `once` for a source, or at each `step`.
 
     Attributes:
-        name: What it is for: `encoder`, `cross_kv`, `step`.
-        file: The ONNX file.
-        when: `once` for a source, or at each `step`.
-        inputs, outputs: Its ports.
         became: What each input of the original became.
     """
 
-    name: str
-    file: str
     when: When
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -119,25 +100,6 @@ class Table:
     rows: int
     shape: tuple[int, ...]
     meaning: str
-
-
-@dataclass(frozen=True)
-class State:
-    """A tensor that the host keeps between steps.
-
-    Attributes:
-        name: Its name.
-        dtype: Of its elements.
-        shape: Its fixed dims.
-        axis: Along which its slots lie; None for one that does not grow.
-        bytes: Its size.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    axis: int | None
-    bytes: int
 
 
 @dataclass(frozen=True)

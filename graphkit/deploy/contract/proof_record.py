@@ -22,6 +22,7 @@ __all__ = [
     "FileRecord",
     "ProofRecord",
     "check_files",
+    "is_file_name",
     "record_files",
     "record_problems",
     "sealed",
@@ -146,6 +147,11 @@ def check_files(folder: Path, files: Mapping[str, FileRecord], record: str, *, c
             raise ModelError(f"its SHA-256 is not the one that {record} records", file=str(path), hint=hint)
 
 
+def is_file_name(name: str) -> bool:
+    """Whether text names a file beside the record, and no other place."""
+    return name not in ("", ".", "..") and not any(char in name for char in "/\\\0")
+
+
 def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: Iterable[str]) -> Iterator[str]:
     """Yield the contradictions in a record, a clause each; `read` has the files that hosts read."""
     if proof.passed == bool(proof.reason):
@@ -155,7 +161,7 @@ def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: I
     if not 0 <= proof.tokens_rate <= 1 or (proof.tolerance is not None and not proof.tolerance >= 0):
         yield "its proof has no tolerance, or a rate of tokens that is none"
     for name, file in files.items():
-        if name in ("", ".", "..") or any(char in name for char in "/\\\0"):
+        if not is_file_name(name):
             yield f"'{name}' is not the name of a file beside it"
         if file.bytes < 0 or not HEX.fullmatch(file.sha256):
             yield f"file '{name}' has no size, or no SHA-256"

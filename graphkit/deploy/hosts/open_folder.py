@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
-from graphkit.deploy.contract.host_contract import Contract
+from graphkit.deploy.contract.contract_parts import AnyContract
 from graphkit.deploy.contract.proof_record import check_files
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UnprovenWarning
@@ -25,7 +25,7 @@ __all__ = ["check_bundle", "check_folder"]
 MOVING = ("TensorScatter", "ScatterND", "Gather", "Identity")  # what gives its first input, some elements changed
 
 
-def check_folder(folder: Path, contract: Contract | BundleContract, record: str, *, checksums: bool = False) -> None:
+def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums: bool = False) -> None:
     """Check the files of a folder, and warn, once for each folder, where it is not proven.
 
     Args:
