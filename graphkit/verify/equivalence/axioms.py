@@ -169,7 +169,7 @@ def cut(app: Application) -> Result:
     rank = len(source.dims)
     listed = [app.axis(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
     chosen = [axis for axis in listed if axis is not None]
-    if len(chosen) < len(starts):
+    if len(chosen) != len(starts) or len(listed) != len(starts):
         return "its axes are not known"
     if any(step != 1 for step in steps or ()) or len(set(chosen)) < len(chosen):
         return "it has steps other than 1"

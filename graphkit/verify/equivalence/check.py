@@ -24,7 +24,7 @@ from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom, Exactness
 from graphkit.verify.equivalence.constants import Constants
 from graphkit.verify.equivalence.difference import difference
-from graphkit.verify.equivalence.failing import new_failures
+from graphkit.verify.equivalence.failing import new_failures, unread_fault
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.reading import Reading, read
@@ -137,6 +137,8 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes)
         return f"the rewritten model cannot run: {after.contradictions[0].message}"
     if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
         return "a node of the rewritten model stands before one that it reads"
+    if fault := unread_fault(original, rewritten):
+        return fault
     if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
         return odd
     if failures := new_failures(original, rewritten):

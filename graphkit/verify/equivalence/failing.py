@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operators import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
+from graphkit.graph.view import Scope, all_scopes
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero
 from graphkit.shapes.tensor import Dims
@@ -40,6 +41,22 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
             if len(found) == MAX_NAMED:
                 break
     return found
+
+
+def unread_fault(original: Reading, rewritten: Reading) -> str:
+    """Return which branch that never runs may keep the rewritten model from being loaded, "" if none does.
+
+    A branch that the original has too, word for word, does not.
+    """
+    known = {_text(scope) for scope in all_scopes(original.model.scopes) if scope.owner is not None}
+    fault = next((scope.path for scope in rewritten.unread if _text(scope) not in known), "")
+    return f"{fault} never runs, but is not as in the original, and may not load" if fault else ""
+
+
+def _text(scope: Scope) -> bytes:
+    assert scope.owner is not None
+    name = next(name for name, body in scope.owner.bodies.items() if body is scope)
+    return scope.owner.attributes[name].g.SerializeToString(deterministic=True)
 
 
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
@@ -136,6 +153,10 @@ def _reshapes(app: Application) -> bool:
     source, target = _dims(app, 0), app.elements(1)
     if source is None or target is None or app.dims is None or product(source) != product(app.dims):
         return False
+    if len(target) != len(app.dims) or any(
+        each not in (-1, 0, dim) for each, dim in zip(target, app.dims, strict=True)
+    ):
+        return False  # a number below -1 at some size
     free = [index for index, element in enumerate(target) if element == -1]
     others = [dim for index, dim in enumerate(app.dims) if index not in free]
     return len(free) < 2 and (not free or all(is_nonzero(dim) for dim in others))
@@ -154,13 +175,19 @@ def _expands(app: Application) -> bool:
 
 
 def _slices(app: Application) -> bool:
-    steps = app.numbers(4)
-    given = [app.arg(index) for index in (1, 2)]
-    return (
-        app.node.scope.opset() >= 10
-        and None not in given
-        and (app.arg(4) is None or (steps is not None and 0 not in steps))
-    )
+    """Starts, ends, axes and steps must be lists of one length; of axes and steps more has to be known."""
+    lists = [app.elements(index) for index in (1, 2, 3, 4) if app.arg(index) is not None]
+    if app.node.scope.opset() < 10 or any(each is None for each in lists) or len(lists) < 2:
+        return False
+    if len({len(each) for each in lists if each is not None}) > 1 or any(
+        len(dims) != 1 for index in (3, 4) if (dims := _dims(app, index)) is not None
+    ):
+        return False
+    source, axes, steps = _dims(app, 0), app.numbers(3), app.numbers(4)
+    if source is None or (app.arg(3) is not None and axes is None) or (app.arg(4) is not None and steps is None):
+        return False
+    listed = [app.axis(axis, len(source)) for axis in axes or ()]
+    return None not in listed and len(set(listed)) == len(listed) and 0 not in (steps or ())
 
 
 def _gathers(app: Application) -> bool:

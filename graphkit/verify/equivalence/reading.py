@@ -73,6 +73,7 @@ class Reading:
         runs: Each node that runs.
         axioms: The names of the axioms that each value's normal form took.
         loose: The terms of values up to the sign of their zeros, where these are other terms.
+        unread: Branches that never run.
     """
 
     model: Model
@@ -81,6 +82,7 @@ class Reading:
     runs: list[Run] = field(default_factory=list)
     axioms: dict[Value, frozenset[str]] = field(default_factory=dict)
     loose: dict[Value, Term] = field(default_factory=dict)
+    unread: list[Scope] = field(default_factory=list)
 
 
 def read(
@@ -325,8 +327,10 @@ class _Reader:
         array = self.tools.constants.array(condition) if condition.is_constant else None
         branches = [node.bodies.get(name) for name in ("then_branch", "else_branch")]
         if array is not None and array.size == 1:
-            body = branches[0] if array.ravel()[0] else branches[1]
+            body, dead = branches if array.ravel()[0] else branches[::-1]
             assert body is not None
+            assert dead is not None
+            self.result.unread.append(dead)
             self.read_scope(body, context)
             self.tools.terms.note("a known condition")
             for value, inner in zip(node.outputs, body.outputs, strict=False):

@@ -53,6 +53,21 @@ FAULTS = {
         ONE.format("y = Neg (x)"), ONE.format("s = Size (x) z = ConstantOfShape (s) y = Neg (x)"), "may fail"),
     "an Expand to other dims": (
         ONE.format("y = Neg (x)"), ONE.format("z = Expand (x, seven) y = Neg (x)"), "may fail"),
+    "axes that are no list": (
+        ONE.format("y = Neg (x)"), ONE.format("a = Squeeze (i1) z = Slice (x, i0, two, a) y = Neg (x)"), "may fail"),
+    "more axes than starts": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Slice (x, i0, two, both) y = Neg (x)"), "may fail"),
+    "an axis twice": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Slice (x, two2, two2, twice) y = Neg (x)"), "may fail"),
+    "a dim that is -1 at one size": (
+        ONE.format("a = Shape (x) y = Reshape (x, a)"),
+        ONE.format("b = Shape <end = 1> (x) s = Shape <start = 1> (x) n = Neg (s) a = Concat <axis = 0> (b, n) "
+                   "y = Reshape <allowzero = 1> (x, a)"), "may fail"),
+    "a branch that never runs, and does not load": (
+        "g (float[n] x) => (float[n] y) { y = If (yes) <then_branch = t () => (float[n] a) { a = Neg (x) }, "
+        "else_branch = e () => (float[n] a) { a = Abs (x) }> }",
+        "g (float[n] x) => (float[n] y) { y = If (yes) <then_branch = t () => (float[n] a) { a = Neg (x) }, "
+        "else_branch = e () => (float[n] a) { a = Not (x) }> }", "never runs"),
     "random numbers": (
         ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
         "differ"),
@@ -65,7 +80,8 @@ FAULTS = {
         "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { a = Abs (x) }, "
         "else_branch = e () => (float[n] a) { a = Neg (x) }> }", "differ"),
 }  # fmt: skip
-NUMBERS = {"seven": [7], "i0": [0], "i1": [1], "minus": [-1, 0], "two": [2]}
+NUMBERS = {"seven": [7], "i0": [0], "i1": [1], "minus": [-1, 0], "two": [2], "both": [0, 1], "two2": [2, 2],
+           "twice": [1, 1], "yes": True}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
