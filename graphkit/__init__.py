@@ -130,7 +130,7 @@ _HOMES = {
     "graphkit.verify.rewrite_proof": ("RewriteProof",),
     "graphkit.verify.bundle_verifier": ("verify_bundle",),
     "graphkit.deploy.verify_folder": ("verify_folder",),
-    "graphkit.verify.bundle_proof": ("BundleProof",),
+    "graphkit.verify.deployment_proofs": ("BundleProof",),
     "graphkit.verify.rewrite_verifier": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split_verifier": ("SplitProof", "verify_split"),
 }

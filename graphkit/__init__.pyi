@@ -59,8 +59,8 @@ from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.hazard_runs import check_hazards
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -31,8 +31,7 @@ from graphkit.options import (
 
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
-    from graphkit.verify.bundle_proof import BundleProof
-    from graphkit.verify.lowering_proof import LoweringProof
+    from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
     from graphkit.verify.rewrite_proof import RewriteProof
     from graphkit.verify.split_verifier import SplitProof
 

@@ -36,7 +36,7 @@ from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 

@@ -15,8 +15,8 @@ from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
 from graphkit.render.result import Result
 from graphkit.shapes import infer
-from graphkit.verify.evidence import proof_outcome
-from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof
+from graphkit.verify.rewrite_proof import proof_outcome
 
 __all__ = ["CONTRACT", "DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
 

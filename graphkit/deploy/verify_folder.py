@@ -18,10 +18,9 @@ from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.record_proof import AnyContract, proof_record, record
 from graphkit.errors import ModelError, UsageError
 from graphkit.options import FolderOptions
-from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import equal_tokens, verify_bundle
 from graphkit.verify.chain_verifier import verify_methods
-from graphkit.verify.lowering_proof import LoweringProof, ties_note
+from graphkit.verify.deployment_proofs import BundleProof, LoweringProof, ties_note
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE

@@ -18,9 +18,8 @@ from graphkit.runtime.session import Session
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.bundle_undo import Call, Models, Undo, calls_of, growing_axis, undos
-from graphkit.verify.cache_order import order
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.first_difference import first_node
+from graphkit.verify.first_difference import first_node, order
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended
 

@@ -19,15 +19,14 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_causes import Fact, causes, is_sure
-from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
-from graphkit.verify.bundle_proof import BundleProof, BundleRun
-from graphkit.verify.bundle_recording import Recording, Search, record, search_of
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, Search, prompts, record, search_of
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
+from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.decoding import greedy
+from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.session_adapters import numbered
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance
 from graphkit.verify.weight_faults import wrong_attributes, wrong_weights
 

@@ -19,10 +19,9 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
-from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
-from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof
+from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 

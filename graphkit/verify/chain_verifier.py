@@ -16,12 +16,12 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_prompts import drawn, token_bound
-from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_state_checks import tried
+from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.session_adapters import numbered
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]

@@ -1,4 +1,4 @@
-"""Where a difference between made models and an export begins: the first node that gives another tensor."""
+"""Where made models begin to differ from an export: the first node of another tensor, a cache in another order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import compare
 
-__all__ = ["Export", "first_node", "part_of"]
+__all__ = ["Differ", "Export", "first_node", "order", "part_of"]
 
 ROUNDING = 1e-6  # relative to the largest element
 Arrays = Mapping[str, np.ndarray]
+Differ = Callable[[np.ndarray, np.ndarray], bool]  # whether an array is not another, that being the second
 Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
 
 
@@ -26,7 +27,7 @@ def first_node(
     originals: Iterable[Export],
     made: Model,
     feed: Arrays,
-    differ: Callable[[np.ndarray, np.ndarray], bool],
+    differ: Differ,
     *,
     is_padded: bool,
 ) -> str:
@@ -125,3 +126,40 @@ def part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]
         proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
     proto.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in values)
     return model.with_proto(proto), inputs
+
+
+def order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, differ: Differ) -> str:
+    """Return how a state differs from the cache of the original, in a clause.
+
+    Args:
+        name: Of the state.
+        state: What is kept, unused slots included.
+        known: What the original keeps.
+        axis: That of the slots; None for a state that does not grow.
+        differ: Whether an array is not what it should be, that being the second.
+    """
+    if axis is not None:
+        found = _places(differ, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
+        if found is not None:
+            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
+            return (
+                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
+            )
+    part = state[tuple(slice(size) for size in known.shape)]
+    for other in range(1, known.ndim):
+        if other != axis and part.shape == known.shape:
+            found = _places(differ, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
+            if found is not None:
+                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
+    return f"'{name}' does not hold what the original keeps."
+
+
+def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] | None:
+    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
+    found = []
+    for part in known:
+        place = next((at for at, held in enumerate(state) if not differ(held, part)), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found if found != list(range(len(found))) else None

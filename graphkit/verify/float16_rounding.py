@@ -27,10 +27,9 @@ from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
+from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, elementwise, magnitude
 from graphkit.verify.original_runs import Run
-from graphkit.verify.session_adapters import Called
-from graphkit.verify.two_models import TwoModels
 
 __all__ = ["FACTOR", "Rounding", "in_float32"]
 

@@ -14,10 +14,9 @@ from graphkit.deploy.hosts.additive_masks import slots_mask
 from graphkit.graph.kv import Slot
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
-from graphkit.verify.cache_order import cache_order
 from graphkit.verify.first_difference import first_node
 from graphkit.verify.lowering_facts import Fact, Facts
-from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, IsolatedMethods, Scene, leaks
+from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, IsolatedMethods, Scene, cache_order, leaks
 
 __all__ = ["causes", "is_wrong_once", "lost_bias", "named"]
 

@@ -13,15 +13,14 @@ from graphkit.deploy.contract import Contract
 from graphkit.graph.names import counted
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import compare
 from graphkit.verify.decoding import greedy
+from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_facts import facts_of
-from graphkit.verify.lowering_proof import Deviation, LoweringProof, SourceRun, ties_note
-from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, leaks
-from graphkit.verify.one_sequence import OneSequence, padding_note
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, OneSequence, Scene, leaks, padding_note
 from graphkit.verify.originals import Originals
-from graphkit.verify.session_adapters import numbered
 from graphkit.verify.special_tokens import placed, places, special_tokens
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 

@@ -40,6 +40,7 @@ from graphkit.verify.candidate_runs import (
     with_level,
     with_weights,
 )
+from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
@@ -56,9 +57,7 @@ from graphkit.verify.original_runs import (
 )
 from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
 from graphkit.verify.run_sizes import assignments
-from graphkit.verify.session_adapters import Counted
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
-from graphkit.verify.two_models import Part, TwoModels, prove_inlined
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]

@@ -10,7 +10,7 @@ from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Prose, Table, table
 from graphkit.render.lines import outcome
 from graphkit.render.result import Result
-from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.rewrite_proof import LevelProof, WeightProof
 
 __all__ = ["BranchProof", "LoopProof", "SplitProof"]
 

@@ -20,7 +20,7 @@ from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.io.tensors import element_count
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
-from graphkit.verify.evidence import WeightProof
+from graphkit.verify.rewrite_proof import WeightProof
 
 __all__ = ["Place", "SameBytes", "changed_weights", "first_difference", "foreign_weights", "place_of"]
 

@@ -15,9 +15,8 @@ from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.proven import prove
 

@@ -18,16 +18,12 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
-from graphkit.verify.layers.causes.affine import offset, scale, terms
-from graphkit.verify.layers.causes.case import Case, Cause, Part, around
-from graphkit.verify.layers.causes.order import order
-from graphkit.verify.layers.causes.padding import padded_masks, padding
-from graphkit.verify.layers.causes.rows import rows
-from graphkit.verify.layers.causes.weights import attributes, weights
-from graphkit.verify.layers.compare_feeds import Feed, check_given, feeds, renamed
+from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
+from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
+from graphkit.verify.layers.causes.order import attributes, order, weights
+from graphkit.verify.layers.compare_inputs import ArrayFile, Feed, check_given, feeds, renamed
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
-from graphkit.verify.layers.dumps import ArrayFile, match_dumps
-from graphkit.verify.layers.matching import match_models, module_of
+from graphkit.verify.layers.matching import match_dumps, match_models, module_of
 from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
 from graphkit.verify.layers.side import Pair, Side
 from graphkit.verify.layers.stepping import Reader, Steps

@@ -27,8 +27,7 @@ from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import declarations
-from graphkit.verify.evidence import proof_blocks, proof_outcome
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.workflows.proven import check_output, prove, written_and_proven
 

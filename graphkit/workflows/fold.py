@@ -28,8 +28,7 @@ from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.time_limit import time_limit
-from graphkit.verify.evidence import proof_blocks, proof_outcome
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.proven import check_output, prove, written_and_proven
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]

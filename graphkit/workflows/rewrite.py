@@ -22,8 +22,7 @@ from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.time_limit import time_limit
-from graphkit.verify.evidence import proof_outcome
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
 from graphkit.workflows.claim import Claim, Evidence, judged
 from graphkit.workflows.proven import check_output, written_and_proven
 

@@ -38,9 +38,8 @@ from graphkit.shapes.relations import Relation
 from graphkit.shapes.symbols import Bound
 from graphkit.shapes.tensor import Ratio
 from graphkit.suggest import did_you_mean
-from graphkit.verify.bundle_proof import BundleProof
+from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.lowering_proof import LoweringProof
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
 from graphkit.workflows.edit import EditReport

@@ -18,7 +18,7 @@ from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
-from graphkit.verify.evidence import proof_blocks, proof_outcome
+from graphkit.verify.rewrite_proof import proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]

@@ -20,7 +20,7 @@ from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import UsageError
 from graphkit.model import load
-from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals

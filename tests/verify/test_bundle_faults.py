@@ -22,8 +22,8 @@ from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]

@@ -9,7 +9,7 @@ import onnx.parser
 
 from graphkit.model import load
 from graphkit.verify import verify_rewrite
-from graphkit.verify.session_adapters import Counted, numbered
+from graphkit.verify.candidate_sessions import Counted, numbered
 
 
 class Echo:

@@ -19,7 +19,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 

@@ -12,9 +12,8 @@ from small_models import CONV, KERNEL, model
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
-from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.original_runs import Run, unsteady_runs
-from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
+from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 ModelFile = Callable[[str], Path]

@@ -1,4 +1,4 @@
-"""Match the tensors of two models: as told, by name, by structure; ambiguous ones stay unmatched."""
+"""Match the tensors of two models, or of a model and its dumps: as told, by name, by structure, by module."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import module_path
 from graphkit.graph.view import Node, Value
 from graphkit.suggest import did_you_mean
-from graphkit.verify.layers.side import Dims, Pair, Side
-from graphkit.verify.layers.structure import corresponds, same_operator, same_values
+from graphkit.verify.layers.compare_inputs import ArrayFile
+from graphkit.verify.layers.side import Dims, Pair, Side, corresponds, same_operator, same_values
 
-__all__ = ["match_models", "module_of"]
+__all__ = ["match_dumps", "match_models", "module_of"]
 
 How = Literal["map", "name", "structure", "order"]
 COUNTED = re.compile(
     r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
 )  # `add_3`, `123`, `/l/Add_1_output_0`
 MAX_ROUNDS = 4
+SEPARATORS = re.compile(r"[/.]+")
 
 
 @dataclass(eq=False)
@@ -235,3 +236,51 @@ def _groups(side: Side, matched: Mapping[Value, Value]) -> dict[object, Sequence
 def module_of(node: Node) -> str:
     """Return the path of the module that a node was exported from, "" where its name tells none."""
     return module_path(node).rpartition("/")[0].strip("/")
+
+
+def match_dumps(side: Side, dumps: ArrayFile, told: Mapping[str, str]) -> list[Pair]:
+    """Return the tensors that have a dump, in topological order.
+
+    A dump matches the tensor of its name, or the one tensor that leaves the module of its name
+    (`encoder.layers.0.fc1` is what leaves `/encoder/layers.0/fc1`); where several leave it, none.
+
+    Raises:
+        UsageError: A name of `told` does not exist.
+    """
+    names = {value.name: value for value in side.place if value not in side.unholdable}
+    found: dict[Value, tuple[str, str]] = {}
+    for mine, theirs in told.items():
+        if mine not in names:
+            hint = did_you_mean(mine, names, "`graphkit shapes` lists them")
+            raise UsageError(f"--map: {side.model.label} has no tensor '{mine}' - {hint}")
+        if theirs not in dumps.names:
+            raise UsageError(f"--map: {dumps.label} has no array '{theirs}' - {did_you_mean(theirs, dumps.names)}")
+        found[names[mine]] = (theirs, "map")
+    leaving = _leaving(side)
+    for name in dumps.names:
+        if name in told.values():
+            continue
+        values = [names[name]] if name in names else leaving.get(_path(name), [])
+        if len(values) == 1 and values[0] not in found:
+            found[values[0]] = (name, "name" if name in names else "module")
+    return [Pair(value, *found[value]) for value in side.place if value in found]
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(part for part in SEPARATORS.split(name) if part)
+
+
+def _leaving(side: Side) -> dict[tuple[str, ...], list[Value]]:
+    """Return the tensors that are read outside the module that computes them, or come out of the model, by module."""
+    outputs = set(side.model.graph.outputs)
+    found: dict[tuple[str, ...], list[Value]] = {}
+    for value in side.place:
+        own = _path(module_of(value.producer)) if value.producer is not None else ()
+        if not own or value in side.unholdable:
+            continue
+        readers = [_path(module_of(node)) for node, _ in value.consumers]
+        for depth in range(len(own), 0, -1):
+            module = own[:depth]
+            if value in outputs or any(reader[:depth] != module for reader in readers):
+                found.setdefault(module, []).append(value)
+    return found
