@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.deploy.export_pipeline import Pipeline, changed_by
@@ -54,6 +54,11 @@ class AskedChanges:
     idle: tuple[_Change, ...]
 
     @property
+    def originals(self) -> Originals:
+        """The changed models, to compare with."""
+        return replace(self.pipeline.originals, is_changed=bool(self.done))
+
+    @property
     def options(self) -> tuple[str, ...]:
         """The options of the changes that were made."""
         return tuple(change.option for change in self.done)
@@ -68,8 +73,7 @@ class AskedChanges:
             yield said
             return
         progress(f"measuring {' and '.join(change.progress for change in self.done)}")
-        originals = Originals(self.export.encoder, self.export.first, self.export.step)
-        measured = deviation(originals, output, limits=options.limits, progress=progress)
+        measured = deviation(self.export.originals, output, limits=options.limits, progress=progress)
         which = "that change" if len(self.done) == 1 else "these changes"
         without = "it" if len(self.done) == 1 else "them"
         yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."

@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
-import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.bundle_overview import BundleOverview, overview_of
@@ -18,19 +17,17 @@ from graphkit.deploy.bundle_init import init_method, reorder_method, with_initia
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods
 from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_output, size_request
+from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
-from graphkit.deploy.record_proof import record_stage
+from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.io.tensors import walk_tensors
-from graphkit.io.transaction import made_folder
 from graphkit.model import Model
-from graphkit.options import BundleOptions, Update
+from graphkit.options import BundleOptions, FolderOptions, Update
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
-from graphkit.save import check_targets, save_models
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes
@@ -38,12 +35,12 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.chain_verifier import Chain, verify_methods
 from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.originals import Originals
 from graphkit.verify.rewrite_proof import proof_outcome
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE
 
-__all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]
+__all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]
 
-CONTRACT, DATA = "bundle.json", "bundle.data"
+DATA = "bundle.data"
 JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
@@ -114,39 +111,40 @@ def bundle_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
-    size_request(options).check()
-    check_output(path, output)
-    if output.is_dir() and not options.dry_run:
-        check_targets([output / CONTRACT], [], overwrite=options.overwrite)
+    request = checked_request(path, output, options, [] if options.dry_run else [BundleContract.FILE])
     progress("reading")
-    export = _Export.of(path)
+    export = BundleExport.of(path)
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
-    sizes = export.sizes(size_request(options))
+    sizes = export.sizes(request)
     with isolation(options.limits):
         methods = export.methods(sizes, options.update)
-    contract, arrays = with_initial(_contract(methods, export, sizes), export.initial)
-    contract, models = _completed(contract, methods, arrays)
-    exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
+    contract, models = _completed(_contract(methods, export, sizes), methods, export.initial)
+    proof, is_exact = None, all(method.is_exact for method in methods)
 
-    def finish(stage: Path) -> None:
-        if options.verify:
-            proofs.append(export.prove(stage, exact=exact, limits=options.limits, progress=progress))
-        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None)
+    def prove(stage: Path) -> BundleProof:
+        return export.prove(stage, FolderOptions(limits=options.limits), progress, exact=is_exact)
 
     if not options.dry_run:
         progress("writing")
         copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if options.copy_host else {}
-        _write(output, models, {CONTRACT: contract.to_json().encode(), **copied}, finish, overwrite=options.overwrite)
-    proof = proofs[0] if proofs else None
+        folder = DeployFolder(contract, models, copied, "shared", DATA)
+        proof, _ = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
     return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
 
 
 @dataclass(frozen=True, eq=False)
-class _Export:
-    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names."""
+class BundleExport:
+    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names.
+
+    Attributes:
+        pipeline: The models of the export; None where there are chains.
+        chains: The methods that a `bundle.toml` names, or those of models with recurrent state.
+        initial: The initial values of states.
+        special: Special tokens by name, and those that end a sequence.
+    """
 
     pipeline: Pipeline | None
     chains: tuple[Chain, ...]
@@ -154,7 +152,13 @@ class _Export:
     special: tuple[Mapping[str, int | None], tuple[int, ...]] = (NO_TOKENS, ())
 
     @classmethod
-    def of(cls, path: Path) -> _Export:
+    def of(cls, path: Path) -> BundleExport:
+        """Read an export.
+
+        Raises:
+            UsageError: It has no state to share, or its description is wrong.
+            ModelError: A file is broken.
+        """
         chains, initial = method_chains(path)
         if chains:
             return cls(None, chains, initial, special_tokens(path, []))
@@ -163,48 +167,73 @@ class _Export:
             raise UsageError(
                 f"{path}: it has no decoder with a cache, so that there is no state to share - export one with a past"
             )
-        return cls(pipeline, ())
-
-    @property
-    def tokens(self) -> Mapping[str, int | None]:
-        return self.special[0] if self.pipeline is None else self.pipeline.tokens
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        return self.special[1] if self.pipeline is None else self.pipeline.ends
+        return cls(pipeline, (), special=(pipeline.tokens, pipeline.ends))
 
     @property
     def models(self) -> Sequence[Model]:
+        """Its models."""
         if self.pipeline is not None:
             return self.pipeline.models
         return [model for chain in self.chains for model in chain.models]
 
     def sizes(self, request: SizeRequest) -> DeploySizes:
+        """Return the largest sizes."""
         encoder, step = (self.pipeline.encoder, self.pipeline.step) if self.pipeline is not None else (None, None)
         return request.resolve(self.models, encoder=encoder, step=step)
 
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
+        """Return the methods that share its state."""
         if self.pipeline is None:
             return described_methods(self.chains, sizes.slots, update)
         if self.pipeline.encoder is not None:
             _check_encoder(self.pipeline.encoder, sizes)
         return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
 
-    def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
+    def prove(
+        self,
+        folder: Path,
+        options: FolderOptions,
+        progress: Callable[[str], None],
+        *,
+        exact: bool,
+        tolerance: float = BUNDLE_TOLERANCE,
+    ) -> BundleProof:
+        """Prove a bundle that was made of it."""
+        shared: _Proof = {
+            "exact": exact,
+            "tolerance": tolerance,
+            "seed": options.seed,
+            "limits": options.limits,
+            "progress": progress,
+        }
         if self.pipeline is None:
-            return verify_methods(
-                self.chains, folder, exact=exact, initial=self.initial, limits=limits, progress=progress
-            )
-        originals = Originals(self.pipeline.encoder, self.pipeline.first, self.pipeline.step)
-        return verify_bundle(originals, folder, exact=exact, limits=limits, progress=progress)
+            return verify_methods(self.chains, folder, initial=self.initial, **shared)
+        return verify_bundle(
+            self.pipeline.originals,
+            folder,
+            same_weights=options.same_weights,
+            same_tokens=options.tokens_rate is None,
+            **shared,
+        )
 
 
-def _contract(methods: Sequence[MethodModel], export: _Export, sizes: DeploySizes) -> BundleContract:
+class _Proof(TypedDict):
+    """The options of both proofs of a bundle."""
+
+    exact: bool
+    tolerance: float
+    seed: int
+    limits: Limits
+    progress: Callable[[str], None]
+
+
+def _contract(methods: Sequence[MethodModel], export: BundleExport, sizes: DeploySizes) -> BundleContract:
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
-    contract = build_bundle(methods, sizes, export.tokens, DATA if has_data else "", opset)
-    return replace(contract, ends=export.ends)
+    tokens, ends = export.special
+    contract = build_bundle(methods, sizes, tokens, DATA if has_data else "", opset)
+    return replace(contract, ends=ends)
 
 
 def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
@@ -218,24 +247,11 @@ def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
 
 
 def _completed(
-    contract: BundleContract, methods: Sequence[MethodModel], arrays: Mapping[str, np.ndarray]
+    contract: BundleContract, methods: Sequence[MethodModel], initial: Initial
 ) -> tuple[BundleContract, dict[str, Model]]:
-    """Return the contract with the methods that every bundle has, and the model of each file."""
+    """Return the contract with initial values and the methods that every bundle has, and the model of each file."""
+    contract, arrays = with_initial(contract, initial)
     generated = [init_method(contract, arrays), reorder_method(contract)]
     models = {method.file: method.model for method in methods}
     models |= {method.file: model for method, model in generated}
     return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models
-
-
-def _write(
-    output: Path,
-    models: Mapping[str, Model],
-    contents: Mapping[str, bytes],
-    finish: Callable[[Path], None],
-    *,
-    overwrite: bool,
-) -> None:
-    paths = {output / file: model for file, model in models.items()}
-    with made_folder(output):
-        others = {output / name: content for name, content in contents.items()}
-        save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite, before=finish)

@@ -18,6 +18,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, parse
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.verify.originals import Originals
 
 __all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
 
@@ -63,7 +64,12 @@ class Pipeline:
     @property
     def models(self) -> tuple[Model, ...]:
         """Its models, each once."""
-        return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+        return self.originals.models
+
+    @property
+    def originals(self) -> Originals:
+        """Its models, to compare with."""
+        return Originals(self.encoder, self.first, self.step)
 
     def with_decoders(self) -> Pipeline:
         """Return the pipeline with its merged decoder split, and with masks of the source as long as the encoder's.

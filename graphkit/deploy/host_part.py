@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from onnx import helper
 
-from graphkit.deploy.lowered_sizes import Setting
+from graphkit.deploy.deploy_sizes import Setting
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import declared_type

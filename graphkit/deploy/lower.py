@@ -15,30 +15,27 @@ from graphkit.deploy.asked_changes import AskedChanges, asked_changes
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_guide import guide
-from graphkit.deploy.deploy_sizes import check_dtypes, check_output, size_request
+from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter_output
 from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
-from graphkit.deploy.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
+from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
-from graphkit.deploy.lowered_sizes import LowerSizes
 from graphkit.deploy.padding_checks import check_scales
-from graphkit.deploy.record_proof import record_stage
 from graphkit.deploy.stacked_caches import stack_caches
 from graphkit.deploy.targets import load_target
+from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
-from graphkit.io.transaction import made_folder
 from graphkit.options import LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation
-from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
+from graphkit.save import Placement, fits_inline, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
@@ -74,16 +71,13 @@ def lower_folder(
     path, output = Path(path), Path(output)
     for command in options.judges:
         judge_words(command)
-    size_request(options).check()
-    check_output(path, output)
-    if output.is_dir():
-        check_targets([output / CONTRACT, output / GUIDE], [], overwrite=options.overwrite)
+    request = checked_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
-    pipeline = changes.pipeline
-    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
     with isolation(options.limits):
-        draft, proof = _written(originals, changes, output, options, progress)
+        draft = _proven_floor(changes.pipeline, _sizes(changes.pipeline, request, options), options, progress)
+        progress("writing")
+        draft, proof = _write(changes, output, draft, options, progress)
     return LowerReport(
         source=path.resolve().name,  # of "." too
         target=options.target,
@@ -108,30 +102,28 @@ class _Draft:
     data: str = ""
 
 
-def _written(
-    originals: Originals, changes: AskedChanges, output: Path, options: LowerOptions, progress: Callable[[str], None]
-) -> tuple[_Draft, LoweringProof | None]:
-    """Lower, write and prove; for a target that takes quantised models, with a floor that the scores stay above."""
-    pipeline = changes.pipeline
-    sizes = _sizes(pipeline, options)
+def _proven_floor(
+    pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
+) -> _Draft:
+    """Return the files; for a target that takes quantised models, with a floor that the scores stay above."""
     draft = _drafted(pipeline, sizes, options, progress)
-    if sizes.target.is_quantized:
-        progress("measuring scores")
-        largest = _largest_score(draft)
-        if largest is not None:
-            below = floor_under(largest, sizes.floor)
-            if below < sizes.floor and options.mask_floor is None:
-                draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
-            draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
-    progress("writing")
-    return _write(originals, output, draft, changes.options, options, progress)
+    if not sizes.target.is_quantized:
+        return draft
+    progress("measuring scores")
+    largest = _largest_score(draft)
+    if largest is None:
+        return draft
+    below = floor_under(largest, sizes.floor)
+    if below < sizes.floor and options.mask_floor is None:
+        draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
+    return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
 
 
 def _largest_score(draft: _Draft) -> float | None:
     """Return the largest score of models that are not written yet, None where no mask is added to any."""
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         try:
-            for file, content in {CONTRACT: draft.contract.to_json().encode(), **_tables(draft)}.items():
+            for file, content in {Contract.FILE: draft.contract.to_json().encode(), **_tables(draft)}.items():
                 (Path(name) / file).write_bytes(content)
         except OSError as error:
             raise OutputError(
@@ -172,9 +164,9 @@ def _check_pad(contract: Contract, pad: int) -> None:
             )
 
 
-def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
+def _sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> LowerSizes:
     check_dtypes(pipeline.models)
-    sizes = size_request(options).resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
+    sizes = request.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
@@ -250,34 +242,17 @@ def _tables(draft: _Draft) -> dict[str, bytes]:
 
 
 def _write(
-    originals: Originals,
-    output: Path,
-    draft: _Draft,
-    changes: tuple[str, ...],
-    options: LowerOptions,
-    progress: Callable[[str], None],
+    changes: AskedChanges, output: Path, draft: _Draft, options: LowerOptions, progress: Callable[[str], None]
 ) -> tuple[_Draft, LoweringProof | None]:
     """Write all of it, proven; the weights go into a file of their own where a model is too large for one."""
-    contract = draft.contract
-    others = {CONTRACT: contract.to_json().encode(), GUIDE: guide(contract).encode(), **_tables(draft)}
-    models = {output / part.method.file: part.model for part in draft.parts}
+    models = {part.method.file: part.model for part in draft.parts}
     weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
-    proofs: list[LoweringProof] = []
+    contents = {GUIDE: guide(draft.contract).encode(), **_tables(draft)}
+    folder = DeployFolder(draft.contract, models, contents, weights, DATA, changes.options)
 
-    def finish(stage: Path) -> None:
-        if options.verify:
-            proofs.append(verify_lowering(originals, stage, limits=options.limits, progress=progress))
-        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None, changes)
+    def prove(stage: Path) -> LoweringProof:
+        return verify_lowering(changes.originals, stage, limits=options.limits, progress=progress)
 
-    with made_folder(output):
-        saved = save_models(
-            models,
-            weights=weights,
-            data_name=DATA,
-            others={output / name: content for name, content in others.items()},
-            overwrite=options.overwrite,
-            before=finish,
-        )
+    proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
-    draft = replace(draft, data=DATA if weights == "shared" else "", notes=(*unused, *draft.notes))
-    return draft, proofs[0] if proofs else None
+    return replace(draft, data=DATA if weights == "shared" else "", notes=(*unused, *draft.notes)), proof

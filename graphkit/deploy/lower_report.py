@@ -9,6 +9,7 @@ from typing import ClassVar
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.next_steps import ASKED
 from graphkit.deploy.compiler_judges import Judgements
+from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Column, Heading, Prose
@@ -18,9 +19,9 @@ from graphkit.shapes import infer
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.rewrite_proof import proof_outcome
 
-__all__ = ["CONTRACT", "DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
+__all__ = ["DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
 
-CONTRACT, GUIDE, DATA = "contract.json", "HOST.md", "weights.onnx_data"
+GUIDE, DATA = "HOST.md", "weights.onnx_data"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ class LowerReport(Result):
         done = f"Lowered to {models} for {self.target}, which {self._verdict()}."
         yield proof_outcome(done, self.proof, faults=(*self._refused(), *self._judged()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
-        yield Prose(f"Wrote {', '.join([*names, *self.tables, CONTRACT, GUIDE])}. {GUIDE} says what the host does.")
+        yield Prose(
+            f"Wrote {', '.join([*names, *self.tables, Contract.FILE, GUIDE])}. {GUIDE} says what the host does."
+        )
         yield Rows(
             (
                 Column("Model", "code"),

@@ -12,8 +12,8 @@ import numpy as np
 from graphkit.analysis.blockers import Blockers
 from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
 from graphkit.deploy.contract.host_contract import When
+from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
-from graphkit.deploy.lowered_sizes import LowerSizes, Sound
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry

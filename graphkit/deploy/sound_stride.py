@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.deploy.host_part import host_part
-from graphkit.deploy.lowered_sizes import Setting, Sound
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value

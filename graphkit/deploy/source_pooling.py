@@ -15,7 +15,7 @@ from onnx import helper
 
 from graphkit.deploy.compared_tokens import compared_tokens
 from graphkit.deploy.contract import By
-from graphkit.deploy.lowered_sizes import Setting
+from graphkit.deploy.deploy_sizes import Setting
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.names import free_name, names_in

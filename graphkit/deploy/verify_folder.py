@@ -9,25 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphkit.deploy.asked_changes import changed_export
-from graphkit.deploy.bundle_description import BUNDLE_TOML, method_chains
+from graphkit.deploy.bundle import BundleExport
+from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle, read_contract
 from graphkit.deploy.contract.host_contract import Contract
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
-from graphkit.deploy.record_proof import AnyContract, proof_record, record
+from graphkit.deploy.write_proven import proof_record, record
 from graphkit.errors import ModelError, UsageError
 from graphkit.options import FolderOptions
-from graphkit.verify.bundle_verifier import equal_tokens, verify_bundle
-from graphkit.verify.chain_verifier import verify_methods
-from graphkit.verify.deployment_proofs import BundleProof, LoweringProof, ties_note
+from graphkit.verify.bundle_verifier import equal_tokens
+from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
 __all__ = ["FolderOptions", "verify_folder"]
-
-BUNDLE, LOWERED = "bundle.json", "contract.json"
 
 
 def verify_folder(
@@ -57,21 +54,22 @@ def verify_folder(
     """
     export, folder = Path(export), Path(folder)
     progress("reading")
-    if (folder / BUNDLE).is_file():
-        bundle = read_bundle(folder / BUNDLE, altered=True)
+    if (folder / BundleContract.FILE).is_file():
+        bundle = read_bundle(folder / BundleContract.FILE, altered=True)
         _check_there(folder, bundle.read_files)
         check_bundle(folder, bundle)
-        proof: LoweringProof | BundleProof = _bundle_proof(export, folder, bundle, options, progress)
+        bundle_proof = _bundle_proof(export, folder, bundle, options, progress)
         if options.record:
-            _record(folder, BUNDLE, bundle, proof, options)
-        return proof
-    if not (folder / LOWERED).is_file():
-        raise UsageError(f"{folder}: has neither {LOWERED} nor {BUNDLE} - name what graphkit lower or bundle wrote")
-    contract = read_contract(folder / LOWERED, altered=True)
+            _record(folder, bundle, bundle_proof, options)
+        return bundle_proof
+    if not (folder / Contract.FILE).is_file():
+        names = f"neither {Contract.FILE} nor {BundleContract.FILE}"
+        raise UsageError(f"{folder}: has {names} - name what graphkit lower or bundle wrote")
+    contract = read_contract(folder / Contract.FILE, altered=True)
     _check_there(folder, contract.read_files)
     proof = _lowering_proof(export, folder, contract, options, progress)
     if options.record:
-        _record(folder, LOWERED, contract, proof, options)
+        _record(folder, contract, proof, options)
     return proof
 
 
@@ -85,36 +83,37 @@ def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
     changes = changed_export(find_pipeline(export), contract.proof.changes if options.same_weights else ())
-    pipeline = changes.pipeline
-    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
     rate, limits, same = options.tokens_rate, options.limits, options.same_weights
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
     proof = verify_lowering(
-        originals, folder, tolerance=tolerance, seed=options.seed, same_weights=same, limits=limits, progress=progress
+        changes.originals,
+        folder,
+        tolerance=tolerance,
+        seed=options.seed,
+        same_weights=same,
+        limits=limits,
+        progress=progress,
     )
     if changes.done:
-        told = f"The proof is against the export with {' and '.join(changes.options)}, as {LOWERED} records."
-        proof = replace(proof, notes=(*proof.notes, told))
+        note = f"The proof is against the export with {' and '.join(changes.options)}, as {Contract.FILE} records."
+        proof = replace(proof, notes=(*proof.notes, note))
     return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
 
 
 def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> LoweringProof:
     """Return the proof of models whose tokens decide, within any difference, or within one of a tolerance."""
-    found = [max(run.encoder or 0.0, run.logits or 0.0) for run in proof.runs]
-    within = tolerance if tolerance is not None else max(found, default=0.0)
+    largest = [max(run.encoder or 0.0, run.logits or 0.0) for run in proof.runs]
+    within = tolerance if tolerance is not None else max(largest, default=0.0)
     runs = tuple(
         run if run.failure or worst <= within else replace(run, failure=f"outputs differ by {worst:.1e}")
-        for run, worst in zip(proof.runs, found, strict=True)
+        for run, worst in zip(proof.runs, largest, strict=True)
     )
     tried = sum(run.greedy for run in runs)
-    fault = _rate_fault(tried - sum(run.others for run in runs), tried, rate)
-    ties = ties_note(sum(run.others for run in proof.runs))
-    notes = tuple(note for note in proof.notes if note != ties)
-    share = () if fault else (_share(tried - sum(run.others for run in runs), tried),)
-    return replace(
-        proof, tolerance=within, runs=runs, causes=(*proof.causes, *([fault] if fault else [])), notes=(*notes, *share)
-    )
+    equal = tried - sum(run.others for run in runs)
+    if fault := _rate_fault(equal, tried, rate):
+        return replace(proof, tolerance=within, runs=runs, causes=(*proof.causes, fault))
+    return replace(proof, tolerance=within, runs=runs, notes=(*proof.notes, _share(equal, tried)))
 
 
 def _share(equal: int, tried: int) -> str:
@@ -135,59 +134,30 @@ def _rate_fault(equal: int, tried: int, rate: float) -> str:
 def _bundle_proof(
     export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Callable[[str], None]
 ) -> BundleProof:
-    rate, limits, seed = options.tokens_rate, options.limits, options.seed
+    rate, source = options.tokens_rate, BundleExport.of(export)
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     exact = asked == 0 and rate is None
     tolerance = asked or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf
-    chains, initial = method_chains(export)
-    if chains:
-        if rate is not None:
-            file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
-            raise UsageError(f"{file}: its methods choose no tokens - give --tolerance alone")
-        return verify_methods(
-            chains,
-            folder,
-            exact=exact,
-            initial=initial,
-            tolerance=tolerance,
-            seed=seed,
-            limits=limits,
-            progress=progress,
-        )
-    pipeline = find_pipeline(export)
-    if pipeline.step is None:
-        raise UsageError(f"{export}: it has no decoder with a cache, and {folder} is a bundle of one - name its export")
-    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
-    proof = verify_bundle(
-        originals,
-        folder,
-        exact=exact,
-        tolerance=tolerance,
-        seed=seed,
-        same_weights=options.same_weights,
-        same_tokens=rate is None,
-        limits=limits,
-        progress=progress,
-    )
-    if rate is None:
+    if source.pipeline is None and rate is not None:
+        file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
+        raise UsageError(f"{file}: its methods choose no tokens - give --tolerance alone")
+    proof = source.prove(folder, options, progress, exact=exact, tolerance=tolerance)
+    if source.pipeline is None or rate is None:
         return proof
-    equal, tried = equal_tokens(originals, folder, seed=seed, limits=limits, progress=progress)
+    equal, tried = equal_tokens(
+        source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
+    )
     fault = _rate_fault(equal, tried, rate)
-    name = f"{_share(equal, tried)[:-1]}" if not fault else "greedy tokens"
-    worst = max((run.logits for run in proof.runs), default=0.0)
-    within = options.tolerance or worst
+    name = "greedy tokens" if fault else _share(equal, tried).removesuffix(".")
+    within = options.tolerance or max((run.logits for run in proof.runs), default=0.0)
     return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
 
 
 def _record(
-    folder: Path,
-    name: str,
-    contract: AnyContract,
-    proof: LoweringProof | BundleProof,
-    options: FolderOptions,
+    folder: Path, contract: Contract | BundleContract, proof: LoweringProof | BundleProof, options: FolderOptions
 ) -> None:
     """Record the files as they are, of which some may be gone that no host reads, and how the proof ended."""
     names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
     rate = 1.0 if options.tokens_rate is None else options.tokens_rate
     changes = contract.proof.changes if options.same_weights else ()
-    record(folder, name, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
+    record(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))

@@ -130,7 +130,7 @@ class _Proof:
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
-        if ties := sum(run.others for run in runs):
+        if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             notes.append(ties_note(ties))
         return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
 

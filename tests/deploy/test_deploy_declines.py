@@ -18,10 +18,9 @@ from graphkit.cli.lowering import bundle, lower
 from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.deploy.deploy_sizes import most_positions, size_request
+from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
 from graphkit.deploy.host_part import HostPart
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.deploy.lowered_sizes import Setting
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.options import BUNDLED, LOWERED, SOURCE

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
 from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
@@ -187,6 +187,7 @@ class BundleContract:
         files: The files beside it, by name, as they were then.
     """
 
+    FILE: ClassVar[str] = "bundle.json"
     data: str
     opset: int
     sizes: Mapping[str, int]

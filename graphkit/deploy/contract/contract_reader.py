@@ -135,7 +135,8 @@ def _record(kind: Any, plain: Any, at: str) -> Any:
 
 @cache
 def _hints(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:

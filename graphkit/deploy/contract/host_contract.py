@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
 from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
@@ -125,6 +125,7 @@ class Contract:
         files: The files beside it, by name, as they were then.
     """
 
+    FILE: ClassVar[str] = "contract.json"
     target: str
     sizes: Mapping[str, int]
     tokens: Mapping[str, int | None]

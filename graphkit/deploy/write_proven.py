@@ -1,0 +1,113 @@
+"""Write a folder of models with its contract, once all is proven, and the record of that: its files, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from graphkit import __version__
+from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.contract.host_contract import Contract
+from graphkit.deploy.contract.proof_record import NOT_RUN, ProofRecord, record_files
+from graphkit.io.transaction import made_folder, write_text
+from graphkit.model import Model
+from graphkit.save import Placement, Saved, save_models
+
+__all__ = ["DeployFolder", "proof_record", "record", "write_proven"]
+
+
+class Outcome(Protocol):
+    """The facts of a proof that a record needs."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it holds."""
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference that counts as equal."""
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why it failed, a sentence each."""
+
+
+ProofT = TypeVar("ProofT", bound=Outcome)
+
+
+@dataclass(frozen=True, eq=False)
+class DeployFolder:
+    """The files of a folder to write.
+
+    Attributes:
+        contract: Its contract, whose record is not made yet.
+        models: The models by their files.
+        contents: The contents of other files, by name, without the contract.
+        weights: Where the weights go.
+        data: The name of their file, where they have one.
+        changes: Options that the user gave to change results.
+    """
+
+    contract: Contract | BundleContract
+    models: Mapping[str, Model]
+    contents: Mapping[str, bytes]
+    weights: Placement
+    data: str
+    changes: tuple[str, ...] = ()
+
+
+def write_proven(
+    output: Path, folder: DeployFolder, prove: Callable[[Path], ProofT] | None, *, overwrite: bool
+) -> tuple[ProofT | None, Saved]:
+    """Write a folder, and return its proof and the files; they get their names when the proof has ended.
+
+    Args:
+        output: Where it goes.
+        folder: Its files.
+        prove: Proves a folder that has all of them; None for no proof.
+        overwrite: Whether to replace files that exist.
+
+    Raises:
+        OutputError: A file exists or cannot be written; nothing is left behind.
+    """
+    contract, name, proofs = folder.contract, folder.contract.FILE, list[ProofT]()
+    contents = {name: contract.to_json().encode(), **folder.contents}
+
+    def finish(stage: Path) -> None:
+        if prove is not None:
+            proofs.append(prove(stage))
+        files = (path.name for path in stage.iterdir() if path.name != name)
+        record(stage, contract, files, proof_record(proofs[0] if proofs else None, changes=folder.changes))
+
+    with made_folder(output):
+        saved = save_models(
+            {output / file: model for file, model in folder.models.items()},
+            weights=folder.weights,
+            data_name=folder.data,
+            others={output / file: content for file, content in contents.items()},
+            overwrite=overwrite,
+            before=finish,
+        )
+    return proofs[0] if proofs else None, saved
+
+
+def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tuple[str, ...] = ()) -> ProofRecord:
+    """Return the record of a proof against an export, or against one with changes that the user asked for."""
+    if proof is None:
+        return replace(NOT_RUN, changes=changes)
+    reason = "" if proof.passed else proof.findings()[0]
+    return ProofRecord(
+        "passed" if proof.passed else "failed", reason, proof.tolerance, tokens_rate, __version__, changes
+    )
+
+
+def record(folder: Path, contract: Contract | BundleContract, names: Iterable[str], proof: ProofRecord) -> None:
+    """Write a contract with the record of the files beside it and of their proof.
+
+    Raises:
+        ModelError: A file cannot be read.
+        OutputError: It cannot be written.
+    """
+    made = replace(contract, files=record_files(folder, names), proof=proof)
+    write_text(folder / contract.FILE, made.to_json())
