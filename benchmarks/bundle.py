@@ -36,7 +36,7 @@ from onnx import helper
 import graphkit
 from graphkit.deploy.deploy_sizes import most_positions
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.save import save_models
 
 MEMORY = "memory"  # reading as many bytes as a step has weights

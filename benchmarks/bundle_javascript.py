@@ -28,7 +28,7 @@ from rich.table import Table
 import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.dtypes import dtype_name
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.save import save_models
 

@@ -10,20 +10,24 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.bundle_overview import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.float16 import Float16Losses, float16_losses
+from graphkit.analysis.float16_losses import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
-from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.analysis.onnxoptimizer_run import optimized
-from graphkit.analysis.origins import Origins, origins
+from graphkit.analysis.model_interface import Interface, interface
 from graphkit.analysis.pipeline_links import Fit, fit
-from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.report import Comparison, Report, compare, report
-from graphkit.analysis.sections import ReportOptions
-from graphkit.analysis.shape_ops import ShapeOps, shape_ops
+from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
+from graphkit.analysis.shape_origins import Origins, origins
 from graphkit.analysis.summary import Summary, summary
-from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
-from graphkit.analysis.unknown_shapes import UnknownShapes, unknown_shapes
+from graphkit.analysis.tensor_shapes import (
+    TensorShapes,
+    UnknownShapes,
+    WhyShape,
+    tensor_shapes,
+    unknown_shapes,
+    why_shape,
+)
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.deploy.bundle import BundleReport, bundle_folder
@@ -56,8 +60,9 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import NodeRewrite, Rewrite
 from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import Declined, Outcome
+from graphkit.runtime.external_tools import optimized
 from graphkit.save import Saved, save_models
-from graphkit.shapes.dim_spec import DimSpec
+from graphkit.shapes.graph_inputs import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
@@ -66,12 +71,12 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import SplitProof, verify_split
-from graphkit.workflows.compare import compare_models
-from graphkit.workflows.edit import EditReport, edit_file
-from graphkit.workflows.fold import FoldReport, fold_file
-from graphkit.workflows.rewrite import RewriteReport, rewrite_file
+from graphkit.workflows.compare_models import compare_models
+from graphkit.workflows.edit_file import EditReport, edit_file
+from graphkit.workflows.fold_file import FoldReport, fold_file
+from graphkit.workflows.rewrite_file import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
-from graphkit.workflows.split import SplitReport, split_file
+from graphkit.workflows.split_file import SplitReport, split_file
 
 __version__: str
 

@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import onnx
 
-from graphkit.graph.families import family_labels, family_pattern
-from graphkit.graph.names import counted
-from graphkit.graph.types import type_text
+from graphkit.graph.declared_types import type_text
+from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.blocks import Block, Prose, table

@@ -1,6 +1,6 @@
 """The options of commands and of the functions behind them: one table of flags, and dataclasses whose fields they set.
 
-A field has the type and the default, its flags have the spelling and the help; `graphkit.cli.options` makes the command
+A field has the type and the default, its flags have the spelling and the help; `graphkit.cli.flags` makes the command
 line of both. Nothing heavy is imported here, because a shell waits for completions.
 """
 

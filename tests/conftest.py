@@ -18,9 +18,9 @@ from hypothesis import settings
 from properties import run_all_examples
 from real_models import MODELS, PIPELINES, unpacked
 
-from graphkit.analysis import onnxoptimizer_run
 from graphkit.cli import main
 from graphkit.model import Model, load
+from graphkit.runtime import external_tools
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -120,7 +120,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path, model_file: Callable[
 def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let onnxoptimizer, which takes 8 seconds for a DETR, do each model once, for all processes that run tests."""
     folder = shared_folder(tmp_path_factory, "onnxoptimizer")
-    run = onnxoptimizer_run.optimize
+    run = external_tools.optimize
 
     def kept(model: bytes) -> bytes:
         path = folder / hashlib.sha256(model).hexdigest()
@@ -131,7 +131,7 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return path.read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onnxoptimizer_run, "optimize", kept)
+        patch.setattr(external_tools, "optimize", kept)
         yield
 
 

@@ -13,7 +13,7 @@ from quantised import MERGED
 
 import graphkit
 from graphkit.errors import GraphkitError
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.render.result import Result
 
 __all__ = ["STAGES", "Attempt", "attempts"]

@@ -16,10 +16,10 @@ import pytest
 from markdown_it import MarkdownIt
 from onnx import TensorProto, helper
 
-import graphkit.workflows.fold
+import graphkit.workflows.fold_file
 from graphkit import __version__
 from graphkit.analysis.report import report
-from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
+from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions
 from graphkit.cli import main
 from graphkit.cli.output import TABLE_WIDTH
 from graphkit.examples import EXAMPLES
@@ -628,7 +628,7 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "LogSoftmax"
         return Outcome(load(OTHER).with_proto(proto))
 
-    monkeypatch.setattr(graphkit.workflows.fold, "fold", broken)
+    monkeypatch.setattr(graphkit.workflows.fold_file, "fold", broken)
     output = tmp_path / "out.onnx"
     ran = run("fold", OTHER, "-o", output)
     assert (ran.code, ran.err) == (1, f"The proof failed. {output} is kept, unverified.\n")

@@ -11,7 +11,7 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
 from graphkit.cli import app
-from graphkit.cli.completing import OURS
+from graphkit.cli.shell_completion import OURS
 from graphkit.examples import resolve
 
 CAUSAL, MERGED = "example:causal-attention", "example:merged-decoder"

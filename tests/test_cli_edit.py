@@ -11,8 +11,8 @@ import pytest
 from converting import convert_here
 
 import graphkit.passes.opset.onnx_converter
-import graphkit.workflows.edit
-from graphkit.graph.types import declared_dims
+import graphkit.workflows.edit_file
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import load
 from graphkit.passes.opset.onnx_converter import converted_by_onnx
 from graphkit.rewrite.base import Outcome
@@ -75,7 +75,7 @@ def test_a_subgraph_whose_proof_fails_is_kept_and_said_to_be_wrong(
         proto.graph.node[-1].op_type = "Abs"
         return Outcome(graphkit.Model.from_proto(proto))
 
-    monkeypatch.setattr(graphkit.workflows.edit.ExtractSubgraph, "run", turned)
+    monkeypatch.setattr(graphkit.workflows.edit_file.ExtractSubgraph, "run", turned)
     code, _, err = run("extract", small_file(tmp_path), "--to", "y", "-o", tmp_path / "part.onnx")
     assert code == 1
     assert err == f"The proof failed. {tmp_path / 'part.onnx'} is kept, unverified.\n"
@@ -172,7 +172,7 @@ def test_an_older_version_comes_from_onnx_where_the_proof_holds(
         proto.graph.node[0].op_type = "ReduceMax"
         return graphkit.Model.from_proto(proto)
 
-    monkeypatch.setattr(graphkit.workflows.edit, "converted_by_onnx", wrong)
+    monkeypatch.setattr(graphkit.workflows.edit_file, "converted_by_onnx", wrong)
     code, out, err = run("convert-opset", means_file(tmp_path), "--to", 17, "-o", tmp_path / "wrong.onnx")
     assert (code, out) == (2, "")
     assert "its opset is 18, which is not older than 17; onnx's converter: its proof fails: 11 of 11 runs differ" in err

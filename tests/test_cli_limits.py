@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.cli.options import read_limits
+from graphkit.cli.flags import read_limits
 from graphkit.errors import UsageError
 from graphkit.runtime import limits as limits_module
 from graphkit.runtime.limits import Limits

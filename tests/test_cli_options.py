@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import click
 import pytest
 
-from graphkit.analysis.sections import ReportOptions
+from graphkit.analysis.report_sections import ReportOptions
 from graphkit.cli import COMMANDS
-from graphkit.cli.options import REPORT_FORMATS, choice, read_sizes
+from graphkit.cli.flags import REPORT_FORMATS, choice, read_sizes
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.rewrite_verifier import verify_rewrite

@@ -15,10 +15,10 @@ import pytest
 
 import graphkit
 from graphkit.cli import COMMANDS
-from graphkit.cli.listing import schema
+from graphkit.cli.commands import schema
 from graphkit.cli.output import put_list
 from graphkit.examples import resolve
-from graphkit.workflows.schemas import SCHEMAS
+from graphkit.workflows.output_schemas import SCHEMAS
 
 Run = Callable[..., tuple[object, str, str]]
 EXAMPLE = "example:causal-attention"

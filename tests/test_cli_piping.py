@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import graphkit.io.stream_files
-import graphkit.workflows.fold
+import graphkit.workflows.fold_file
 from graphkit.cli import main
 from graphkit.model import Model, load
 from graphkit.rewrite.base import Outcome
@@ -91,7 +91,7 @@ def test_nothing_is_written_where_the_proof_fails(piped: Run, monkeypatch: pytes
         proto.graph.node[-1].op_type = "Sub"
         return Outcome(Model.from_proto(proto))
 
-    monkeypatch.setattr(graphkit.workflows.fold, "fold", wrong)
+    monkeypatch.setattr(graphkit.workflows.fold_file, "fold", wrong)
     ran = piped(b"", "fold", EXAMPLE, "-o", "-")
     assert (ran.code, ran.out) == (1, b"")
     assert ran.err.endswith("The proof failed. Nothing is written to standard output.\n")

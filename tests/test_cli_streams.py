@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from graphkit.cli.streams import tolerant
+from graphkit.cli.output_streams import tolerant
 
 EXAMPLE = "example:merged-decoder"
 COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))

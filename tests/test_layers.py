@@ -36,16 +36,16 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
-    "networkx": {"graph/networkx_export.py", "render/svg.py"},
-    "onnxoptimizer": {"runtime/optimizing.py"},
-    "onnxruntime": {"runtime/loading.py"},
-    "rich": {"cli/output.py", "render/layout.py", "render/terminal.py"},
+    "networkx": {"graph/networkx_export.py", "render/drawings.py"},
+    "onnxoptimizer": {"runtime/external_tools.py"},
+    "onnxruntime": {"runtime/onnxruntime_loader.py"},
+    "rich": {"cli/output.py", "render/terminal.py"},
     "click": {
-        *(
-            f"cli/{name}.py"
-            for name in ("commands", "completing", "listing", "lowering", "options", "output", "piping")
-        ),
-        *(f"cli/{name}.py" for name in ("proving", "report", "rewriting", "shapes")),
+        f"cli/{name}.py"
+        for name in (
+            *("commands", "deploy_commands", "flags", "model_streams", "output", "proof_commands", "report_command"),
+            *("rewrite_commands", "shape_commands", "shell_completion"),
+        )
     },
 }
 

@@ -20,17 +20,17 @@ from onnx import TensorProto, helper
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
-from graphkit.analysis.interface import interface
 from graphkit.analysis.kv_cache import kv_cache
-from graphkit.analysis.origins import MAX_LENGTH, group_drawing, origins
+from graphkit.analysis.model_interface import interface
 from graphkit.analysis.report import report
+from graphkit.analysis.shape_origins import MAX_LENGTH, group_drawing, origins
 from graphkit.analysis.summary import summary
 from graphkit.examples import resolve
-from graphkit.graph.families import family_label
-from graphkit.graph.kv import cache_entries
-from graphkit.graph.merged import zero_length_outputs
-from graphkit.graph.types import TensorType
-from graphkit.graph.value_inputs import VALUE_INPUTS
+from graphkit.graph.cache_entries import cache_entries
+from graphkit.graph.declared_types import TensorType
+from graphkit.graph.merged_decoder import zero_length_outputs
+from graphkit.graph.names import family_label
+from graphkit.graph.operators import VALUE_INPUTS
 from graphkit.model import Model
 from graphkit.render.blocks import Column, Prose, Table
 from graphkit.render.markdown import _cell, escape

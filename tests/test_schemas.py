@@ -18,10 +18,10 @@ from bundles import decoder, saved
 from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
-from graphkit.analysis.sections import SECTION_NAMES
+from graphkit.analysis.report_sections import SECTION_NAMES
 from graphkit.cli import COMMANDS, main
 from graphkit.render.result import Result
-from graphkit.workflows.schemas import SCHEMAS, SECTION_RESULTS, schema_of
+from graphkit.workflows.output_schemas import SCHEMAS, SECTION_RESULTS, schema_of
 
 MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
 FAST = ("--no-verify", "-o", "{out}")

@@ -11,9 +11,9 @@ from typing import ClassVar
 import onnx
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.graph.kv import tokens as words
+from graphkit.graph.cache_entries import tokens as words
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import module_path
-from graphkit.graph.types import declared_type
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, unwrapped
 from graphkit.graph.walk import chain

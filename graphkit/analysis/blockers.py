@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from graphkit.analysis.blocker_remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
-from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
+from graphkit.analysis.target_lint import Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
-from graphkit.graph.families import by_family
-from graphkit.graph.types import shape_text
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.names import by_family
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Column, Prose, Table

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.graph.families import family_labels, family_pattern
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.families import family_labels
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.names import family_labels
+from graphkit.graph.operators import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table

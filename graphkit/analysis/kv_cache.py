@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.positions import table_positions
+from graphkit.analysis.position_tables import table_positions
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.graph.families import family_labels, family_pattern
-from graphkit.graph.kv import CacheEntry, growing_axis
-from graphkit.graph.names import counted
+from graphkit.graph.cache_entries import CacheEntry, growing_axis
+from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
+from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.roles import Roles, rank
-from graphkit.graph.types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table

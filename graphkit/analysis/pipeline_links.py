@@ -17,10 +17,9 @@ from typing import ClassVar
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
-from graphkit.graph.families import family_labels, family_pattern
-from graphkit.graph.kv import Slot
-from graphkit.graph.names import short_paths
-from graphkit.graph.types import declared_type, shape_text
+from graphkit.graph.cache_entries import Slot
+from graphkit.graph.declared_types import declared_type, shape_text
+from graphkit.graph.names import family_labels, family_pattern, short_paths
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
-from graphkit.analysis.interface import interface
-from graphkit.analysis.next_steps import facts_of, folder_steps
-from graphkit.analysis.onnxoptimizer_run import optimized
+from graphkit.analysis.model_interface import interface
 from graphkit.analysis.pipeline_links import DECODERS, Fit, fit
-from graphkit.analysis.sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
+from graphkit.analysis.report_sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
-from graphkit.analysis.verdict import Verdict, sized, verdict_lines
+from graphkit.analysis.verdict import Verdict, facts_of, folder_steps, sized, verdict_lines
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
+from graphkit.runtime.external_tools import optimized
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

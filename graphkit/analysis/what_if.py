@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from graphkit.analysis.symbolic_shapes import meaning
+from graphkit.analysis.shape_origins import meaning
+from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import counted
-from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table

@@ -45,7 +45,7 @@ def _run() -> None:
 
     from graphkit.cli.commands import app
     from graphkit.cli.output import say
-    from graphkit.cli.streams import StoppedError, interruptible, tolerant, written_out
+    from graphkit.cli.output_streams import StoppedError, interruptible, tolerant, written_out
     from graphkit.errors import GraphkitError
 
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process

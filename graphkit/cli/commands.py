@@ -1,19 +1,89 @@
-"""All commands of the command line, in the order in which they are listed."""
+"""All commands of the command line in the order of its list, and the small ones that list passes, targets and more."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 from graphkit import __version__
-from graphkit.cli.completing import completion
-from graphkit.cli.listing import examples, explain, schema, targets
-from graphkit.cli.lowering import bundle, contract, lower
-from graphkit.cli.proving import compare, verify
-from graphkit.cli.report import report
-from graphkit.cli.rewriting import convert_opset, extract, fold, rename, rewrite, set_dims, split_merged
-from graphkit.cli.shapes import program, shapes
+from graphkit.cli.deploy_commands import bundle, contract, lower
+from graphkit.cli.flags import Format, output_format_option, output_option
+from graphkit.cli.output import put, put_list, show
+from graphkit.cli.proof_commands import compare, verify
+from graphkit.cli.report_command import report
+from graphkit.cli.rewrite_commands import (
+    convert_opset,
+    current_folder_importable,
+    extract,
+    fold,
+    rename,
+    rewrite,
+    set_dims,
+    split_merged,
+)
+from graphkit.cli.shape_commands import program, shapes
+from graphkit.cli.shell_completion import complete_passes, complete_target, completion
 
-__all__ = ["app"]
+__all__ = ["app", "examples", "explain", "schema", "targets"]
+
+
+@click.command()
+@click.argument("name", metavar="[PASS]", required=False, shell_complete=complete_passes)
+@output_option("FILE", "Write it to a file.")
+def explain(name: str | None, output: Path | None) -> None:
+    """Explain a pass, or list all passes.
+
+    PASS is one of them, or package.module:Pass.
+    """
+    from graphkit.passes import PASSES
+    from graphkit.passes.pipeline import explain as explain_pass
+    from graphkit.render.blocks import printable
+
+    if name is None:
+        put_list([(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES], output)
+        return
+    with current_folder_importable():
+        text = explain_pass(name)
+    put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
+
+
+@click.command(short_help="List the NPU compilers to lint for, or what is known of one.")
+@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
+@output_format_option
+def targets(target: str | None, format: str) -> None:
+    """List the NPU compilers that models can be linted for, or the facts about one, with sources.
+
+    NAME is one that the list has, FILE a TOML file of your own.
+    """
+    from graphkit.analysis.target_facts import target_facts
+    from graphkit.analysis.target_facts import targets as every_target
+    from graphkit.deploy.targets import load_target
+
+    show(every_target() if target is None else target_facts(load_target(target)), Format(format))
+
+
+@click.command()
+@output_option("FILE", "Write the list to a file.")
+def examples(output: Path | None) -> None:
+    """List the models that ship with graphkit."""
+    from graphkit.examples import EXAMPLES
+
+    put_list([(f"example:{name}", description) for name, description in EXAMPLES.items()], output)
+
+
+@click.command(short_help="Print the JSON Schema of an output, or list the schemas.")
+@click.argument("name", metavar="[NAME]", required=False)
+@output_option("FILE", "Write to a file.")
+def schema(name: str | None, output: Path | None) -> None:
+    """Print the JSON Schema of a command's JSON, or list the schemas.
+
+    The JSON itself names its schema, such as "report/1". contract and bundle are for contract.json and bundle.json.
+    """
+    from graphkit.workflows.output_schemas import SCHEMAS, schema_text
+
+    put("".join(f"{known}\n" for known in SCHEMAS) if name is None else schema_text(name), output)
+
 
 COMMANDS = (
     report,

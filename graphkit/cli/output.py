@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.options import REPORT_FILE, Format
+from graphkit.cli.flags import REPORT_FILE, Format
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result

@@ -27,8 +27,8 @@ from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import Axis
-from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.graph.walk import reachable

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry, Slot
-from graphkit.graph.types import declared_type
+from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold

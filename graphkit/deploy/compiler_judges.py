@@ -18,7 +18,7 @@ from graphkit.errors import UsageError
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.runtime.process import ending
+from graphkit.runtime.worker_process import ending
 
 __all__ = ["Judgement", "Judgements", "judge", "judge_words"]
 

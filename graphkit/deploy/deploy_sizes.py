@@ -9,11 +9,11 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from graphkit.analysis.positions import table_positions
+from graphkit.analysis.position_tables import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold

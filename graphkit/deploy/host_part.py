@@ -13,12 +13,12 @@ from onnx import helper
 
 from graphkit.deploy.deploy_sizes import Setting
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
 from graphkit.rewrite.new_interface import with_outputs
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import parse
 
 __all__ = ["By", "HostPart", "host_part", "is_of_source"]

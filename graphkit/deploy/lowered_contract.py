@@ -16,7 +16,7 @@ from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined

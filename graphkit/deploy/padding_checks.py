@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphkit.errors import UsageError
 from graphkit.graph.operators import QUANTIZED
-from graphkit.graph.recurrent import RECURRENT
+from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.quantization.dequantize import Dequantize

@@ -10,7 +10,7 @@ import numpy as np
 from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.deploy.host_part import host_part
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput

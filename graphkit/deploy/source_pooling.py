@@ -18,16 +18,16 @@ from graphkit.deploy.contract import By
 from graphkit.deploy.deploy_sizes import Setting
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import MASKS
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.pool_by_product import PoolByProduct
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, infer, parse
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles

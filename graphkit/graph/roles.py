@@ -14,10 +14,10 @@ from typing import Literal
 
 from onnx import TensorProto
 
-from graphkit.graph.kv import CROSS, CacheEntry, cache_entries, tokens
-from graphkit.graph.merged import MergedDecoder, merged_decoders
-from graphkit.graph.recurrent import StateEntry, recurrent_states
-from graphkit.graph.types import Dim, TensorType, declared_dims, declared_type
+from graphkit.graph.cache_entries import CROSS, CacheEntry, cache_entries, tokens
+from graphkit.graph.declared_types import Dim, TensorType, declared_dims, declared_type
+from graphkit.graph.merged_decoder import MergedDecoder, merged_decoders
+from graphkit.graph.recurrent_states import StateEntry, recurrent_states
 from graphkit.graph.uses import Use, lookups, table_entries, uses
 from graphkit.graph.view import Scope, Value, unwrapped
 from graphkit.graph.walk import chain_end

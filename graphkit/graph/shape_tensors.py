@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphkit.graph.operators import RANDOM
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.operators import RANDOM, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["ShapeTensors", "find_shape_tensors"]

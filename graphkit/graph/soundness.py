@@ -15,7 +15,7 @@ import onnx.defs
 
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import VALUES
-from graphkit.graph.topological_order import ordered
+from graphkit.graph.dataflow import ordered
 from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["check_scopes"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from graphkit.graph.operators import MOVING
-from graphkit.graph.types import declared_type
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operators import MOVING, value_inputs
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.graph.walk import reachable
 

@@ -17,7 +17,7 @@ from graphkit.render.blocks import (
     filled_columns,
     printable,
 )
-from graphkit.render.svg import draw
+from graphkit.render.drawings import draw
 
 __all__ = ["fragment", "page"]
 

@@ -18,7 +18,7 @@ import onnx
 from graphkit.errors import GraphkitError, PassError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.rewrite.outcome import Declined, Matched, Outcome, PassChange
-from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
+from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
 
 __all__ = [
     "ALWAYS", "ROUNDING", "Declined", "Matched", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "keep",

@@ -22,7 +22,7 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
-from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
+from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
 from graphkit.time_limit import check_time
 
 __all__ = ["Counts", "NodeRewrite", "Rewrite", "described", "run_to_fixpoint"]

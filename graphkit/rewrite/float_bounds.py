@@ -14,7 +14,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import ZERO
-from graphkit.graph.forward_analysis import ForwardAnalysis
+from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.declared_types import TensorType, declared_type
+from graphkit.graph.operators import RANDOM, value_inputs
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.types import TensorType, declared_type
-from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, INTEGERS, integer_range
 from graphkit.errors import ModelError
-from graphkit.graph.forward_analysis import ForwardAnalysis
+from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor

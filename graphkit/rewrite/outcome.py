@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from graphkit.graph.families import families, in_short
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, families, in_short
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result

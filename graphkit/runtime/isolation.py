@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.process import DiedError, Worker
 from graphkit.runtime.worker import Message
+from graphkit.runtime.worker_process import DiedError, Worker
 
 __all__ = ["Process", "current_limits", "current_process", "isolation"]
 

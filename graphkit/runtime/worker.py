@@ -16,9 +16,9 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from graphkit.runtime.arena import Arena
 from graphkit.runtime.limits import allocated, limit_memory
-from graphkit.runtime.loading import open_model, runtime_version
+from graphkit.runtime.onnxruntime_loader import open_model, runtime_version
+from graphkit.runtime.shared_memory import Arena
 
 __all__ = ["main", "read_message", "write_message"]
 

@@ -16,10 +16,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from graphkit.graph.families import family_labels
-from graphkit.graph.merged import captures
+from graphkit.graph.declared_types import declared_type, shape_text
+from graphkit.graph.merged_decoder import captures
+from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Role, rank
-from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol

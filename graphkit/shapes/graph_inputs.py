@@ -1,21 +1,21 @@
-"""The known facts of the graph inputs: their declared dims and the user's specification."""
+"""The known facts of the graph inputs: their declared dims, and a user's specification of sizes, shapes and bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
+from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Roles
-from graphkit.graph.types import declared_dims, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 from graphkit.shapes.expr import Expr, symbol
 from graphkit.shapes.parse_dims import parse
 from graphkit.shapes.rule_context import Notes
@@ -23,7 +23,77 @@ from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
 from graphkit.suggest import did_you_mean
 
-__all__ = ["Inputs", "input_dims"]
+__all__ = ["AS_DECLARED", "Bounds", "DimSpec", "InputShapes", "Inputs", "SymbolRanges", "SymbolSizes", "input_dims"]
+
+Bounds = tuple[int | None, int | None]
+SymbolSizes = tuple[tuple[str, int], ...]
+InputShapes = tuple[tuple[str, tuple[int, ...]], ...]
+SymbolRanges = tuple[tuple[str, int | None, int | None], ...]
+
+
+@dataclass(frozen=True)
+class DimSpec:
+    """A user's specification of the dims of a model's inputs, besides their declarations.
+
+        spec = DimSpec.of(dims={"batch_size": 1}, ranges={"sequence_length": (1, 512)})
+        proof = verify_rewrite(model, fold(model, spec).model, spec)
+
+    Functions that take one also take its parts as mappings, which add to it. They raise UsageError if the model lacks
+    such symbols or inputs.
+
+    Attributes:
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs; symbols in them get those numbers.
+        ranges: Bounds of symbols, (name, least, largest), None for an open end. Other symbols are at least 1, or
+            at least 0 if they are named `past...` or a KV cache grows along them.
+    """
+
+    dims: SymbolSizes = ()
+    inputs: InputShapes = ()
+    ranges: SymbolRanges = ()
+
+    @classmethod
+    def of(
+        cls,
+        dims: Mapping[str, int] | None = None,
+        inputs: Mapping[str, Sequence[int]] | None = None,
+        ranges: Mapping[str, Bounds] | None = None,
+    ) -> DimSpec:
+        """Return the spec of these mappings: sizes by symbol, shapes by input, (least, largest) by symbol."""
+        return cls(
+            tuple((name, int(size)) for name, size in (dims or {}).items()),
+            tuple((name, tuple(int(size) for size in shape)) for name, shape in (inputs or {}).items()),
+            tuple((name, low, high) for name, (low, high) in (ranges or {}).items()),
+        )
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The sizes by symbol."""
+        return dict(self.dims)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes by input."""
+        return dict(self.inputs)
+
+    @property
+    def bounds(self) -> dict[str, Bounds]:
+        """The least and the largest size by symbol."""
+        return {name: (low, high) for name, low, high in self.ranges}
+
+    def __or__(self, other: DimSpec) -> DimSpec:
+        """Return both as one; the other one takes precedence."""
+        if other == AS_DECLARED:
+            return self
+        return DimSpec.of(self.numbers | other.numbers, self.shapes | other.shapes, self.bounds | other.bounds)
+
+    def open_ranges(self, frozen: Collection[str]) -> DimSpec:
+        """Return the specification for a model in which these symbols are frozen: the bounds of the others."""
+        return DimSpec(ranges=tuple(bounds for bounds in self.ranges if bounds[0] not in frozen))
+
+
+AS_DECLARED = DimSpec()
+
 
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each

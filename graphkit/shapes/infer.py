@@ -17,13 +17,12 @@ from onnx import AttributeProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.topological_order import in_order
+from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.learned_facts import learned_ranges, narrower, replacement, rewriter_of, simplified
 from graphkit.shapes.onnx_inference import infer_node

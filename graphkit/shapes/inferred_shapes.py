@@ -8,8 +8,8 @@ from functools import cached_property
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type, shape_text
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.declared_types import declared_type, shape_text
+from graphkit.graph.operators import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.declarations import declarations
-from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.program_contents import Input, ProgramContents, consumers, find_sources, known_dims
@@ -41,7 +41,7 @@ class Program(ProgramContents):
         of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
         round (above 2**53 - 1), `["float", "inf"]` one that JSON cannot write.
         """
-        from graphkit.shapes.code.json_document import json_text
+        from graphkit.shapes.json_document import json_text
 
         return json_text(self)
 
@@ -56,7 +56,7 @@ class Program(ProgramContents):
         stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
         run at these dims. A tensor of which nothing is known has no entry.
         """
-        from graphkit.shapes.code.python_function import source
+        from graphkit.shapes.python_function import source
 
         return source(self)
 
@@ -74,7 +74,7 @@ class Program(ProgramContents):
         Args:
             export: Add an `export` statement: then the text is an ES module, and no script any more.
         """
-        from graphkit.shapes.code.javascript_function import source
+        from graphkit.shapes.javascript_function import source
 
         return source(self, export)
 

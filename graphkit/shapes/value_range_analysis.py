@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.forward_analysis import ForwardAnalysis
+from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.io.tensors import inline_array

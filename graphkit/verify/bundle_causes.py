@@ -13,7 +13,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError
 from graphkit.model import Model, load
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.bundle_state_checks import start

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.verify.bundle_prompts import Prompt

@@ -12,12 +12,12 @@ from typing import TypeVar
 import numpy as np
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.functions import key_of
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Runner
 from graphkit.verify.layers.side import HELD
 from graphkit.verify.original_runs import Feeder, LevelRuns, Run

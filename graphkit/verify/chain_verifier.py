@@ -12,7 +12,7 @@ from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_prompts import drawn, token_bound

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.kv import CacheEntry, Slot
+from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 
 from graphkit.errors import ModelError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value, all_scopes
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import compare
 

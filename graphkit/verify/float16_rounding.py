@@ -25,7 +25,7 @@ from graphkit.graph.names import counted, free_name, names_in
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, elementwise, magnitude

@@ -13,12 +13,12 @@ import onnx
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
-from graphkit.graph.merged import trace_condition
+from graphkit.graph.merged_decoder import trace_condition
 from graphkit.graph.operators import DIVIDING
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError

@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from graphkit.graph.families import family_labels
-from graphkit.graph.merged import MergedDecoder, captures, trace_condition
-from graphkit.graph.types import Dim, declared_dims, shape_text
+from graphkit.graph.declared_types import Dim, declared_dims, shape_text
+from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
+from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, parse

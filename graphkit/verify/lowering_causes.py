@@ -11,7 +11,7 @@ import numpy as np
 from graphkit.deploy.contract import Method, Port
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.additive_masks import slots_mask
-from graphkit.graph.kv import Slot
+from graphkit.graph.cache_entries import Slot
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.verify.first_difference import first_node

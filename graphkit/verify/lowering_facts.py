@@ -11,12 +11,12 @@ from onnx import helper
 
 from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.errors import ModelError
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.types import declared_type
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.first_difference import part_of

@@ -15,11 +15,11 @@ from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.method_feeds import Inputs
 from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.errors import ModelError
-from graphkit.graph.kv import Slot
+from graphkit.graph.cache_entries import Slot
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import dim_at
-from graphkit.graph.types import declared_type
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.first_difference import Differ, order

@@ -16,12 +16,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from graphkit.errors import ModelError
-from graphkit.graph.kv import Slot
+from graphkit.graph.cache_entries import Slot
+from graphkit.graph.declared_types import TensorType, declared_type
 from graphkit.graph.names import names_in
-from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.originals import Originals
 

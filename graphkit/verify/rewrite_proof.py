@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Heading, Lines, Prose, Table, table
-from graphkit.render.lines import outcome
+from graphkit.render.blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.comparator import Difference
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner, check_files

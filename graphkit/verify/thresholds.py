@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.dtypes import INTEGERS
+from graphkit.graph.declared_types import TensorType, declared_type
+from graphkit.graph.operators import value_inputs
 from graphkit.graph.roles import Roles
-from graphkit.graph.types import TensorType, declared_type
-from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.graph.walk import reachable
 from graphkit.io.tensors import inline_array

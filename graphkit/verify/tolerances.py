@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operators import MOVING, QUANTIZED
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model

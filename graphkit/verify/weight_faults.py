@@ -18,7 +18,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.first_difference import part_of
 from graphkit.verify.weight_bytes import SameBytes

@@ -28,7 +28,7 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_pa
 from graphkit.shapes.graph_inputs import Inputs
 
 if TYPE_CHECKING:
-    from graphkit.runtime.loading import InferenceSession
+    from graphkit.runtime.onnxruntime_loader import InferenceSession
 
 __all__ = ["Specializer"]
 

@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 from builders import model_of
 
+from graphkit.analysis.blocker_remedies import CAUSES, REMEDIES
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.analysis.remedies import CAUSES, REMEDIES
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model

@@ -7,9 +7,9 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from graphkit.analysis.float16 import Float16Losses, Lost, float16_losses
+from graphkit.analysis.float16_losses import Float16Losses, Lost, float16_losses
 from graphkit.analysis.report import report
-from graphkit.analysis.sections import ReportOptions
+from graphkit.analysis.report_sections import ReportOptions
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]

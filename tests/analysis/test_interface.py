@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphkit.analysis.interface import Interface, Port, interface
-from graphkit.graph.types import shape_text
+from graphkit.analysis.model_interface import Interface, Port, interface
+from graphkit.graph.declared_types import shape_text
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphkit.analysis.kv_cache import Feed, KVCache, Layout, StateFeed, cache_layout, kv_cache
-from graphkit.graph.kv import CacheEntry, Slot
-from graphkit.graph.types import Dim, TensorType
+from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.declared_types import Dim, TensorType
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]

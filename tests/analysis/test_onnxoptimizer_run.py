@@ -8,13 +8,13 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.report import report
-from graphkit.analysis.sections import ReportOptions
+from graphkit.analysis.report_sections import ReportOptions
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.runtime import limits
+from graphkit.runtime.external_tools import optimized
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
 RealModel = Callable[[str], Model]

@@ -7,12 +7,20 @@ from functools import partial
 import pytest
 from builders import model_of
 
-from graphkit.analysis.onnxoptimizer_run import optimized
-from graphkit.analysis.origins import MAX_DEPTH, Origins, Source, expression, group_drawing, origins
-from graphkit.analysis.symbolic_shapes import Meaning, meanings_text
+from graphkit.analysis.shape_origins import (
+    MAX_DEPTH,
+    Meaning,
+    Origins,
+    Source,
+    expression,
+    group_drawing,
+    meanings_text,
+    origins,
+)
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.render.blocks import Drawing
+from graphkit.runtime.external_tools import optimized
 
 RealModel = Callable[[str], Model]
 

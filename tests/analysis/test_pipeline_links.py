@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphkit.analysis.pipeline_links import Fit, Link, fit
-from graphkit.graph.types import Dim
+from graphkit.graph.declared_types import Dim
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]

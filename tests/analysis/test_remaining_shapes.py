@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import onnx.parser
 
-from graphkit.analysis.remaining_shapes import Feeds, RemainingShape, remaining_shapes
+from graphkit.analysis.shape_ops import Feeds, RemainingShape, remaining_shapes
 from graphkit.model import Model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'

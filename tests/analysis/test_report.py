@@ -10,13 +10,13 @@ from rich.cells import cell_len
 
 from graphkit import __version__
 from graphkit.analysis.hazards import Check, Hazards
-from graphkit.analysis.interface import interface
+from graphkit.analysis.model_interface import interface
 from graphkit.analysis.report import ComparisonRow, Report, compare, report
-from graphkit.analysis.sections import SECTION_NAMES, ReportOptions, Section
+from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions, Section
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
-from graphkit.render.lines import ROWS
+from graphkit.render.blocks import ROWS
 from graphkit.shapes import Shapes
 
 RealModel = Callable[[str], Model]
@@ -35,7 +35,7 @@ def test_chosen_sections_keep_the_order_of_the_report(real_model: RealModel) -> 
 
 def test_a_section_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     section = Section("dims", lambda given: interface(given.shapes.model), needs_shapes=True)
-    monkeypatch.setattr("graphkit.analysis.sections.SECTIONS", (section,))
+    monkeypatch.setattr("graphkit.analysis.report_sections.SECTIONS", (section,))
     made = report(load("example:merged-decoder"), progress=(told := []).append)
     assert (tuple(made.sections), told) == (("dims",), ["shapes", "dims"])
 

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from builders import model_of
 
-from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, ShapeOp, ShapeOps, ValueRead, shape_ops
 from graphkit.model import Model
+from graphkit.runtime.external_tools import optimized
 
 RealModel = Callable[[str], Model]
 DETR = "detr-resnet-50/model_quantized"

@@ -11,14 +11,13 @@ import pytest
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
 from graphkit.analysis.report import compare, report
-from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
+from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions
 from graphkit.analysis.verdict import Verdict, sized, verdict_lines
 from graphkit.cli import main
 from graphkit.deploy.targets import load_target
 from graphkit.examples import resolve
 from graphkit.model import Model, load
-from graphkit.render.blocks import Lines
-from graphkit.render.lines import ROWS
+from graphkit.render.blocks import ROWS, Lines
 
 RealModel = Callable[[str], Model]
 ONLY = ReportOptions(only=("verdict",))

@@ -14,7 +14,7 @@ from real_models import unpacked
 from small_pipelines import FILLED, decoder, saved
 
 from graphkit.analysis.blockers import blockers
-from graphkit.cli.lowering import bundle, lower
+from graphkit.cli.deploy_commands import bundle, lower
 from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_reader import read_bundle

@@ -17,8 +17,8 @@ import onnx
 from mutators import mutate
 
 from graphkit.analysis.blockers import blockers
-from graphkit.analysis.origins import group_drawing
 from graphkit.analysis.report import report
+from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
 from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract import read_contract
@@ -28,7 +28,7 @@ from graphkit.deploy.hosts.numpy_host import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.targets import NAMES, load_target
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, load
 from graphkit.passes import PASSES
@@ -42,7 +42,7 @@ from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
-from graphkit.render.dot import dot
+from graphkit.render.drawings import dot
 from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphkit.graph.families import by_family, count_of, expanded, families, family_label, family_labels, family_pattern
+from graphkit.graph.names import by_family, count_of, expanded, families, family_label, family_labels, family_pattern
 
 Segment = tuple[str, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 import graphkit
-from graphkit.graph.forward_analysis import MAX_DEPTH, ForwardAnalysis
+from graphkit.graph.dataflow import MAX_DEPTH, ForwardAnalysis
 from graphkit.graph.view import Value
 
 

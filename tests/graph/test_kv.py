@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.graph.kv import CacheEntry, Slot, cache_entries, growing_axis, parse, tokens
-from graphkit.graph.types import Dim, TensorType
+from graphkit.graph.cache_entries import CacheEntry, Slot, cache_entries, growing_axis, parse, tokens
+from graphkit.graph.declared_types import Dim, TensorType
 from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
 

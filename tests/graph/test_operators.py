@@ -21,18 +21,22 @@ from graphkit.graph.operators import (
     REDUCTIONS,
     RESHAPING,
     UNIDIRECTIONAL,
+    VALUE_INPUTS,
     broadcasts,
     is_elementwise,
     joined,
 )
-from graphkit.graph.value_inputs import VALUE_INPUTS
 from graphkit.graph.view import Node, build_scopes
 
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}
 OF_ONNX = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
 OF_ONNXRUNTIME = {(schema.domain, schema.name) for schema in get_all_operator_schema()}
 NAMES = OF_ONNX | {f"{domain}.{name}" if domain else name for domain, name in OF_ONNXRUNTIME}
-TRAITS = {name: trait for name in operators.__all__ if isinstance(trait := getattr(operators, name), (frozenset, dict))}
+TRAITS = {
+    name: trait
+    for name in operators.__all__
+    if name != "VALUE_INPUTS" and isinstance(trait := getattr(operators, name), (frozenset, dict))
+}
 # Operators of the latest opset with none of the traits: a new one is sorted in here or in the table.
 WITHOUT = set(
     """

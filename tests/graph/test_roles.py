@@ -13,9 +13,9 @@ import pytest
 from real_models import MODEL_NAMES
 
 from graphkit.analysis.architecture import architecture
-from graphkit.graph.families import family_labels
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Roles
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles

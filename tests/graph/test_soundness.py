@@ -13,7 +13,7 @@ import pytest
 from builders import model_of
 
 from graphkit.analysis.report import report
-from graphkit.analysis.sections import SECTION_NAMES
+from graphkit.analysis.report_sections import SECTION_NAMES
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES

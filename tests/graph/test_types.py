@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, TypeProto, helper
 
-from graphkit.graph.types import Dim, TensorType, declared_type, shape_text, type_text
+from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text, type_text
 from graphkit.graph.view import Scope, build_scopes
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

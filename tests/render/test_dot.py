@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from graphkit.render.blocks import Drawing
-from graphkit.render.dot import dot
+from graphkit.render.drawings import dot
 
 DRAWING = Drawing(
     "Concat([CONST, x])",

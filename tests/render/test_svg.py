@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render.blocks import Drawing
-from graphkit.render.svg import MAX_LABEL, draw
+from graphkit.render.drawings import MAX_LABEL, draw
 
 CHAIN = Drawing(
     "Cone",

@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import helper, numpy_helper, parser, printer
 from sessions import session_of
 
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.shapes import infer, parse

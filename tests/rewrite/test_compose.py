@@ -13,7 +13,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.rewrite.compose import compose
 from graphkit.rewrite.renaming import declared_dims_in

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphkit.runtime import arena as arena_module
-from graphkit.runtime.arena import Arena
+from graphkit.runtime import shared_memory as arena_module
+from graphkit.runtime.shared_memory import Arena
 
 VALUES = [
     np.float32(3).reshape(()),

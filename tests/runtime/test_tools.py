@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
-from graphkit.runtime.converting import convert
+from graphkit.runtime.external_tools import convert
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 18]>

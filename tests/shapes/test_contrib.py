@@ -8,7 +8,7 @@ import pytest
 from graphs import dims, model, shapes
 from onnx import TensorProto, helper
 
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.collect_preconditions import collect

@@ -13,15 +13,15 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from graphkit.analysis.interface import interface
-from graphkit.graph.types import declared_type, shape_text
+from graphkit.analysis.model_interface import interface
+from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.fold_file import FoldOptions, fold_file
 from graphkit.workflows.specialize import Specializer
-from graphkit.workflows.split import SplitOptions, split_file
+from graphkit.workflows.split_file import SplitOptions, split_file
 
 ModelFile = Callable[[str], Path]
 STEP = """

@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper, parser
 from properties import examples
 from sessions import session_of
 
-from graphkit.graph.forward_analysis import MAX_DEPTH
+from graphkit.graph.dataflow import MAX_DEPTH
 from graphkit.model import Model
 from graphkit.shapes import Shapes, Tensor, infer, is_known
 from graphkit.shapes.value_range import Affine

@@ -20,7 +20,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof

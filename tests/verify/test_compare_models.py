@@ -22,7 +22,7 @@ from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.runtime.limits import Limits
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.layers.stepping import Steps
-from graphkit.workflows.compare import CompareOptions, compare_models
+from graphkit.workflows.compare_models import CompareOptions, compare_models
 
 LAYER = """
 layer (int64[batch, sequence] input_ids, int64[batch, sequence] attention_mask) => (float[batch, sequence, 11] logits) {

@@ -8,7 +8,7 @@ from builders import model_of
 
 from graphkit.model import Model
 from graphkit.verify.layers.causes.order import arranged
-from graphkit.workflows.compare import compare_models
+from graphkit.workflows.compare_models import compare_models
 
 HEADS = np.random.default_rng(0).standard_normal((1, 4, 6, 8))
 

@@ -17,7 +17,7 @@ from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.workflows.rewrite import rewrite_file
+from graphkit.workflows.rewrite_file import rewrite_file
 
 OUTPUTS = ["y", "data/x", "data/h", "data/original/x", "data/original/h"]
 RNG = np.random.default_rng(3)

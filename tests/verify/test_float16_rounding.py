@@ -16,7 +16,7 @@ from real_models import unpacked
 from rewriting import model_of
 
 import graphkit
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.verify import float16_rounding

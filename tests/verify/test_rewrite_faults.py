@@ -13,7 +13,7 @@ from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.runtime.loading import runtime_version
+from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.runtime.session import RunError, Session
 from graphkit.verify.candidate_runs import prove_level
 from graphkit.verify.original_runs import LevelRuns, Run

@@ -21,7 +21,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
-from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.fold_file import FoldOptions, fold_file
 
 SAYS = "fuse-attention: 1 attention fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 

@@ -8,12 +8,12 @@ import onnx
 import pytest
 from onnx import TensorProto, parser
 
-import graphkit.workflows.fold
+import graphkit.workflows.fold_file
 from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
 from graphkit.model import load
 from graphkit.rewrite.base import Declined, Outcome
 from graphkit.shapes import DimSpec
-from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.fold_file import FoldOptions, fold_file
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17], producer_name: "somebody">
@@ -139,7 +139,7 @@ def test_a_proof_that_fails_is_a_finding_and_the_file_stays(source: Path, monkey
     broken.graph.initializer[0].float_data[0] = 9.0
     onnx.save(broken, source.with_name("broken.onnx"))
     made = load(source.with_name("broken.onnx"))
-    monkeypatch.setattr(graphkit.workflows.fold, "fold", lambda *_, **__: Outcome(made))
+    monkeypatch.setattr(graphkit.workflows.fold_file, "fold", lambda *_, **__: Outcome(made))
     report = fold_file(load(source), source.with_name("out.onnx"))
     assert report.proof is not None
     assert not report.proof.passed
@@ -152,7 +152,7 @@ def test_many_reasons_are_cut_short_in_the_text_and_not_in_the_json(
 ) -> None:
     model = load(source)
     declined = tuple(Declined(f"node {number}", f"it may not, {number % 23}") for number in range(25))
-    monkeypatch.setattr(graphkit.workflows.fold, "fold", lambda *_, **__: Outcome(model, declined=declined))
+    monkeypatch.setattr(graphkit.workflows.fold_file, "fold", lambda *_, **__: Outcome(model, declined=declined))
     report = fold_file(model, source.with_name("out.onnx"), UNPROVEN)
     text = report.to_text()
     assert text.splitlines()[2] == "Nothing was folded: node 0: it may not, 0."

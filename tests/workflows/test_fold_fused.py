@@ -19,7 +19,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.save import Placement, save_models
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
-from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.fold_file import FoldOptions, fold_file
 
 TEXT = """
 g (float[N, 3, 16, 16] x) => (float[N, 10] y) {

@@ -21,7 +21,7 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.shapes import DimSpec
-from graphkit.workflows.rewrite import RewriteReport, rewrite_file
+from graphkit.workflows.rewrite_file import RewriteReport, rewrite_file
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

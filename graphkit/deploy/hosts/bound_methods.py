@@ -11,8 +11,7 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import ModelError, UsageError
-from graphkit.runtime.bound import BoundSession
-from graphkit.runtime.session import Session
+from graphkit.runtime.session import BoundSession, Session
 
 __all__ = ["BoundMethods", "Sessions", "packed_files"]
 

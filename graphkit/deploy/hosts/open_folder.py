@@ -16,7 +16,7 @@ from graphkit.deploy.contract.contract_parts import AnyContract
 from graphkit.deploy.contract.proof_record import check_files
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UnprovenWarning
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 

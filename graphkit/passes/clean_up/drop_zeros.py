@@ -10,8 +10,7 @@ import onnx
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import constant_tensor
-from graphkit.graph.operators import MOVING
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.operators import MOVING, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.rewrite.editor import Editor

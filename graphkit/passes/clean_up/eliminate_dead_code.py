@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.families import family_labels
-from graphkit.graph.merged import zero_length_outputs
-from graphkit.graph.names import counted
+from graphkit.graph.merged_decoder import zero_length_outputs
+from graphkit.graph.names import counted, family_labels
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, drop_inputs, keep
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs

@@ -20,7 +20,7 @@ from graphkit.model import Model
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.runtime.loading import open_model
+from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.shapes import Expr, lower
 from graphkit.shapes.tensor import numbers
 

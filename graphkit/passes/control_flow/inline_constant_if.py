@@ -16,7 +16,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.shapes import Expr, Shapes, infer
-from graphkit.shapes.dim_spec import DimSpec, SymbolRanges
+from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 
 __all__ = ["InlineConstantIf", "decide", "inline_branches", "why_undecided"]
 

@@ -12,7 +12,7 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import TensorType, declared_type, shape_text
+from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided

@@ -11,9 +11,9 @@ from onnx import TensorProto
 from graphkit import __version__
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.merged import MergedDecoder, captures, trace_condition
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
 from graphkit.graph.names import counted
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes, all_scopes, body_graphs, branch_fault
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphkit.graph.kv import CacheEntry
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operators import RESHAPING, names
 from graphkit.graph.view import Node, Value

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from onnx import TensorProto
 
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import Role
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain_end
 from graphkit.model import Model

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
-from graphkit.graph.lookup import find_value
+from graphkit.graph.find_by_name import find_value
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass

@@ -17,7 +17,7 @@ from graphkit.rewrite.base import Declined, Matched, Pass, copy_proto
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import infer
-from graphkit.shapes.dim_spec import SymbolSizes
+from graphkit.shapes.graph_inputs import SymbolSizes
 
 __all__ = ["ReduceCacheRank", "ReducedCache"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Matched, Pass

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.passes.clean_up.fold_constants import FoldConstants

@@ -18,8 +18,7 @@ from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import declare_version
 from graphkit.rewrite.base import copy_proto, keep
 from graphkit.rewrite.match import MatchFailure
-from graphkit.runtime.converting import convert
-from graphkit.runtime.tools import ToolError
+from graphkit.runtime.external_tools import ToolError, convert
 
 __all__ = ["converted_by_onnx"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import counted
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto

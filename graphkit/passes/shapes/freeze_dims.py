@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import onnx
 
-from graphkit.graph.merged import captures
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.merged_decoder import captures
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
@@ -27,8 +27,7 @@ from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.shapes import Shapes, declarations, infer, parse
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible
-from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
-from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 
 __all__ = ["FreezeDims", "SetDims", "hide_frozen_dims"]
 

@@ -15,8 +15,8 @@ from itertools import groupby
 import onnx
 
 from graphkit.dtypes import INTEGERS
-from graphkit.graph.types import declared_type
-from graphkit.graph.value_inputs import INT32_MAX, INT64_MAX
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operators import INT32_MAX, INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_slice import slice_bounds

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.types import shape_text
-from graphkit.graph.value_inputs import INT64_MAX
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.operators import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.rewrite.builder import Builder

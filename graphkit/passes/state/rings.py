@@ -10,8 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
-from graphkit.graph.operators import RESHAPING
-from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.operators import RESHAPING, value_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain, reachable
 from graphkit.io.tensors import walk_tensors
@@ -20,7 +19,7 @@ from graphkit.passes.npu.cache_growth import Growth
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence, dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import Expr
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value, unwrapped
 from graphkit.model import Model

@@ -26,7 +26,7 @@ from graphkit.shapes.constraints.preconditions import (
     same,
 )
 from graphkit.shapes.rule_context import NodeView
-from graphkit.shapes.rules.common import product
+from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES"]

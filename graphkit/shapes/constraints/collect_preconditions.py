@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.graph.dataflow import in_order
 from graphkit.graph.operators import joined
-from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions
 from graphkit.shapes.constraints.preconditions import Index, Precondition, PreconditionRule, Related
 from graphkit.shapes.rule_context import NodeView, UnknownError
-from graphkit.shapes.rules.common import product
+from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import unknown
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 

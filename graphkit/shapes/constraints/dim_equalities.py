@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Relation, const

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from graphkit.graph.value_inputs import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.graph.operators import INT32_MAX, INT64_MAX, is_to_the_end
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.common import moved, small_data
+from graphkit.shapes.rules.data_movement import moved, small_data
 from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from graphkit.shapes.algebra import ceil_div, floor_div, minimum
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.common import product
+from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Dims, Element, Tensor, number
 
 __all__ = ["RULES"]

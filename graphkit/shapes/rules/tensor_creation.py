@@ -14,7 +14,7 @@ from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.common import product, small_data, unknown_values
+from graphkit.shapes.rules.data_movement import product, small_data, unknown_values
 from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number, plain, sizes_of
 from graphkit.shapes.value_propagation import compare, each
 

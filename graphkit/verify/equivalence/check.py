@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx.inliner
 
+from graphkit.graph.declared_types import shape_text
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.types import shape_text
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol

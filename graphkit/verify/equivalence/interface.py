@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
+from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
 from graphkit.graph.operators import names as listed
-from graphkit.graph.types import declared_dims, declared_type, shape_text
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes

@@ -16,7 +16,7 @@ from onnx import helper
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.types import declared_type, shape_text
+from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.families import family_labels
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, family_labels
 from graphkit.render.blocks import Bars, Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.layers.causes.case import Cause

@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto
 
 from graphkit.errors import UsageError
-from graphkit.graph.topological_order import in_order, values_read
-from graphkit.graph.types import declared_type
+from graphkit.graph.dataflow import in_order, values_read
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Shapes, infer

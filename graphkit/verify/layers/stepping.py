@@ -14,7 +14,7 @@ from onnx import helper
 
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.layers.compare_inputs import ArrayFile
 from graphkit.verify.layers.side import Pair, Side
 

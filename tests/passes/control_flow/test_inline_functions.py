@@ -16,7 +16,7 @@ from graphkit.model import Model, load
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite import functions
 from graphkit.rewrite.base import Outcome
-from graphkit.runtime.loading import runtime_version
+from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.save import save_models
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>'

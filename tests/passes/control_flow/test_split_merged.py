@@ -8,7 +8,7 @@ from onnx import parser
 from real_models import params
 
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import Split, split_merged

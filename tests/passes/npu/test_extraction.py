@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.specialize_input import SpecializeInput

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard

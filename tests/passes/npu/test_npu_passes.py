@@ -10,7 +10,7 @@ import pytest
 from sessions import run
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES

@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx
 import onnx.version_converter
 
-from graphkit.runtime.tools import ToolError
+from graphkit.runtime.external_tools import ToolError
 
 __all__ = ["convert_here"]
 
 
 def convert_here(model: bytes, version: int) -> bytes:
-    """Return a serialized model in another version, as `graphkit.runtime.converting.convert` does."""
+    """Return a serialized model in another version, as `graphkit.runtime.external_tools.convert` does."""
     try:
         made = onnx.version_converter.convert_version(onnx.load_model_from_string(model), version)
     except RuntimeError as error:

@@ -12,7 +12,7 @@ from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.opset.onnx_converter import converted_by_onnx
 from graphkit.rewrite.match import MatchFailure
-from graphkit.runtime.tools import ToolError
+from graphkit.runtime.external_tools import ToolError
 
 MEANS = """
 agraph (float[N, 4] x) => (float[N] y) {

@@ -17,7 +17,7 @@ from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.shapes import DimSpec, infer
-from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.fold_file import FoldOptions, fold_file
 
 BRANCH = """
     batch = Shape <start = 0, end = 1> (q)

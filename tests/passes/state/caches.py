@@ -8,7 +8,7 @@ import numpy as np
 from bundles import SLOTS, WINDOW
 from sessions import session_of
 
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 
 __all__ = ["Chunk", "grown", "in_slots", "seen"]

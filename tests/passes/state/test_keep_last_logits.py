@@ -8,7 +8,7 @@ from bundles import decoder
 from rewriting import model_of
 from sessions import run
 
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
 

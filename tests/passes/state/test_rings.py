@@ -13,7 +13,7 @@ from bundles import SLOTS, WINDOW, decoder
 from caches import KEY, VALUE, grown, in_slots, seen
 from rewriting import lines
 
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace

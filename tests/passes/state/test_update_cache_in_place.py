@@ -15,7 +15,7 @@ from rewriting import lines, model_of, reasons
 from sessions import run
 
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_dims
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 from graphkit.passes.state.slots import SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace

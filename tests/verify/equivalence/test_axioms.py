@@ -13,7 +13,7 @@ from onnx import helper
 from small_models import model
 
 from graphkit.errors import ModelError
-from graphkit.graph.types import declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.shapes.graph_inputs import Inputs

@@ -16,7 +16,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
 

@@ -1,0 +1,356 @@
+"""Shape origins: the expression that computes each shape operand, and its meaning in the input dims."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.errors import UsageError
+from graphkit.graph.operators import value_inputs, without_huge_numbers
+from graphkit.graph.shape_tensors import ShapeTensors
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.render.blocks import Block, Drawing, Prose, table
+from graphkit.render.result import Result
+from graphkit.shapes import Expr, Ratio, Shapes, infer
+
+__all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meaning", "meanings", "meanings_text", "origins"]
+
+# Consumers in the order of the report; all others come last. Axes are left out: they are nearly
+# always constants, and do not tell where a shape comes from.
+FIRST = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")
+AXES = {"axes", "axis", "roi"}
+LIST_LIMIT = 3
+MAX_DEPTH, MAX_LENGTH = 24, 4000  # beyond these, an expression shows only the name of the operator
+DRAWN_GROUPS, DRAWN_NODES = 3, 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor whose shape a group depends on, through a Shape or Size.
+
+    Attributes:
+        producer: The operator that computes it, "graph input", "initializer" or "body input".
+        count: Number of consumers in the group that depend on it.
+    """
+
+    tensor: str
+    producer: str
+    count: int
+
+
+@dataclass(frozen=True)
+class OriginGroup:
+    """Consumers whose shape input is computed by the same expression.
+
+    Attributes:
+        sources: The tensors whose shapes it depends on, the most used first.
+        meanings: The shapes as expressions in the input dims, the most frequent first.
+    """
+
+    op: str
+    input: str
+    expression: str
+    nodes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    meanings: tuple[Meaning, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of consumers."""
+        return len(self.nodes)
+
+    def __str__(self) -> str:
+        return f"{self.count}x {self.expression}"
+
+
+@dataclass(frozen=True)
+class Origins(Result):
+    """Where the shapes of a model come from.
+
+    Attributes:
+        groups: Reshape first, then the other consumers; the largest group first.
+        drawings: The largest groups that compute something, each with the cone of its first consumer.
+        optimized: Whether this is the graph after onnxoptimizer.
+        full: Whether to show the nodes of each group.
+    """
+
+    title: ClassVar[str] = "Shape origins"
+    groups: tuple[OriginGroup, ...]
+    drawings: tuple[Drawing, ...] = ()
+    optimized: bool = False
+    full: bool = False
+
+    def heading(self) -> str:
+        return f"{self.title} after onnxoptimizer" if self.optimized else self.title
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.groups:
+            yield Prose("No node reads a shape from a tensor.")
+            return
+        yield Prose(
+            "Each expression that computes a shape input, listed once, and what it means in the input dims. CONST is a "
+            "constant; a part that is not expanded is named by its operator."
+        )
+        kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
+        for op, name in kinds:
+            groups = [group for group in self.groups if (group.op, group.input) == (op, name)]
+            yield table(
+                "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note",
+                [
+                    (
+                        self.groups.index(g) + 1,
+                        f"{g.count}x",
+                        g.expression,
+                        meanings_text(g.meanings, self.full),
+                        _rests_on(g, self.full),
+                        f"at {', '.join(g.nodes)}" if self.full else None,
+                    )
+                    for g in groups
+                ],
+                title=f"{op}: {name}",
+            )
+        yield from self.drawings
+
+
+def _rests_on(group: OriginGroup, full: bool) -> str | None:
+    if not group.sources:
+        return None
+    shown = group.sources if full else group.sources[:1]
+    more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
+    return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in shown)}{more}"
+
+
+def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
+    """Group the shapes that nodes read by the expressions that compute them.
+
+    Args:
+        model: The model, or its path.
+        full: Show lists in full, not just three items, and name all nodes and sources of each group.
+        optimized: Whether the model is one after onnxoptimizer.
+        shapes: The inferred shapes of the model, if they are known already.
+
+    Returns:
+        The groups in the order of the report, each with the tensors that its shapes depend on.
+
+    Example:
+        >>> graphkit.origins(graphkit.load("example:causal-attention")).groups[0].op
+        'Reshape'
+    """
+    model = as_model(model)
+    inferred = shapes or infer(model)
+    tensors = model.shape_tensors
+    found = _consumers(model, full)
+    order = list(found)
+    groups = tuple(_group(key, found[key], inferred) for key in order)
+    largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
+    drawings = (_drawing(key[2], found[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
+    return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
+
+
+def group_drawing(model: Model, number: int) -> Drawing:
+    """Return the cone of the first consumer of one group, to draw or to export.
+
+    The groups are numbered from 1, as in the report.
+
+    Raises:
+        UsageError: There is no such group.
+    """
+    found = _consumers(model, False)
+    if not 1 <= number <= len(found):
+        raise UsageError(f"no group {number} - this model has {len(found)}, numbered from 1, see `graphkit report`")
+    (_, name, text), nodes = list(found.items())[number - 1]
+    return _drawing(text, nodes[0], name, model.shape_tensors)
+
+
+def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node]]:
+    """Return the nodes that read a shape by (operator, input, expression), in the order of the report."""
+    found: dict[tuple[str, str, str], list[Node]] = {}
+    position: dict[tuple[str, str], int] = {}
+    known: dict[tuple[Value, int], str] = {}
+    for node in all_nodes(model.scopes):
+        for index, name in value_inputs(node).items():
+            position[node.op_type, name] = index
+            if name not in AXES:
+                text = expression(node.inputs[index], full, known=known)
+                found.setdefault((node.op_type, name, text), []).append(node)
+    order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
+    return {key: found[key] for key in order}
+
+
+def _rank(op: str) -> int:
+    return FIRST.index(op) if op in FIRST else len(FIRST)
+
+
+def expression(
+    value: Value | None, full: bool = False, depth: int = 0, known: dict[tuple[Value, int], str] | None = None
+) -> str:
+    """Return the computation of a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
+
+    Lists are shown in full, or just three items of each; `known` has the expressions found so far by value and depth.
+    """
+    if value is None:
+        return ""
+    known = {} if known is None else known
+    if (value, depth) not in known:
+        known[value, depth] = _expression(value, full, depth, known)
+    return known[value, depth]
+
+
+def _expression(value: Value, full: bool, depth: int, known: dict[tuple[Value, int], str]) -> str:
+    if value.is_constant:
+        return "CONST"
+    node = value.producer
+    if node is None:
+        return value.name
+    if node.is_op("Shape"):
+        return "Shape(...)"
+    if depth >= MAX_DEPTH:
+        return node.operator
+    if node.is_op("Unsqueeze", "Gather"):
+        text = f"{node.op_type}({expression(node.input(0), full, depth + 1, known)})"
+    elif node.is_op("Concat"):
+        shown = node.inputs if full else node.inputs[:LIST_LIMIT]
+        items = [expression(item, full, depth + 1, known) for item in shown]
+        text = f"Concat([{', '.join(items + (['...'] if len(shown) < len(node.inputs) else []))}])"
+    else:
+        return node.operator
+    return text if len(text) <= MAX_LENGTH else node.operator
+
+
+def _group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> OriginGroup:
+    op, name, text = key
+    sources: Counter[Value] = Counter()
+    reads = [read for node in nodes if (read := _read(node, name)) is not None]
+    for read in reads:
+        sources.update(shapes.model.shape_tensors.sources(read))
+    ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
+    found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), found, meanings(reads, shapes))
+
+
+def _read(node: Node, name: str) -> Value | None:
+    """Return the value that a node reads through the input of that name."""
+    return next(node.inputs[index] for index, other in value_inputs(node).items() if other == name)
+
+
+def _producer(value: Value) -> str:
+    if value.producer is not None:
+        return value.producer.operator
+    if value.kind == "input":
+        return "graph input" if value.scope.depth == 0 else "body input"
+    return value.kind
+
+
+def _drawing(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Drawing:
+    """Return the cone of a consumer's shape input: nodes, the constants they read, the tensors they measure."""
+    ids: dict[object, str] = {}
+    nodes: list[tuple[str, str, str]] = []
+    edges: list[tuple[str, str]] = []
+
+    def vertex(item: object, label: str, role: str) -> str:
+        if item not in ids:
+            ids[item] = f"{len(ids)}"
+            nodes.append((ids[item], label, role))
+        return ids[item]
+
+    target = vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer")
+    todo = [(_read(consumer, name), target)]
+    for value, below in todo:
+        if value is None:
+            continue
+        producer = value.producer
+        if value.is_constant:
+            edges.append((vertex((value, below), "CONST", "const"), below))
+        elif producer is None or value not in shapes.feeding:
+            edges.append((vertex(value, value.name, "data"), below))
+        else:
+            known = producer in ids
+            here = vertex(producer, producer.op_type, "shape" if producer.is_op("Shape", "Size") else "op")
+            edges.append((here, below))
+            todo += [] if known else [(item, here) for item in producer.inputs]
+    return Drawing(title, tuple(nodes), tuple(dict.fromkeys(edges)))
+
+
+SHOWN = 3  # meanings of a group in a text
+WIDTH = 120  # characters of a meaning in a text
+UNKNOWN_DIM = re.compile(r"\?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The elements that some shape tensors of a group share.
+
+    Attributes:
+        shape: The elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for an unknown one, and
+            a single `?` if even their number is unknown.
+        count: Number of consumers that read it.
+        unknown: Why an element is unknown, "" if all are known.
+    """
+
+    shape: str
+    count: int
+    unknown: str = ""
+
+
+def meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
+    """Return the meanings of some shape tensors, the most frequent first, ties in order of first use."""
+    found = Counter(meaning(value, shapes) for value in values)
+    return tuple(Meaning(shape, count, why) for (shape, why), count in found.most_common())
+
+
+def meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
+    """Return the elements of a shape tensor as text, and why some are unknown."""
+    tensor = shapes[value]
+    elements = tensor.elements
+    if elements is None:
+        return "?", _plain(tensor.reason or shapes.reason(value) or "its elements are not followed")
+    texts = [_element(element, shapes) for element in elements]
+    text = ", ".join(text for text, _ in texts)
+    reasons = dict.fromkeys(reason for _, reason in texts if reason)
+    return (text if tensor.rank == 0 else f"[{text}]"), "; ".join(reasons)
+
+
+def _element(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
+    expr = element.dividend if isinstance(element, Ratio) else element
+    reason = shapes.reason(expr) if isinstance(expr, Expr) else ""
+    return ("?", _without_names(reason)) if reason else (str(element), "")
+
+
+def _without_names(reason: str) -> str:
+    """Return reasons without the internal names of the unknowns that they explain."""
+    parts = [part.partition(": ")[2] if part.startswith("?") else part for part in reason.split("; ")]
+    return _plain("; ".join(dict.fromkeys(parts)))
+
+
+def _plain(reason: str) -> str:
+    return UNKNOWN_DIM.sub("?", reason)
+
+
+def meanings_text(found: tuple[Meaning, ...], full: bool = False) -> str | None:
+    """Return meanings in one line, shortened unless `full`: `= [batch_size, 8] (36x); [2, 8] (18x)`."""
+    if not found:
+        return None
+    shown = found if full else found[:SHOWN]
+    texts = [_text(one, full, len(found) > 1) for one in shown]
+    more = f" and {len(found) - len(shown)} more" if len(shown) < len(found) else ""
+    return f"= {'; '.join(texts)}{more}"
+
+
+def _text(one: Meaning, full: bool, is_counted: bool) -> str:
+    told = without_huge_numbers(one.shape)
+    shape = told if full else _cut(told)
+    reason = one.unknown if full else _cut(one.unknown)
+    notes = ([f"{one.count}x"] if is_counted else []) + ([f"not known: {reason}"] if one.unknown else [])
+    return shape + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _cut(text: str) -> str:
+    """Return a text without its end if it is too long, cut at a space so that no name is, if there is one."""
+    if len(text) <= WIDTH:
+        return text
+    head, space, _ = text[: WIDTH - 3].rpartition(" ")
+    return f"{head} ..." if space else f"{text[: WIDTH - 3]}..."

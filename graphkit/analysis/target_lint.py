@@ -1,0 +1,342 @@
+"""Lint the nodes of a model for a target: the ruling on each operator, or on those that it becomes in TFLite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from onnx import TensorProto, defs
+
+from graphkit.analysis.blocker_remedies import INPUT_DIMS, Cause, Known, remedy
+from graphkit.deploy.targets import Condition, Fact, Target, Verdict, tflite_spellings
+from graphkit.deploy.targets.target import ANYTHING, joint_verdict
+from graphkit.dtypes import dtype_name
+from graphkit.graph.attributes import T, attribute_value
+from graphkit.graph.declared_types import Dim
+from graphkit.graph.operators import RANDOM, value_inputs
+from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.view import Node, Value, as_text
+from graphkit.shapes import Shapes, is_known
+from graphkit.shapes.tensor import plain_dims
+
+__all__ = ["Lint", "Obstacle", "Ruling", "ruling"]
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason why a node may not, or cannot, be placed on a target.
+
+    Attributes:
+        scope: Path of the scope of the node, "" for the main graph.
+        node: Its name, or its operator and position where it has none.
+        cause: What kind of reason it is.
+        what: What of the node it is: the operator, the rank, the dims, the dtype.
+        reason: Who says so, or why it is not known.
+        tensor: The tensor that shows it.
+        dtype: Of that tensor, "?" where unknown.
+        dims: Of that tensor: numbers, expressions as text, None for an unknown one; None for an unknown rank.
+        pass_name: The pass that removes it, None where none is known.
+    """
+
+    scope: str
+    node: str
+    op: str
+    cause: Cause
+    what: str
+    reason: str
+    tensor: str
+    rank: int | None
+    dtype: str
+    dims: tuple[Dim, ...] | None
+    pass_name: str | None
+
+    @property
+    def path(self) -> str:
+        """The name of the node, after the path of its scope where that is not the main graph."""
+        return f"{self.scope}/{self.node}" if self.scope else self.node
+
+
+class Lint:
+    """The statements of a target about the nodes of one model."""
+
+    def __init__(self, target: Target, shapes: Shapes) -> None:
+        self.target, self.shapes = target, shapes
+        self.known = _known(shapes)
+        self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
+
+    def folds(self, node: Node) -> bool:
+        """Whether folding removes a node once dims are numbers: it computes from constants and shapes, or nothing."""
+        values = [value for value in node.outputs if value is not None]
+        return self._changes_nothing(node) or (
+            bool(values) and all(_rests_on_shapes(value, self.shapes) for value in values)
+        )
+
+    def _changes_nothing(self, node: Node) -> bool:
+        source = node.input(0)
+        is_cast = node.is_op("Cast") and source is not None and self.shapes[source].dtype == node.attr("to", -1)
+        return node.is_op("Identity") or is_cast
+
+    def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
+        """Return the obstacles of a node, and the facts that no source states or no shape decides."""
+        found = list(self._obstacles(node))
+        return tuple(one for one, refuses in found if refuses), tuple(one for one, refuses in found if not refuses)
+
+    def _obstacles(self, node: Node) -> Iterator[tuple[Obstacle, bool]]:
+        if (node.domain, node.op_type) in self.local:
+            yield self._obstacle(node, "function", node.operator, "a function of the model", None), True
+            return
+        said = ruling(node, self.target, self.shapes)
+        if said.verdict != "allowed":
+            cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
+            yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
+            if cause == "control flow" and said.verdict == "refused":
+                return
+        values = self._data(node)
+        yield from self._rank(node, values)
+        yield from self._dims(node, values)
+        yield from self._dtypes(node, values)
+
+    def _data(self, node: Node) -> list[Value]:
+        """Return the tensors that a node computes with, those that it reads as a shape left out."""
+        reads = value_inputs(node)
+        inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
+        values = [*(value for value in node.outputs if value is not None), *inputs]
+        return list(dict.fromkeys(values))
+
+    def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        limit = self.target.max_rank
+        if limit is None:
+            return
+        ranks = {value: rank for value in values if (rank := self.shapes[value].rank) is not None}
+        highest = max(ranks, key=lambda value: ranks[value], default=None)
+        if highest is not None and ranks[highest] > limit.value:
+            reason = f"at most {limit.value} ({limit.source.key})"
+            yield self._obstacle(node, "rank", f"rank {ranks[highest]}", reason, highest), True
+            return
+        if not self.target.needs_static_shapes:  # which says more of a tensor of unknown rank
+            for value in values:
+                if value not in ranks:
+                    yield self._obstacle(node, "rank", "unknown rank", self.shapes.reason(value), value), False
+                    return
+
+    def _dims(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        if self.target.static_shapes is None or not self.target.needs_static_shapes:
+            return
+        dynamic = [value for value in values if self.shapes[value].sizes() is None]
+        unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
+        if unfreezable:
+            reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"
+            found = self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0])
+            yield found, True
+        elif dynamic:
+            reason = f"dims must be numbers ({self.target.static_shapes.source.key})"
+            yield self._obstacle(node, "dynamic shape", INPUT_DIMS, reason, dynamic[0]), True
+
+    def _dtypes(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        met = set()
+        for value in values:
+            dtype = self.shapes[value].dtype
+            if not dtype or dtype in met or _rests_on_shapes(value, self.shapes):
+                continue
+            met.add(dtype)
+            name = dtype_name(dtype)
+            fact = self.target.dtype(name)
+            if fact is None or fact.verdict == "unknown":
+                yield self._obstacle(node, "dtype", name, "no source says", value), False
+            elif fact.verdict == "refused":
+                reason = f"{fact.note or 'refused'} ({fact.source.key})"
+                yield self._obstacle(node, "dtype", name, reason, value), True
+
+    def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
+        shown = value or next((output for output in node.outputs if output is not None), None)
+        found = None if shown is None else self.shapes[shown]
+        dims = None if found is None else found.dims
+        shape = plain_dims(dims)
+        return Obstacle(
+            scope=node.scope.path,
+            node=node.label,
+            op=node.operator,
+            cause=cause,
+            what=what,
+            reason=reason,
+            tensor="" if shown is None else shown.name,
+            rank=None if dims is None else len(dims),
+            dtype=dtype_name(found.dtype) if found is not None and found.dtype else "?",
+            dims=shape and tuple(dim if is_known(one) else None for dim, one in zip(shape, dims or (), strict=True)),
+            pass_name=remedy(cause, what, node, self.known),
+        )
+
+
+def _known(shapes: Shapes) -> Known:
+    graph, tensors = shapes.model.graph, shapes.model.shape_tensors
+    found = {node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None}
+    return Known(tensors, found, _hosted(shapes, found))
+
+
+def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
+    """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
+    found = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
+    for scope in shapes.model.graph.walk():
+        for node in scope.nodes:
+            if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
+                continue
+            read = [value for value in node.inputs if value is not None]
+            if all(value in found or _rests_on_shapes(value, shapes) for value in read):
+                found.update(value for value in node.outputs if value is not None)
+    return found
+
+
+def _is_counting(dtype: int) -> bool:
+    """Whether an input of a dtype holds ids, positions, lengths or masks: neither activations nor pixels."""
+    return dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+
+
+def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
+    """Whether a value is computed from constants, and from shapes that follow from those of the inputs."""
+    tensors = shapes.model.shape_tensors
+    if value not in tensors.derived:
+        return False
+    return all(source in tensors.derived or shapes[source].is_known for source in tensors.sources(value))
+
+
+MAX_OPSET = 1 << 31  # what onnx counts them with
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Whether a target takes an operator, and who says so."""
+
+    verdict: Verdict
+    reason: str
+
+
+def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
+    """Return the ruling of a target on a node's operator."""
+    if target.others:
+        return _joint([(other.name, ruling(node, other, shapes)) for other in target.others])
+    if target.tflite is not None and node.operator not in target.operators:
+        return _by_tflite(node, target, shapes)
+    fact = target.operators[node.operator]
+    if fact is None:
+        return Ruling("unknown", "no source says")
+    return _by_fact(node, fact, shapes)
+
+
+def _joint(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
+    """Return the joint ruling of several targets, and which of them it comes from."""
+    verdict = joint_verdict([said.verdict for _, said in rulings])
+    names = ", ".join(name for name, said in rulings if said.verdict == verdict)
+    return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
+
+
+def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
+    note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
+    if fact.condition == ANYTHING:
+        return Ruling(fact.verdict, note)
+    held = _holds(node, fact.condition, shapes)
+    if held:
+        return Ruling("allowed", note)
+    if held is None:
+        return Ruling("unknown", f"taken with {fact.condition} only, which is not known here ({fact.source.key})")
+    if fact.otherwise == "unknown":
+        return Ruling("unknown", f"surely taken with {fact.condition} only: {note}")
+    return Ruling(fact.otherwise, f"taken with {fact.condition} only ({fact.source.key})")
+
+
+def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
+    assert target.tflite is not None
+    spellings = tflite_spellings().get(node.operator, ())
+    chosen = next((one for one in spellings if _holds(node, one.condition, shapes)), None)
+    if chosen is None:
+        return Ruling("unknown", "no source says what it becomes in TFLite")
+    facts = [(name, target.tflite[name]) for name in chosen.becomes]
+    refused = [(name, fact) for name, fact in facts if fact is not None and fact.verdict == "refused"]
+    if refused:
+        return Ruling("refused", f"becomes {_listed(refused)}: {refused[0][1].note} ({refused[0][1].source.key})")
+    open_ = [name for name, fact in facts if fact is None or fact.verdict == "unknown"]
+    if open_:
+        return Ruling("unknown", f"becomes {', '.join(open_)}, of which no source says anything")
+    return Ruling("allowed", f"becomes {', '.join(chosen.becomes) or 'nothing'}")
+
+
+def _listed(facts: Sequence[tuple[str, Fact]]) -> str:
+    return ", ".join(name for name, _ in facts)
+
+
+def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
+    """Return whether a condition holds of a node, None where that is not known."""
+    parts = [
+        *(_is_constant(_named_input(node, name), shapes) for name in condition.constant),
+        *(_has_attribute(node, name, value) for name, value in condition.attributes.items()),
+        *(_is_filled_with(_named_input(node, name), value, shapes) for name, value in condition.values.items()),
+        *(_comes_from(_named_input(node, name), op) for name, op in condition.producers.items()),
+        *([_is_read_by(node, condition.readers)] if condition.readers else []),
+        *([_has_dtype(node, condition.dtypes, shapes)] if condition.dtypes else []),
+        *([_has_rank(node, condition.max_rank, shapes)] if condition.max_rank is not None else []),
+    ]
+    if False in parts:
+        return False
+    return None if None in parts else True
+
+
+def _is_constant(value: Value | None, shapes: Shapes) -> bool:
+    return value is None or value in shapes.model.shape_tensors.static
+
+
+def _is_filled_with(value: Value | None, number: float, shapes: Shapes) -> bool:
+    elements = None if value is None else shapes[value].elements
+    return bool(elements) and all(element == number for element in elements or ())
+
+
+def _comes_from(value: Value | None, op: str) -> bool:
+    return value is not None and value.producer is not None and value.producer.operator == op
+
+
+def _is_read_by(node: Node, op: str) -> bool:
+    readers = [reader for value in node.outputs if value is not None for reader, _ in value.consumers]
+    given = any(value in node.scope.outputs for value in node.outputs)
+    return bool(readers) and not given and all(reader.operator == op for reader in readers)
+
+
+def _has_dtype(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
+    value = node.input(0)
+    dtype = 0 if value is None else shapes[value].dtype
+    return dtype_name(dtype) in dtypes if dtype else None
+
+
+def _has_rank(node: Node, limit: int, shapes: Shapes) -> bool | None:
+    ranks = [shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
+    if any(rank is not None and rank > limit for rank in ranks):
+        return False
+    return None if None in ranks else True
+
+
+def _named_input(node: Node, name: str) -> Value | None:
+    """Return the input that the specification gives a name, the last one of several."""
+    schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    names = [] if schema is None else [formal.name for formal in schema.inputs]
+    return node.input(names.index(name)) if name in names else None
+
+
+def _has_attribute(node: Node, name: str, value: str | float) -> bool:
+    if isinstance(value, str):
+        return _attribute(node, name, str) == value
+    return (_attribute(node, name, int) if isinstance(value, int) else _attribute(node, name, float)) == value
+
+
+def _attribute(node: Node, name: str, kind: type[T]) -> T | None:
+    """Return the value of an attribute, its default where it is not given; None where it is of another kind."""
+    if name in node.attributes:
+        return node.attr(name, kind)
+    schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    formal = None if schema is None else schema.attributes.get(name)
+    return None if formal is None else attribute_value(formal.default_value, kind)
+
+
+@lru_cache(maxsize=256)
+def _schema(op: str, opset: int, domain: str) -> defs.OpSchema | None:
+    known = 0 < opset < MAX_OPSET and defs.has(op, opset, domain)
+    return defs.get_schema(op, opset, domain) if known else None

@@ -1,0 +1,95 @@
+"""Commands on the way to a device: lower, contract, bundle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphkit.cli.flags import Asked, choice, format_option, output_option, takes
+from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.options import BundleOptions, LowerOptions
+
+if TYPE_CHECKING:
+    from graphkit.render.result import Result
+
+__all__ = ["bundle", "contract", "lower"]
+
+LANGUAGES = ("c", "rust", "typescript")
+export_argument = click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
+folder_output = output_option("OUT", "The folder to write to.", required=True)
+
+
+def _finish(made: Result, format: str, output: Path) -> None:
+    show(made, format)
+    if made.findings():
+        say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
+        raise SystemExit(1)
+
+
+@click.command(short_help="Lower models for an NPU, with a host contract and a proof.")
+@export_argument
+@folder_output
+@takes(LowerOptions)
+@format_option
+def lower(path: Path, output: Path, options: Asked[LowerOptions], format: str) -> None:
+    """Lower a pipeline for an NPU: fixed shapes, a host contract, and the proof of both.
+
+    FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    """
+    with proving(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.deploy.lower import lower_folder
+
+        made = lower_folder(path, output, options.read(), progress=progress)
+    _finish(made, format, output)
+
+
+@click.command(short_help="Write the constants of a contract for a host program.")
+@click.argument("path", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--language", "-l", type=choice(LANGUAGES), help="Default: c, or the language that the suffix of --output names."
+)
+@output_option("FILE", "Write to a file, such as contract.h, contract.rs or contract.ts.")
+def contract(path: Path, language: str | None, output: Path | None) -> None:
+    """Write the constants of a contract for a host program: sizes, tables, states, and inputs and outputs of models.
+
+    OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
+    """
+    from graphkit.deploy.contract import read_contract
+    from graphkit.deploy.contract.constants import SUFFIXES, WRITERS
+    from graphkit.io.transaction import write_text
+
+    file = path / "contract.json" if path.is_dir() else path
+    suffix = output.suffix.lower() if output is not None else ""
+    text = WRITERS[language or SUFFIXES.get(suffix, "c")](read_contract(file))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, [file])
+
+
+@click.command(short_help="Package an export as methods that share one state.")
+@export_argument
+@folder_output
+@takes(BundleOptions)
+@format_option
+def bundle(path: Path, output: Path, options: Asked[BundleOptions], format: str) -> None:
+    """Package an export as methods that share one state, such as encode and step over one KV cache; and prove them.
+
+    FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
+    """
+    with proving(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.deploy.bundle import JAVASCRIPT_HOST, bundle_folder
+
+        chosen = options.read()
+        made = bundle_folder(path, output, chosen, progress=progress)
+    _finish(made, format, output)
+    if format == "text" and not chosen.dry_run:
+        copied = output / JAVASCRIPT_HOST.name
+        is_copied = copied.is_file()
+        hint = "" if is_copied else "; --copy-host puts it into the bundle"
+        say(f"In Python: bundle = graphkit.Bundle({str(output)!r})")
+        say(f"In JavaScript: import {{ Bundle }} from {str(copied if is_copied else JAVASCRIPT_HOST)!r}{hint}")

@@ -1,0 +1,379 @@
+"""Flags of the command line: those of the option table, and those of reports; and how their values are parsed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import click
+
+from graphkit.cli.shell_completion import (
+    complete_dim,
+    complete_input,
+    complete_kinds,
+    complete_model,
+    complete_sections,
+    complete_target,
+    complete_tensor,
+)
+from graphkit.options import LIMITS, MAP, NO_VERIFY, SIZES, Flag, as_declared
+
+if TYPE_CHECKING:
+    from graphkit.runtime.limits import Limits
+    from graphkit.shapes import DimSpec
+
+__all__ = [
+    "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "format_of", "format_option", "model_argument",
+    "output_format_option", "output_option", "read_limits", "read_pairs", "read_sizes", "takes",
+]  # fmt: skip
+
+T = TypeVar("T")
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
+UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
+COMPLETIONS = {
+    "--dim": complete_dim,
+    "--range": complete_dim,
+    "--input": complete_input,
+    "--target": complete_target,
+    "--only": complete_sections,
+    "--fail-on": complete_kinds,
+    "--why": complete_tensor,
+}  # by flag
+AS_IN = {
+    "--dim": "batch_size=1",
+    "--input": "input_ids=1x8",
+    "--range": "sequence_length=1:512",
+    "--map": "logits=output",
+}  # examples of NAME=VALUE
+
+
+class Format(str, Enum):
+    """Formats of a report."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+    html = "html"
+    dot = "dot"
+    mermaid = "mermaid"
+
+
+SUFFIXES = {
+    "": Format.text,
+    ".txt": Format.text,
+    ".md": Format.markdown,
+    ".json": Format.json,
+    ".html": Format.html,
+    ".htm": Format.html,
+    ".dot": Format.dot,
+    ".gv": Format.dot,
+    ".mmd": Format.mermaid,
+}  # of files, and the format that they say
+REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
+REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class _Choice(click.Choice[str]):
+    """A choice that says which name may be meant."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        from graphkit.suggest import did_you_mean
+
+        hint = did_you_mean(str(value), self.choices, " ").strip()
+        return f"{super().get_invalid_choice_message(value, ctx)} {hint[:1].upper()}{hint[1:]}".rstrip()
+
+
+def choice(names: Iterable[str]) -> click.Choice[str]:
+    """Return the type of an option that takes one of these names."""
+    return _Choice([str(getattr(name, "value", name)) for name in names])
+
+
+def output_option(metavar: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Return the option --output."""
+    path = click.Path(path_type=Path)
+    return click.option("--output", "-o", type=path, metavar=metavar, required=required, help=text)
+
+
+model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
+
+
+def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the flags of a dataclass of options, which the command takes as `options`, an `Asked`.
+
+    Args:
+        kind: The dataclass; each field names its flags.
+        without: Flags that the command has no use for.
+    """
+    every: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type] # a dataclass, which no type says
+    own = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
+    defaults = {flag: field.default for field in own for flag in field.metadata.get("flags", ())}
+    flags = [flag for flag in defaults if flag not in without]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def wrapped(**words: object) -> Any:
+            given = {flag: words.pop(_key(flag)) for flag in flags}
+            return command(options=Asked(kind, given), **words)
+
+        for flag in reversed(flags):
+            _click_option(flag, defaults[flag])(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def _key(flag: Flag) -> str:
+    """Return the name under which click keeps the value of a flag."""
+    return flag.name.lstrip("-").replace("-", "_")
+
+
+def _click_option(flag: Flag, default: Any) -> Callable[[Command], Command]:
+    more: dict[str, Any] = {"metavar": flag.metavar, "shell_complete": COMPLETIONS.get(flag.name)}
+    if flag.kind is bool:
+        more = {"is_flag": True}
+    elif flag.is_repeatable:
+        more |= {"multiple": True}
+    elif flag not in LIMITS:
+        more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
+    else:
+        more |= {"type": flag.kind}
+    return click.option(*filter(None, (flag.name, flag.short)), _key(flag), help=flag.help, **more)
+
+
+def _click_type(flag: Flag) -> Any:
+    if flag.choices:
+        return choice(flag.choices)
+    if flag.kind is Path:
+        return click.Path(path_type=Path)
+    if flag.kind is int and flag.least is not None:
+        return click.IntRange(min=int(flag.least))
+    if flag.kind is float and flag.least is not None:
+        return click.FloatRange(flag.least, flag.most, min_open=flag.is_positive)
+    return flag.kind
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """The words of a command line for a dataclass of options; reading some of them needs imports, which are put off.
+
+    Attributes:
+        kind: The dataclass.
+        words: The value of each flag, as click read it.
+    """
+
+    kind: type[T]
+    words: Mapping[Flag, Any]
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of time and memory."""
+        return read_limits(*(self.words[flag] for flag in LIMITS))
+
+    @property
+    def verify(self) -> bool:
+        """Whether a proof is to run."""
+        return not self.words[NO_VERIFY]
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether any size, shape or range is given."""
+        return any(self.words[flag] for flag in SIZES)
+
+    def read(self, **more: object) -> T:
+        """Return the options; further fields have the given values.
+
+        Raises:
+            UsageError: A word cannot be parsed.
+        """
+        values: dict[str, object] = {}
+        for field in fields(self.kind):  # type: ignore[arg-type] # a dataclass, which no type says
+            flags = field.metadata.get("flags", ())
+            if any(flag in self.words for flag in flags):
+                values[field.name] = self._value(field.default, *flags)
+        return self.kind(**(values | more))
+
+    def _value(self, default: object, *flags: Flag) -> object:
+        words = [self.words.get(flag, ()) for flag in flags]
+        if flags == LIMITS:
+            return read_limits(*words)
+        if flags == SIZES:
+            return read_sizes(*words)
+        if flags == SIZES[:1]:
+            return read_sizes(*words).dims
+        if flags == (MAP,):
+            return tuple(read_pairs(words[0], MAP.name, str))
+        return not words[0] if default is True else words[0]
+
+
+def format_of(format: str | None, file: Path | None) -> Format:
+    """Return the format that is asked for, else that which the suffix of a file says, else text.
+
+    Raises:
+        UsageError: The suffix says none.
+    """
+    if format is not None or file is None:
+        return Format(format or Format.text)
+    if (suffix := file.suffix.lower()) not in SUFFIXES:
+        from graphkit.errors import OutputError, UsageError
+
+        params = click.get_current_context().params
+        words = [
+            word for name, value in params.items() if name not in ("output", "report_file") for word in _words(value)
+        ]
+        if file.exists() and any(Path(word).exists() and file.samefile(word) for word in words):
+            raise OutputError(f"{file}: is an input, which is never overwritten - name another output")
+        known = ", ".join(name for name in SUFFIXES if name)
+        raise UsageError(f"{file}: '{suffix}' says no format - take one of {known}, or name it with --format")
+    return SUFFIXES[suffix]
+
+
+def _words(value: object) -> Iterator[str]:
+    """Yield the texts and paths of an argument."""
+    for word in value if isinstance(value, tuple) else (value,):
+        if isinstance(word, str | Path):
+            yield str(word)
+
+
+def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return the option --format, and one of these names for the file that `show` writes the report to."""
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @click.option(
+            *names, "report_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to a file."
+        )
+        @click.option(
+            "--format",
+            "-f",
+            type=choice(REPORT_FORMATS),
+            help="Report format. Default: text, or the format that the suffix of its file names.",
+        )
+        @wraps(command)
+        def wrapped(*, format: str | None, report_file: Path | None, **others: object) -> T:
+            click.get_current_context().meta[REPORT_FILE] = report_file
+            chosen = format_of(format, report_file)
+            if report_file is not None:
+                _check_report(report_file, replaces="--report" not in names)
+            if chosen not in REPORT_FORMATS:
+                from graphkit.errors import UsageError
+
+                raise UsageError(
+                    f"{report_file}: a {chosen.value} drawing is for `graphkit report` - take another suffix"
+                )
+            return command(format=chosen.value, **others)
+
+        return wrapped
+
+    return decorate
+
+
+def _check_report(file: Path, *, replaces: bool) -> None:
+    """Check before any work that a report can be written to a file.
+
+    Raises:
+        OutputError: It is what the command makes, or exists and is not to be replaced, or its folder is not there.
+    """
+    from graphkit.errors import OutputError
+
+    params = click.get_current_context().params
+    target, made = Path(os.path.realpath(file)), params.get("output")
+    place = Path(os.path.realpath(made)) if isinstance(made, Path) else None
+    if target == place:
+        raise OutputError(f"{file}: is what the command makes - name another file for the report")
+    if target.is_dir():
+        raise OutputError(f"{file}: is a folder - name a file in it for the report")
+    if not replaces and not params.get("overwrite") and target.is_file():
+        raise OutputError(f"{file}: exists - name another file for the report, or replace it with --overwrite")
+    folder = target.parent
+    if not folder.is_dir() and folder != place:  # which the command makes
+        raise OutputError(f"{folder}: is not a folder - create it, or name another file for the report")
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        raise OutputError(f"{file}: cannot be written: its folder takes no files - name another file for the report")
+
+
+format_option = report_option("--report")  # where --output is what a command makes
+output_format_option = report_option("--output", "-o")
+
+
+def read_sizes(dim: Sequence[str], input: Sequence[str] = (), range: Sequence[str] = ()) -> DimSpec:
+    """Parse the texts of --dim, --input and --range.
+
+    Raises:
+        UsageError: A text cannot be parsed, or names a symbol or an input twice.
+    """
+    if not (dim or input or range):
+        return as_declared()
+    from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size
+    from graphkit.shapes import DimSpec
+
+    return DimSpec(
+        tuple(read_pairs(dim, "--dim", parse_size)),
+        tuple(read_pairs(input, "--input", parse_shape)),
+        tuple((name, *bounds) for name, bounds in read_pairs(range, "--range", parse_bounds)),
+    )
+
+
+def read_limits(timeout: float | None, memory: str | None) -> Limits:
+    """Parse --timeout and --memory.
+
+    Raises:
+        UsageError: A value is not a time or a size, or this system cannot limit memory.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
+
+    if timeout is not None and not timeout > 0:
+        raise UsageError(
+            f"--timeout {timeout:g}: is not a time - write a positive number of seconds, such as --timeout 60"
+        )
+    if memory is None:
+        return Limits(timeout)
+    found = SIZE.fullmatch(memory.strip())
+    size = int(float(found[1]) * UNITS[found[2].lower()]) if found is not None else 0
+    if size < 1:
+        raise UsageError(f"--memory {memory}: is not a size - write one such as --memory 2GB")
+    if not HAS_MEMORY_LIMIT:
+        raise UsageError("--memory: this system cannot limit the memory of a process - leave the option out")
+    return Limits(timeout, size)
+
+
+def _divided(text: str, option: str) -> tuple[str, str]:
+    """Return the name and the value of NAME=VALUE; the last = divides, so that names may have one.
+
+    What says a size may be written with : too, as onnxsim and Polygraphy do: then the last of both divides, and the one
+    before it where a range has one itself.
+    """
+    at = text.rfind("=")
+    if option in ("--dim", "--input"):
+        at = max(at, text.rfind(":"))
+    elif option == "--range" and at < 0:
+        at = text.rfind(":", 0, max(text.rfind(":"), 0))
+    return (text[:at], text[at + 1 :]) if at > 0 else ("", "")
+
+
+def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+    """Yield the names and values of a repeatable option NAME=VALUE.
+
+    Raises:
+        UsageError: One cannot be read, or names something twice.
+    """
+    from graphkit.errors import UsageError
+
+    names: set[str] = set()
+    for text in texts:
+        name, value = _divided(text, option)
+        if not (name and value):
+            raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} {AS_IN[option]}")
+        if name in names:
+            raise UsageError(f"{option} {text}: '{name}' is given twice - give it once")
+        names.add(name)
+        try:
+            yield name, read(value)
+        except UsageError as error:
+            raise UsageError(f"{option}: {error}") from error

@@ -1,0 +1,182 @@
+"""Commands that prove and compare models: verify, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphkit.cli.flags import Asked, output_format_option, takes
+from graphkit.cli.model_streams import load, model_path
+from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.cli.shell_completion import complete_model
+from graphkit.errors import UsageError
+from graphkit.options import (
+    MAP,
+    SIZES,
+    SPLIT_STEPS,
+    STEPS,
+    CompareOptions,
+    Flag,
+    FolderOptions,
+    as_declared,
+    count,
+    option,
+    switch,
+)
+
+if TYPE_CHECKING:
+    from graphkit.shapes import DimSpec
+    from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
+    from graphkit.verify.rewrite_proof import RewriteProof
+    from graphkit.verify.split_verifier import SplitProof
+
+    Proof = BundleProof | LoweringProof | RewriteProof | SplitProof
+
+__all__ = ["compare", "verify"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(FolderOptions):
+    """How to prove two models, a split or a folder.
+
+    Attributes:
+        spec: The dims of two models.
+        part: Whether the second model is a part of the first.
+        names: Names of inputs and outputs of the first model and those in the second, where they differ.
+        runs: Sets of dims at which two models are run.
+        steps: Greedy steps in the proof of a split.
+    """
+
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    part: bool = option(
+        False, switch("--part", "The second model is a part of the first, as graphkit extract writes one.")
+    )
+    names: tuple[tuple[str, str], ...] = option((), MAP)
+    runs: int = option(7, count("--runs", "Number of sets of dims at which two models are run."))
+    steps: int = option(SPLIT_STEPS, STEPS)
+
+    def check(self, models: int) -> None:
+        """Check that options are for what is proven.
+
+        Raises:
+            UsageError: One is not.
+        """
+        if self.tokens_rate is not None or self.record:
+            raise UsageError("--tokens-rate and --record are for what lower or bundle wrote - name an export and OUT")
+        if models not in (2, 3):
+            raise UsageError(
+                "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these"
+            )
+        if models == 3:
+            self.check_no_pair()
+        if self.part and self.names:
+            raise UsageError("a part has the names of the whole - leave out --part or --map")
+
+    def check_no_pair(self) -> None:
+        """Check that there are no options that apply to two models only.
+
+        Raises:
+            UsageError: There is one.
+        """
+        if self.spec != as_declared() or self.part or self.names:
+            raise UsageError("--dim, --input, --range, --part and --map apply to two models only - leave them out")
+
+
+@click.command(short_help="Prove that two models, a split, a lowered folder or a bundle give the same.")
+@click.argument(
+    "models",
+    metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST | EXPORT OUT",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_model,
+)
+@takes(VerifyOptions)
+@output_format_option
+def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) -> None:
+    """Prove a rewrite, a split or a folder: run original and result in onnxruntime, and exit with 1 if they differ.
+
+    Takes two models, an original and its rewrite; three, a merged decoder and the pair that it was split into; or an
+    export, a folder or a model, and OUT, which graphkit lower or bundle made of it. Only --record writes anything.
+    """
+    with proving(options.limits), progress_on_terminal() as progress:
+        proof = _proof(models, options.read(), progress)
+    show(proof, format)
+    if not proof.passed:
+        if Path(models[-1]).is_dir():
+            say(f"The proof failed: {proof.findings()[0]}.", is_error=True)
+        raise SystemExit(1)
+
+
+def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
+    """Return the proof of a folder, a split or a rewrite."""
+    tolerance, seed, limits = options.tolerance, options.seed, options.limits
+    if len(models) == 2 and Path(models[1]).is_dir():
+        from graphkit.deploy.verify_folder import verify_folder
+
+        options.check_no_pair()
+        return verify_folder(model_path(models[0]), models[1], options, progress=progress)
+    options.check(len(models))
+    if len(models) == 3:
+        from graphkit.verify.split_verifier import verify_split
+
+        loaded = [load(name) for name in models]
+        progress("proving")
+        return verify_split(
+            *loaded, steps=options.steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
+        )
+    from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+
+    renamed = {new: old for old, new in options.names}
+    prove = verify_extract if options.part else partial(verify_rewrite, names=renamed)
+    original, rewritten = map(model_path, models)
+    return prove(
+        original,
+        rewritten,
+        options.spec,
+        tolerance=tolerance,
+        seed=seed,
+        runs=options.runs,
+        limits=limits,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(CompareOptions):
+    """How to compare, and on which inputs.
+
+    Attributes:
+        inputs: A file of arrays for inputs.
+        spec: Sizes for generated inputs.
+    """
+
+    inputs: Path | None = option(
+        None, Flag("--inputs", "Arrays for inputs by name, an .npz file.", Path, metavar="FILE")
+    )
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+
+
+@click.command(short_help="Compare two models layer by layer: where they part, and why.")
+@click.argument("a", metavar="A", shell_complete=complete_model)
+@click.argument("b", metavar="B", shell_complete=complete_model)
+@takes(CompareFlags)
+@output_format_option
+def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
+    """Compare two models layer by layer: where they part, and why. Exits with 1 if they differ.
+
+    A is the model that is right. B is the other one, or an .npz file of its tensors by name, such as a device or a run
+    in PyTorch gives. A tensor of a name, or of a place in the graph, in both is compared; what is ambiguous is not.
+    """
+    with proving(options.limits), progress_on_terminal() as progress:
+        from graphkit.workflows.compare_models import compare_models
+
+        asked = options.read()
+        comparison = compare_models(a, b, asked.spec, asked, inputs=asked.inputs, progress=progress)
+    show(comparison, format)
+    if not comparison.passed:
+        raise SystemExit(1)

@@ -1,0 +1,284 @@
+"""The command that explains models: report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphkit.analysis.findings import KIND_NAMES
+from graphkit.cli.flags import Asked, Format, choice, format_of, output_option, takes
+from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
+from graphkit.cli.shell_completion import complete_model
+from graphkit.options import LIMITS, SIZES, Flag, as_declared, count, option, switch
+from graphkit.runtime.limits import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from graphkit.analysis.report import Comparison, Failure, Report
+    from graphkit.analysis.report_gate import Gate
+    from graphkit.analysis.report_sections import HazardCheck, ReportOptions
+    from graphkit.deploy.targets import Target
+    from graphkit.model import Model
+    from graphkit.render.result import Result
+    from graphkit.runtime.limits import Limits
+    from graphkit.shapes import DimSpec
+
+__all__ = ["report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """What a report is to have, and what is to fail on.
+
+    Attributes:
+        recursive: Whether to look for models in the folders of a folder.
+        only, optimize, full, hash, context: See `graphkit.ReportOptions`.
+        check_hazards: Whether to run the model at the dims of each hazard.
+        group: The group of shape origins to draw.
+        target: The name or the file of a target.
+        spec: The dims at which to look for blockers.
+        strict: Whether any finding fails.
+        fail_on: Kinds of findings that fail.
+        baseline: A report than which nothing may be worse.
+        limits: Time and memory that a model may take.
+    """
+
+    recursive: bool = option(False, switch("--recursive", "Look for models in the folders of a folder too.", "-r"))
+    only: str = option(
+        "", Flag("--only", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
+    )
+    optimize: bool = option(False, switch("--optimize", "Compare the graph before and after onnxoptimizer."))
+    full: bool = option(False, switch("--full", "Show the lists in shape origins in full."))
+    hash: bool = option(False, switch("--hash", "Read all weights to find tied tensors."))
+    context: int = option(
+        2048,
+        count("--context", "Number of positions at which to state the memory of a KV cache, at most the model's."),
+    )
+    check_hazards: bool = option(
+        False, switch("--check-hazards", "Run the model at the dims of each hazard and at safe dims next to them.")
+    )
+    group: int = option(1, count("--group", "Group of shape origins to draw with dot or mermaid."))
+    target: str | None = option(
+        None,
+        Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE"),
+    )
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    strict: bool = option(
+        False,
+        switch("--strict", "Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."),
+    )
+    fail_on: str = option(
+        "",
+        Flag(
+            "--fail-on",
+            "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
+            f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
+            metavar="KIND,...",
+        ),
+    )
+    baseline: Path | None = option(
+        None,
+        Flag(
+            "--baseline",
+            "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more "
+            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes.",
+            Path,
+            metavar="REPORT.json",
+        ),
+    )
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The names of the sections to show, empty for all."""
+        return tuple(name.strip() for name in self.only.split(",") if name.strip())
+
+    @property
+    def is_for_models(self) -> bool:
+        """Whether there are options that say nothing about a bundle."""
+        asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.fail_on)
+        return any(asked) or self.baseline is not None
+
+
+@click.command(short_help="Explain models: a verdict, and what it rests on.")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
+@click.option(
+    "--format",
+    "-f",
+    type=choice(Format),
+    help="Report format. Default: text, or the format that the suffix of --output names.",
+)
+@output_option("FILE", "Write the report to a file.")
+@takes(ReportFlags)
+def report(models: Sequence[str], options: Asked[ReportFlags], format: str | None, output: Path | None) -> None:
+    """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
+
+    MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
+    look for blockers. Of several models, those that are broken are an error each, and the others are reported on.
+    """
+    from graphkit.analysis.report import Comparison, compare
+    from graphkit.analysis.report import report as analyse
+
+    asked = options.read()
+    gate = _gate(asked)
+    report_options = _report_options(asked, gate)
+    chosen = format_of(format, output)
+    if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
+        folder = Path(models[0])
+        if (folder / "bundle.json").is_file():
+            _report_bundle(folder, chosen, output, has_options=asked.is_for_models)
+            return
+    with proving(asked.limits, asked.check_hazards), progress_on_terminal() as progress:
+        names = _expanded(models, recursive=asked.recursive)
+        is_alone = len(names) == 1
+        loaded, broken = _loaded(names, progress, keep_going=not is_alone)
+        if chosen in (Format.dot, Format.mermaid) and loaded:
+            put(_drawing(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
+            return
+        result: Report | Comparison
+        if is_alone:
+            result = analyse(loaded[0], report_options, progress=progress)
+        else:
+            result = compare(loaded, report_options, progress=progress, keep_going=True)
+            result = replace(result, failures=(*broken, *result.failures))
+    if not isinstance(result, Comparison) or result.reports:
+        words = (asked.baseline, asked.target, *names)
+        files = (Path(word) for word in words if word is not None and Path(word).is_file())
+        _show(result, chosen, output, [*files, *(path for model in loaded for path in model.files)])
+    _exit(result, gate)
+
+
+def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
+    from graphkit.analysis.report_sections import ReportOptions
+
+    target, spec = _lint_options(asked, gate)
+    return ReportOptions(
+        only=asked.sections,
+        optimize=asked.optimize,
+        full=asked.full,
+        hash_weights=asked.hash,
+        context=asked.context,
+        check=_hazard_check(asked.limits) if asked.check_hazards else None,
+        target=target,
+        spec=spec,
+        also=gate.sections,
+    )
+
+
+def _exit(result: Report | Comparison, gate: Gate) -> None:
+    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any."""
+    from graphkit.analysis.report import Comparison
+
+    failures = result.failures if isinstance(result, Comparison) else ()
+    for failure in failures:
+        say(f"Error: {failure.problem}", is_error=True)
+    reasons = list(gate.failures(result))
+    for reason in reasons:
+        say(reason, is_error=True)
+    if failures or reasons:
+        raise SystemExit(2 if failures else 1)
+
+
+def _gate(asked: ReportFlags) -> Gate:
+    from graphkit.analysis.report_gate import Gate, read_kinds
+
+    if asked.baseline is None:
+        return Gate(asked.strict, read_kinds(asked.fail_on))
+    from graphkit.analysis.report_gate import read_baseline
+
+    return Gate(asked.strict, read_kinds(asked.fail_on), read_baseline(asked.baseline))
+
+
+def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
+    from graphkit.analysis.bundle_overview import bundle_overview
+    from graphkit.errors import UsageError
+
+    if has_options:
+        raise UsageError(f"{folder} is a bundle: options other than --format and --output are for models")
+    if chosen in (Format.dot, Format.mermaid):
+        raise UsageError(f"{folder} is a bundle, which has no drawing - take another --format")
+    _show(bundle_overview(folder), chosen, output, folder.iterdir())
+
+
+def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
+    if output is None:
+        show(result, chosen)
+    else:
+        put(rendered(result, chosen), output, read)
+
+
+def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpec | None]:
+    """Return the target to lint for, and the dims to do that at."""
+    from graphkit.errors import UsageError
+
+    if asked.target is None:
+        if "blockers" in gate.kinds:
+            raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
+        if asked.spec != as_declared():
+            raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
+        return None, None
+    from graphkit.deploy.targets import load_target
+
+    return load_target(asked.target), asked.spec
+
+
+def _hazard_check(limits: Limits) -> HazardCheck:
+    from graphkit.verify.hazard_runs import check_hazards
+
+    return partial(check_hazards, limits=limits)
+
+
+def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
+    """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
+    from graphkit.errors import UsageError
+
+    found: list[str] = []
+    for name in names:
+        if not name:
+            raise UsageError("a model name is empty - name a model file or a folder")
+        if not os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
+            found.append(name)
+            continue
+        paths = Path(name).glob("**/*.onnx" if recursive else "*.onnx")
+        inside = [path for path in paths if not any(part[:1] == "." for part in path.relative_to(name).parts)]
+        if not inside:
+            deeper = "" if recursive else ", or look into its folders with --recursive"
+            raise UsageError(f"{name}: has no .onnx file in it - name a model file{deeper}")
+        found += sorted(map(str, inside))
+    return found
+
+
+def _loaded(
+    names: Iterable[str], progress: Callable[[str], None], *, keep_going: bool
+) -> tuple[list[Model], list[Failure]]:
+    """Return the models that can be read, and the faults of the others."""
+    from graphkit.analysis.report import Failure
+    from graphkit.cli.model_streams import load
+    from graphkit.errors import ModelError
+
+    loaded: list[Model] = []
+    broken: list[Failure] = []
+    for name in names:
+        progress(f"reading {name}")
+        try:
+            loaded.append(load(name))
+        except ModelError as error:
+            if not keep_going:
+                raise
+            broken.append(Failure(name, str(error)))
+    return loaded, broken
+
+
+def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
+    from graphkit.analysis.shape_origins import group_drawing
+    from graphkit.render.drawings import dot
+    from graphkit.render.markdown import mermaid
+    from graphkit.runtime.external_tools import optimized
+
+    drawing = group_drawing(optimized(model) if optimize else model, group)
+    return dot(drawing) if chosen is Format.dot else mermaid(drawing)

@@ -1,0 +1,288 @@
+"""Commands that write a model: fold, rewrite, split-merged, extract, rename, set-dims, convert-opset."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes
+from graphkit.cli.model_streams import destination, finish, load
+from graphkit.cli.output import progress_on_terminal, proving
+from graphkit.cli.shell_completion import complete_passes, complete_place
+from graphkit.options import RANGE, SIZES, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
+
+if TYPE_CHECKING:
+    from graphkit.model import Model
+    from graphkit.render.result import Result
+    from graphkit.rewrite.base import Pass
+
+__all__ = [
+    "convert_opset",
+    "current_folder_importable",
+    "extract",
+    "fold",
+    "rename",
+    "rewrite",
+    "set_dims",
+    "split_merged",
+]
+
+Progress = Callable[[str], None]
+output_file = output_option("OUT", "Output file.", required=True)
+short_output_file = click.option(
+    "-o", "output", type=click.Path(path_type=Path), metavar="OUT", required=True, help="Output file."
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model that a command is to write: what it reads, where it writes, and its options."""
+
+    name: str
+    output: Path
+    options: Any
+    progress: Progress
+
+    def model(self) -> Model:
+        """Read the model."""
+        self.progress(f"reading {self.name}")
+        return load(self.name)
+
+
+def writes_model(
+    kind: type[RewriteOptions], output: Callable[[Any], Any] = output_file, without: Collection[Flag] = ()
+) -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Let a command, which takes a `Job`, write one model, prove it and show its report.
+
+    Args:
+        kind: The options of the command.
+        output: The option for the file.
+        without: Flags that the command has no use for.
+    """
+
+    def decorate(command: Callable[..., Result]) -> Callable[..., None]:
+        @model_argument
+        @output
+        @takes(kind, without=without)
+        @format_option
+        @wraps(command)
+        def wrapped(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
+            output, weights = destination(output, options.words[WEIGHTS])
+            with proving(options.limits, options.verify), progress_on_terminal() as progress:
+                made = command(Job(model, output, options.read(weights=weights), progress), **words)
+            finish(made, format, f"{output} is")
+
+        return cast(Callable[..., None], wrapped)
+
+    return decorate
+
+
+@click.command("fold", short_help="Fold shape computations, and prove the result.")
+@writes_model(FoldOptions)
+def fold(job: Job) -> Result:
+    """Fold shape computations: static shapes become constants, dynamic ones are computed once.
+
+    MODEL is a model file, or example:NAME.
+    """
+    from graphkit.workflows.fold_file import fold_file
+
+    return fold_file(job.model(), job.output, job.options, progress=job.progress)
+
+
+@click.command("rewrite")
+@click.option(
+    "--passes",
+    "-p",
+    metavar="PASSES",
+    required=True,
+    shell_complete=complete_passes,
+    help="Comma-separated passes, such as name{option=value},name.",
+)
+@writes_model(RewriteOptions)
+def rewrite(job: Job, passes: str) -> Result:
+    """Run a pipeline of passes, and prove the file that it wrote.
+
+    MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
+    package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
+    """
+    from graphkit.passes.pipeline import parse_pipeline
+    from graphkit.workflows.rewrite_file import rewrite_file
+
+    with current_folder_importable():
+        pipeline = parse_pipeline(passes)
+    return rewrite_file(job.model(), job.output, pipeline, job.options, progress=job.progress)
+
+
+@contextlib.contextmanager
+def current_folder_importable() -> Iterator[None]:
+    """Let modules of the current folder be imported, as `python -m` does; later imports of theirs come after others."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+@click.command("split-merged", short_help="Split a merged decoder in two, and prove the pair.")
+@model_argument
+@output_option("DIR", "Output folder. Default: the folder of the model.")
+@takes(SplitOptions)
+@format_option
+def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], format: str) -> None:
+    """Split a merged decoder into one model for the first step and one for later steps, and prove the pair.
+
+    MODEL is a merged decoder, or example:NAME.
+    """
+    with proving(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.workflows.split_file import split_file
+
+        loaded = load(model)
+        folder = output if output is not None else _folder(loaded)
+        made = split_file(loaded, folder, options.read(), progress=progress)
+    finish(made, format, f"The files in {folder} are")
+
+
+def _folder(model: Model) -> Path:
+    from graphkit.errors import UsageError
+    from graphkit.examples import example_name
+    from graphkit.io.stream_files import INPUT
+
+    if model.path is None or example_name(model.path) or model.label == INPUT:
+        problem = "has no folder" if model.label == INPUT else "is an example that ships with graphkit"
+        raise UsageError(f"{model.label}: {problem} - name an output folder with -o")
+    return model.path.parent
+
+
+def _edited(job: Job, step: Pass) -> Result:
+    from graphkit.workflows.edit_file import edit_file
+
+    return edit_file(job.model(), job.output, step, job.options, progress=job.progress)
+
+
+@click.command("extract", short_help="Write a subgraph as a model of its own, and prove it.")
+@click.option(
+    "--to",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    shell_complete=complete_place,
+    help="A value or node to end at; repeatable.",
+)
+@click.option(
+    "--from",
+    "begin",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_place,
+    help="A value or node to begin at; repeatable. Default: the inputs of the model.",
+)
+@writes_model(RewriteOptions, without=SIZES)
+def extract(job: Job, to: Sequence[str], begin: Sequence[str]) -> Result:
+    """Write a subgraph as a model of its own, and prove it against the whole.
+
+    MODEL is a model file, or example:NAME. A value that --from names becomes an input. A node stands for its outputs
+    after --to, and for what it reads after --from, so that it is in the subgraph.
+    """
+    from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+
+    return _edited(job, ExtractSubgraph(tuple(to), tuple(begin)))
+
+
+RENAMED = {
+    "input": "Rename an input",
+    "output": "Rename an output",
+    "dim": "Rename a symbol of dims, or name a dim without one, such as x.0=batch",
+    "value": "Rename any value of the main graph",
+}  # what `rename` renames, and the help text of its option
+
+
+def rename_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option of pairs for each kind of name; --input OLD=NEW of earlier versions means --input-name."""
+    for name, text in reversed(RENAMED.items()):
+        for flag, is_old in ((f"--{name}-name", False), (f"--{name}", True)):
+            key = f"old_{name}_names" if is_old else f"{name}_names"
+            more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable.", "hidden": is_old}
+            command = click.option(flag, key, **more)(command)
+    return command
+
+
+def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
+    """Yield the old and the new names of an option; the last = divides, so that old names may have one.
+
+    Raises:
+        UsageError: A text is not OLD=NEW.
+    """
+    from graphkit.errors import UsageError
+
+    for text in texts:
+        old, _, new = text.rpartition("=")
+        if not (old and new):
+            hint = "; the file to write is -o OUT" if flag == "--output" else ""
+            raise UsageError(f"{flag} {text}: is not OLD=NEW - write it as in {flag} x=y{hint}")
+        yield old, new
+
+
+@click.command("rename", short_help="Rename inputs, outputs, symbols and values.")
+@rename_options
+@writes_model(RewriteOptions, short_output_file, without=SIZES)
+def rename(job: Job, **texts: Sequence[str]) -> Result:
+    """Rename inputs, outputs and symbols of dims, wherever they occur, and prove the result.
+
+    MODEL is a model file, or example:NAME. A symbol that the graph forces to equal the renamed one gets the same name.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.passes.interface.rename import Rename
+
+    pairs = {
+        name: (
+            *read_renames(texts[f"{name}_names"], f"--{name}-name"),
+            *read_renames(texts[f"old_{name}_names"], f"--{name}"),
+        )
+        for name in RENAMED
+    }
+    if not any(pairs.values()):
+        flags = ", ".join(f"--{name}-name" for name in RENAMED)
+        raise UsageError(f"there is nothing to rename - give one of {flags}, such as --dim-name N=batch")
+    return _edited(job, Rename(pairs["input"], pairs["output"], pairs["value"], pairs["dim"]))
+
+
+@click.command("set-dims", short_help="Declare sizes for dims of the inputs.")
+@writes_model(RewriteOptions, without=(RANGE,))
+def set_dims(job: Job) -> Result:
+    """Declare sizes for dims of the inputs, and all that follows from them, and prove the result.
+
+    MODEL is a model file, or example:NAME. Nodes stay; `graphkit fold --dim` folds what no longer varies.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.passes.shapes.freeze_dims import SetDims
+    from graphkit.shapes import AS_DECLARED
+
+    spec = job.options.spec
+    if spec == AS_DECLARED:
+        raise UsageError("there is nothing to set - give --dim or --input, such as --dim batch_size=1")
+    step = SetDims(spec.dims, spec.inputs)
+    return _edited(replace(job, options=replace(job.options, spec=AS_DECLARED)), step)
+
+
+@click.command("convert-opset", short_help="Convert a model to another opset, and prove it.")
+@click.option("--to", "version", type=int, required=True, metavar="N", help="The version of the operator set.")
+@writes_model(RewriteOptions, without=SIZES)
+def convert_opset(job: Job, version: int) -> Result:
+    """Convert a model to another version of ONNX's operator set, and prove the result.
+
+    MODEL is a model file, or example:NAME. Where graphkit does not know what became of an operator, and for an older
+    version, onnx's own converter is taken, if the proof of its result holds.
+    """
+    from graphkit.passes.opset.convert_opset import ConvertOpset
+
+    return _edited(job, ConvertOpset(version))

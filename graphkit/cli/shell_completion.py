@@ -1,0 +1,167 @@
+"""Shell completion: candidates for models, tensors, passes and targets, and the scripts of shells.
+
+A function that completes is called with the context, the parameter and what was typed so far, as click does; it
+imports what it needs when it is called, because a shell waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from graphkit.model import Model
+
+__all__ = [
+    "complete_dim",
+    "complete_input",
+    "complete_kinds",
+    "complete_model",
+    "complete_passes",
+    "complete_place",
+    "complete_sections",
+    "complete_target",
+    "complete_tensor",
+    "completion",
+]
+
+Completed = list[CompletionItem]
+SHELLS = ("bash", "zsh", "fish")
+# A line of click's script, and what ours has for it: no space follows NAME=, for a size does (fish knows that), and a
+# list with commas stays whole.
+OURS = {
+    "bash": ("    return 0\n", "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n    return 0\n"),
+    "zsh": (
+        "compadd -U -V unsorted -a completions",
+        "local -a suffix; [[ ${completions[1]} == *= ]] && suffix=(-S '')\n"
+        '        compadd -U -V unsorted "${suffix[@]}" -a completions',
+    ),
+    "fish": ('string split "," $completion', 'string split -m 1 "," $completion'),
+}
+
+
+def _files(incomplete: str) -> Completed:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _starting(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
+    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
+
+
+def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
+    """Complete the last one of names that are separated by commas; none twice."""
+    before, comma, last = incomplete.rpartition(",")
+    given = {name.strip() for name in before.split(",")}
+    return _starting((name for name in names if name not in given), last, before + comma)
+
+
+def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a file, or the name of an example where that is begun."""
+    from graphkit.examples import EXAMPLES
+
+    examples = _starting((f"example:{name}" for name in EXAMPLES), incomplete) if incomplete else []
+    is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
+    return _files(incomplete) if not examples or is_a_file else examples
+
+
+def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete the name of a target, or a file."""
+    from graphkit.deploy.targets import NAMES
+
+    return _starting(NAMES, incomplete) or _files(incomplete)
+
+
+def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a list of sections of a report."""
+    from graphkit.analysis.report_sections import BLOCKERS, EXTRAS, SECTIONS
+
+    return _of_a_list((section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS)), incomplete)
+
+
+def complete_kinds(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a list of kinds of findings."""
+    from graphkit.analysis.findings import KIND_NAMES
+
+    return _of_a_list(KIND_NAMES, incomplete)
+
+
+def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete the last pass of a pipeline; within its options nothing."""
+    from graphkit.passes import PASSES
+
+    closed = incomplete.rpartition("}")
+    before, comma, last = closed[2].rpartition(",")
+    if "{" in closed[2]:
+        return []
+    return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+
+
+def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a symbol in the dims of the inputs of the model on the line."""
+    from graphkit.shapes.graph_inputs import input_dims
+
+    dims = (dim for model in _models(context) for value in model.graph.inputs for dim in input_dims(value) or ())
+    return _starting(
+        (f"{name}=" for name in dict.fromkeys(name for dim in dims for name in sorted(dim.symbols))), incomplete
+    )
+
+
+def complete_input(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete an input of the model on the line."""
+    names = (value.name for model in _models(context) for value in model.graph.inputs)
+    return _starting((f"{name}=" for name in dict.fromkeys(names)), incomplete)
+
+
+def complete_tensor(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a tensor of the main graph of the model on the line."""
+    names = (name for model in _models(context) for name in model.graph.values)
+    return _starting(dict.fromkeys(names), incomplete)
+
+
+def complete_place(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a tensor or a node of the main graph of the model on the line."""
+    names = [
+        name
+        for model in _models(context)
+        for name in (*model.graph.values, *(node.proto.name for node in model.graph.nodes))
+    ]
+    return _starting(filter(None, dict.fromkeys(names)), incomplete)
+
+
+def _models(context: click.Context) -> Iterator[Model]:
+    """Yield the readable models that are on the line already, those of a folder too."""
+    from graphkit.errors import GraphkitError
+    from graphkit.model import load
+
+    words = [word for word in context.args if not word.startswith("-")]  # click parses none before an open option
+    paths = [path for word in words for path in (sorted(Path(word).glob("*.onnx")) if Path(word).is_dir() else [word])]
+    for path in paths:
+        with contextlib.suppress(GraphkitError, OSError):
+            yield load(path)
+
+
+@click.command(short_help="Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and names in a shell.
+
+    For bash, put `eval "$(graphkit completion bash)"` into ~/.bashrc; for zsh, the same with zsh into ~/.zshrc; for
+    fish, `graphkit completion fish | source` into ~/.config/fish/config.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    found = kind(click.get_current_context().find_root().command, {}, "graphkit", "_GRAPHKIT_COMPLETE")
+    script = found.source_template % found.source_vars()  # its `source` also starts bash to ask for its version
+    plain, ours = OURS[shell]
+    script = script.replace(plain, ours)
+    # bash takes a colon for the end of a word, and example:NAME has one
+    sys.stdout.write(('COMP_WORDBREAKS="${COMP_WORDBREAKS//:}"\n' if shell == "bash" else "") + script)

@@ -1,0 +1,131 @@
+"""Find values and nodes by the names and globs that a user gives."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from graphkit.errors import UsageError
+from graphkit.graph.names import count_of, counted, expanded
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.suggest import did_you_mean
+
+__all__ = ["find_value", "find_value_or_node", "fixed_values", "in_order", "matching"]
+
+
+def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
+    """Return a value of the main graph.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    value = scopes[0].values.get(name)
+    if value is None:
+        raise _missing(scopes, name, label, "value", list(scopes[0].values))
+    return value
+
+
+def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Value | Node:
+    """Return the value of the main graph that has a name, else the node.
+
+    Raises:
+        UsageError: There is neither, or several nodes have that name.
+    """
+    main = scopes[0]
+    if name in main.values:
+        return main.values[name]
+    nodes = [node for node in main.nodes if name and node.proto.name == name]
+    if len(nodes) > 1:
+        raise UsageError(f"{label}: {counted(len(nodes), 'node(s)')} have the name '{name}' - name a value instead")
+    if not nodes:
+        names = [*main.values, *(node.proto.name for node in main.nodes)]
+        raise _missing(scopes, name, label, "value or node", names)
+    return nodes[0]
+
+
+def _missing(scopes: tuple[Scope, ...], name: str, label: str, what: str, names: Iterable[str]) -> UsageError:
+    inside = next((scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines(scope, name)), None)
+    if inside is None:
+        hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
+        return UsageError(f"{label}: there is no {what} '{name}' - {hint}")
+    if inside in scopes or not scopes[0].contains(inside):
+        hint = "put functions into the graph first: graphkit rewrite -p inline-functions"
+        return UsageError(f"{label}: '{name}' is in the {inside.path.split('/')[0]}, not in the main graph - {hint}")
+    owner = inside.owner
+    kind = owner.op_type if owner is not None else "node"
+    hint = "name an output of that node"
+    if kind == "If":
+        hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"
+    return UsageError(f"{label}: '{name}' is in the body '{inside.path}' of a node {kind}, which may not run - {hint}")
+
+
+def _defines(scope: Scope, name: str) -> bool:
+    return name in scope.values or any(node.proto.name == name for node in scope.nodes if name)
+
+
+MAX_NAMES = 10_000  # that a family in a glob may stand for
+
+
+def in_order(scopes: tuple[Scope, ...]) -> Iterator[Value]:
+    """Yield the values of each scope: inputs, initializers, then the outputs of its nodes."""
+    for scope in all_scopes(scopes):
+        outputs = (value for node in scope.nodes for value in node.outputs if value is not None)
+        yield from dict.fromkeys(itertools.chain(scope.inputs, scope.initializers, outputs))
+
+
+def fixed_values(scopes: tuple[Scope, ...]) -> set[Value]:
+    """Return the initializers and constants, and all values that follow from them alone."""
+    fixed: set[Value] = set()
+    for scope in all_scopes(scopes):
+        fixed.update(value for value in (*scope.initializers, *scope.values.values()) if value.is_constant)
+        for node in scope.nodes:
+            reads = [value for value in node.inputs if value is not None]
+            if reads and not node.bodies and node.op_type not in RANDOM and all(value in fixed for value in reads):
+                fixed.update(value for value in node.outputs if value is not None)
+    return fixed
+
+
+def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value]) -> list[Value]:
+    """Return the values that one of some globs matches: by name, as SCOPE::NAME or by the path of their node.
+
+    A family such as `past.{0-5}.key` stands for its names; in these, * and ? are wildcards.
+
+    Raises:
+        UsageError: A glob matches none of those that are shown; `every` has the others, which are constant.
+    """
+    found: set[Value] = set()
+    for glob in globs:
+        pattern = _pattern(glob)
+        matched = [value for value in shown if any(map(pattern, _names(value)))]
+        if not matched:
+            if any(pattern(name) for value in every for name in _names(value)):
+                raise UsageError(f"'{glob}' matches constants only - add --constants to show them")
+            plain = max(re.split(r"[*?\[\]]|\{[^}]*\}", glob), key=len) or glob
+            hint = did_you_mean(plain, (value.name for value in shown), "`graphkit shapes` lists the names")
+            raise UsageError(f"no tensor matches '{glob}' - {hint}")
+        found.update(matched)
+    return [value for value in shown if value in found]
+
+
+def _names(value: Value) -> Iterator[str]:
+    yield value.name
+    if value.scope.path:
+        yield f"{value.scope.path}::{value.name}"
+    if value.producer is not None:
+        yield value.producer.path
+
+
+def _pattern(glob: str) -> Callable[[str], bool]:
+    """Return whether a name matches a glob or is the same.
+
+    Raises:
+        UsageError: Its families stand for too many names.
+    """
+    if count_of(glob) > MAX_NAMES:
+        raise UsageError(f"'{glob}' stands for {count_of(glob):,} names - write * for so many, {MAX_NAMES:,} at most")
+    names = {glob, *expanded(glob)}
+    regex = re.compile("|".join(fnmatch.translate(name) for name in names))
+    return lambda name: name in names or regex.match(name) is not None

@@ -1,0 +1,283 @@
+"""Find recurrent state: inputs of a fixed size that an output of the same shape and dtype replaces at each step.
+
+The nodes tell: an LSTM or GRU gives the next value of its initial state, and a window over the last inputs is cut from
+what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. At last, the
+flow of data does: an input that is called a state, and the only output of its shape that is computed from it. What is
+ambiguous is not linked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.cache_entries import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.graph.walk import reachable
+
+__all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+DIRECTIONS = (
+    PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
+)  # that last one of WeNet
+NEXT = {"present", "new", "next", "updated"}  # which say of an output that it is the next value of something
+STATES = CACHE | {
+    "state",
+    "states",
+    "hidden",
+    "cell",
+    "conv",
+    "ssm",
+    "rnn",
+    "lstm",
+    "gru",
+    "recurrent",
+    "carry",
+    "cached",
+}
+CELLS = {"state", "states", "hidden", "cell", "rnn", "lstm", "gru", "recurrent", "h", "c", "hx", "cx"}
+HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
+STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
+ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
+CUTS = ("Slice", "Split")
+MOVES = (*CUTS, "Concat", "Gather", "Identity", "Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
+
+Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """A recurrent state: the input that it is, and the output that replaces it."""
+
+    past: Value
+    next: Value
+
+
+def recurrent_states(
+    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], cache: Iterable[CacheEntry]
+) -> tuple[StateEntry, ...]:
+    """Return the recurrent states of a graph, in the order of its inputs.
+
+    Args:
+        scope: The graph.
+        inputs: Inputs that may be state: those of no other role.
+        outputs: Outputs that may be state.
+        cache: What looks like a KV cache: what is replaced as a whole is none.
+    """
+    found = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
+    left = [value for value in inputs if value not in found and _is_fixed(value)]
+    free = [value for value in outputs if value not in set(found.values())]
+    for test in TESTS:
+        pairs = _fitting(left, free, test)
+        times = Counter(value for pair in pairs for value in pair)
+        found |= {past: present for past, present in pairs if times[past] == times[present] == 1}
+        left, free = ([value for value in values if not times[value]] for values in (left, free))
+    found |= _by_flow(scope, left, free)
+    order = {value: place for place, value in enumerate(scope.inputs)}
+    entries = (StateEntry(past, present) for past, present in found.items() if present is not None)
+    return tuple(sorted(entries, key=lambda entry: order[entry.past]))
+
+
+def replaces(past: Value, present: Value) -> bool:
+    """Whether an output has the dtype and the shape of an input; a dim that no input declares may be any size."""
+    before, after = declared_type(past), declared_type(present)
+    if before is None or after is None or before.dtype != after.dtype:
+        return False
+    if before.dims is None or after.dims is None or len(before.dims) != len(after.dims):
+        return False
+    inputs = past.scope.inputs
+    known = {dim for value in inputs if (declared := declared_type(value)) is not None for dim in declared.dims or ()}
+    return all(
+        one == other or not (isinstance(other, int) or other in known)
+        for one, other in zip(before.dims, after.dims, strict=True)
+    )
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value has the same size at each step: all of its dims are numbers, but for that of the batch."""
+    declared = declared_type(value)
+    if declared is None or declared.dims is None:
+        return False
+    varying = [dim for dim in declared.dims if not isinstance(dim, int)]
+    return not varying or (len(varying) == 1 and not GROWING.intersection(tokens(varying[0] or "")))
+
+
+def _is_state(entry: CacheEntry) -> bool:
+    """Whether an entry that looks like a cache is replaced as a whole: by name, or as a window of fixed size is."""
+    past, present = entry.past, entry.present
+    if past is None or present is None or not _is_fixed(past) or not replaces(past, present):
+        return False
+    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(tokens(past.name))
+    return entry.slot.kind == "state" or is_plain or past in _windows(present, is_cut_last=True)
+
+
+def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> dict[Value, Value]:
+    """Return states of plain arithmetic, such as an LSTM cell written out, whose outputs have names that say little.
+
+    Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
+    none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
+    """
+    reached = {value: _reached(value) for value in scope.inputs}
+    found = {}
+    for past in inputs:
+        words = _state_words(past)
+        fitting = [value for value in scope.outputs if value in reached[past] and replaces(past, value)]
+        if not words or len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
+            continue
+        others = [value for value in scope.inputs if value is not past and fitting[0] in reached[value]]
+        said = set(filter(str.isalpha, tokens(fitting[0].name)))
+        is_other = bool(said & STATES - words) or any(replaces(value, fitting[0]) for value in others)
+        if others and (said == words or not is_other):
+            found[past] = fitting[0]
+    return found
+
+
+def _state_words(value: Value) -> set[str]:
+    """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
+    declared, words = declared_type(value), set(filter(str.isalpha, tokens(value.name))) - DIRECTIONS
+    is_state = words <= CELLS and not words >= HIDDEN_STATES
+    return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
+
+
+def _reached(value: Value) -> set[Value]:
+    """Return the values of its graph that are computed from a value, through bodies too."""
+    found, todo = {value}, [value]
+    while todo:
+        for reader, _ in todo.pop().consumers:
+            node: Node | None = reader
+            while node is not None:
+                new = [out for out in node.outputs if out is not None and out not in found]
+                found.update(new)
+                todo += new
+                node = node.scope.owner
+    return found
+
+
+def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
+    """Return the inputs and outputs that a test finds to be one state, some perhaps more than once."""
+    of_input, of_output = test
+    keyed = [(value, key) for value in outputs for key in of_output(value)]
+    wanted = [(value, key) for value in inputs if (key := of_input(value)) is not None]
+    return [
+        (past, present)
+        for past, one in wanted
+        for present, other in keyed
+        if one == other and replaces(past, present) and unwrapped(present, ("Identity",)) is not past
+    ]
+
+
+def _name(value: Value) -> Hashable:
+    """Return the words of a name that do not say whether it comes in or goes out, None for none."""
+    words = tokens(value.name)
+    plain = tuple(word for word in words if word not in DIRECTIONS)
+    return plain or None
+
+
+def _state_name(value: Value) -> Hashable:
+    return plain if isinstance(plain := _name(value), tuple) and STATES.intersection(plain) else None
+
+
+def _names(value: Value) -> list[Hashable]:
+    return [plain] if (plain := _name(value)) is not None else []
+
+
+def _next_names(value: Value) -> list[Hashable]:
+    return _names(value) if NEXT.intersection(tokens(value.name)) else []
+
+
+def _initial_name(value: Value) -> Hashable:
+    """Return `h` for `h0` and `h_0`."""
+    plain = _state_name(value)
+    return plain[:-1] or None if isinstance(plain, tuple) and plain[-1] == "0" else plain
+
+
+def _last_names(value: Value) -> list[Hashable]:
+    """Return `h` for `hn` and `h_n`, and `state` for `stateN`."""
+    *first, last = tokens(value.name) or [""]
+    if last == "n" and first:
+        return [tuple(first)]
+    return [(*first, last[0])] if last in ("hn", "cn") else []
+
+
+def _of_recurrence(value: Value) -> Hashable:
+    """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
+    found = set[tuple[Node, int]]()
+    for moved in reachable([value], _moved_from):
+        for node, index in moved.consumers:
+            if node.is_op(*RECURRENT) and index in (5, 6):
+                found.add((node, index - 4))
+            elif not _moves(node, index):
+                return None
+    return frozenset(found) or None
+
+
+def _moves(node: Node, index: int) -> bool:
+    return node.is_op(*MOVES) and (index == 0 or node.is_op("Concat"))
+
+
+def _moved_from(value: Value) -> Iterator[Value | None]:
+    """Yield the outputs of nodes that move the elements of a value."""
+    for node, index in value.consumers:
+        if _moves(node, index):
+            yield from node.outputs
+
+
+def _from_recurrence(value: Value) -> list[Hashable]:
+    """Return the outputs of recurrent nodes, their last states, that an output consists of."""
+    found = set[tuple[Node, int]]()
+    for source in reachable([value], _sources):
+        node = source.producer
+        if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
+            found.add((node, source.output_index))
+        elif node is None or not node.is_op(*MOVES):
+            return []
+    return [frozenset(found)] if found else []
+
+
+def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
+    """Return the inputs that an output is joined and cut from, each in front of the tensor joined to it.
+
+    Args:
+        value: The output.
+        is_cut_last: Whether it must be cut after it is joined, as what is selected before may be one of many layers.
+    """
+
+    def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:
+        each, is_cut, is_joined = met
+        node = each.producer
+        if node is None or not node.is_op(*MOVES):
+            return []
+        is_join = node.is_op("Concat") and not _is_stack(node)
+        cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
+        sources = node.inputs[:1] if is_join else _sources(each)
+        return [(source, cut, joined) for source in sources if source is not None]
+
+    met = reachable([(value, False, False)], before)
+    return {each for each, is_cut, is_joined in met if each.kind == "input" and is_cut and is_joined}
+
+
+def _is_stack(node: Node) -> bool:
+    """Whether a Concat stacks tensors along a new axis, such as the states of layers."""
+    makers = [part.producer if part is not None else None for part in node.inputs]
+    return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
+
+
+def _sources(value: Value) -> Sequence[Value | None]:
+    """Return the inputs whose elements the producer of a value moves, without those that say where to."""
+    node = value.producer
+    if node is None or not node.is_op(*MOVES):
+        return ()
+    return node.inputs if node.is_op("Concat") else node.inputs[:1]
+
+
+TESTS: tuple[Test, ...] = (
+    (_of_recurrence, _from_recurrence),
+    (_state_name, _names),
+    (_name, _next_names),
+    (_initial_name, _last_names),
+    (lambda past: past, _windows),
+)

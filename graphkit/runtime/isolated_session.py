@@ -1,0 +1,160 @@
+"""Sessions in a separate process with limits, so that a model can crash that process, but not this one."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.io.stream_files import shown
+from graphkit.model import Model, load
+from graphkit.runtime.isolation import Process, current_process
+from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
+from graphkit.runtime.session import RunError, check_files, content, load_error
+from graphkit.runtime.worker import Message
+from graphkit.runtime.worker_process import DiedError
+
+__all__ = ["MAX_TIMEOUTS", "IsolatedSession"]
+
+MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
+MAX_DEATHS = 4  # runs of a session that may end the process
+SMALL = 16 << 20  # bytes of a model whose operators are so short that threads mostly wait
+MAX_SHAPES = 8  # inputs whose shape a message tells
+NUMBERS = itertools.count()
+LIMITED = "raise --timeout or --memory to allow more"
+
+
+class IsolatedSession:
+    """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
+
+    A model file is read once more, to know its files, unless `known` is what was read of it.
+
+    Attributes:
+        inputs, outputs: Names, in order.
+        close: Lets the process free what the model takes.
+
+    Raises:
+        ModelError: A data file is missing, or onnxruntime does not load it, or ends with it.
+    """
+
+    def __init__(
+        self,
+        source: Path | Model,
+        *,
+        optimize: bool = False,
+        threads: int = 0,
+        prepack: bool = True,
+        known: Model | None = None,
+    ) -> None:
+        self.label = source.label if isinstance(source, Model) else shown(source)
+        self._source, self._number = source, next(NUMBERS)
+        model = source if isinstance(source, Model) else known or load(source)
+        check_files(model)
+        self._weights = _size(model)
+        spin = self._weights >= SMALL
+        self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
+        self._timeouts = self._deaths = 0
+        current = current_process()
+        self._process = Process(DEFAULT_LIMITS) if current is None else current
+        end = self._process.release if current is None else partial(self._process.dropped.append, self._number)
+        self.close = weakref.finalize(self, end)
+        self.close.atexit = False  # the process is ended then anyway
+        self.inputs, self.outputs = self._load()
+
+    def __enter__(self) -> IsolatedSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name: an array, or a list, a dict or None where it is no tensor.
+
+        Raises:
+            RunError: The model fails on these inputs, takes too much time or memory, or ends the process.
+        """
+        self._check_patience()
+        if self._generation != self._process.generation:
+            self._load()
+        arrays = {name: np.asarray(array) for name, array in feed.items()}
+        request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
+        try:
+            answer = self._ask(request, feed=arrays)
+        except DiedError as error:
+            self._timeouts += error.timed_out
+            self._deaths += not error.timed_out
+            raise self._death(error, arrays) from error
+        if "error" in answer:
+            raise self._failure(answer)
+        values = self._process.worker.take(answer["values"])
+        assert isinstance(values, list)
+        return dict(zip(self.outputs, values, strict=True))
+
+    def _check_patience(self) -> None:
+        if self._timeouts >= MAX_TIMEOUTS:
+            raise self._given_up(f"{self._timeouts} runs before took too long")
+        if self._deaths >= MAX_DEATHS:
+            raise self._given_up(f"{self._deaths} runs before ended the process")
+
+    def _given_up(self, why: str) -> RunError:
+        error = RunError(f"not run: {why}", file=self.label)
+        error.is_final = True
+        return error
+
+    def _death(self, error: DiedError, arrays: Mapping[str, np.ndarray]) -> RunError:
+        died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
+        died.signal, died.timed_out = error.signal, error.timed_out
+        return died
+
+    def _failure(self, answer: Message) -> RunError:
+        if not answer["memory"]:
+            return RunError.of(answer["error"], self.label)
+        memory = self._process.limits.bytes()
+        what = f"it needs more memory than the {memory:,} bytes beyond its weights that --memory allows"
+        return RunError.of(answer["error"], self.label, what)
+
+    def _load(self) -> tuple[list[str], list[str]]:
+        """Load the model into the process as it is now, and return the names of its inputs and outputs."""
+        allowed = COPIES * self._weights
+        request: Message = {"do": "load", "id": self._number, "allowed": allowed, "path": None}
+        folder, values = None, {}
+        if isinstance(self._source, Model):
+            serialized, folder = content(self._source)
+            values["content"] = np.frombuffer(serialized, np.uint8)
+            request["allowed"] += COPIES * len(serialized)
+        else:
+            request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
+        request["options"] = {**self._options, "folder": None if folder is None else str(Path(folder).absolute())}
+        try:
+            answer = self._ask(request, **values)
+        except DiedError as error:
+            raise load_error(error.why, self.label, LIMITED) from error
+        if "error" in answer:
+            raise load_error(answer["error"], self.label, *([LIMITED] if answer["memory"] else []))
+        self._generation = self._process.generation
+        return answer["inputs"], answer["outputs"]
+
+    def _ask(self, request: Message, **values: object) -> Message:
+        limits = self._process.limits
+        return self._process.ask({**request, "memory": limits.bytes()}, limits.time(self._weights), **values)
+
+
+def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
+    texts = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
+    more = f" and {len(texts) - MAX_SHAPES} more" if len(texts) > MAX_SHAPES else ""
+    return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
+
+
+def _size(model: Model) -> int:
+    """Return the bytes of a model's files."""
+    try:
+        return sum(path.stat().st_size for path in model.files)
+    except OSError as error:  # another program has taken it away since the model was read
+        raise ModelError(
+            f"cannot be opened: {error.strerror}", file=str(error.filename), hint="check the path"
+        ) from error

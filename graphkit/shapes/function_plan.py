@@ -1,0 +1,264 @@
+"""The plan of a generated function, independent of the language: its steps, inputs, checks and results.
+
+Expressions become steps that every language can write, with one step for each common subexpression.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.declared_types import shape_text
+from graphkit.shapes.bounds import is_nonzero
+from graphkit.shapes.expr import Call, Expr, Monomial
+from graphkit.shapes.program_contents import ProgramContents, Source
+from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.tensor import Ratio
+
+__all__ = ["Check", "Claim", "Operand", "Operands", "Plan", "Step", "Steps", "make_plan", "used"]
+
+
+class Step:
+    """An operation on operands.
+
+    Attributes:
+        op: `+`, `*`, `//`, `%`, `min`, `max`; `float32` and `float64` of a dividend and a divisor: the quotient, each
+            of the two and the result rounded.
+        args: Its operands; a number is the first of a product, and the last of a sum.
+        uses: How often it is an operand of another step, or of a list.
+        divides_by_zero: Whether its divisor, which is not a number, may be 0.
+        can_fail: Whether it may have no result, for that reason or for that of an operand.
+    """
+
+    __slots__ = ("args", "can_fail", "divides_by_zero", "op", "uses")
+
+    def __init__(self, op: str, args: tuple[Operand, ...], divides_by_zero: bool) -> None:
+        self.op, self.args, self.divides_by_zero, self.uses = op, args, divides_by_zero, 0
+        self.can_fail: bool = divides_by_zero or any(isinstance(arg, Step) and arg.can_fail for arg in args)
+
+    def __repr__(self) -> str:
+        return f"({self.op} {' '.join(map(repr, self.args))})"
+
+    @property
+    def has_name(self) -> bool:
+        """Whether it is worth a variable: a call, used more than once, or without result at times."""
+        return self.can_fail or self.uses > 1 or self.op in ("//", "%", "min", "max")
+
+
+Operand = int | float | str | Step | None  # a number, a symbol, a result, or what is not known
+
+
+class Steps:
+    """The steps that some expressions in known symbols need, in an order in which each needs only those before it."""
+
+    def __init__(self, symbols: frozenset[str]) -> None:
+        self.symbols = symbols
+        self._steps: dict[tuple[str, tuple[Operand, ...], bool], Step] = {}
+        self._operands: dict[Expr, Operand] = {}
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps.values())
+
+    def of(self, expr: Expr | None) -> Operand:
+        """Return an expression's value; None where it is not known."""
+        if expr is None or not expr.symbols <= self.symbols:
+            return None
+        if expr not in self._operands:
+            self._operands[expr] = self._sum(expr)
+        return self._operands[expr]
+
+    def element(self, element: Expr | Ratio | float | None, dtype: str) -> Operand:
+        """Return an element of a tensor, rounded to its dtype; None where it is not known."""
+        if element is None or isinstance(element, float):
+            return element
+        if not dtype.startswith("float"):
+            return None if isinstance(element, Ratio) else self.of(element)
+        ratio = element if isinstance(element, Ratio) else Ratio(element, 1)
+        number = ratio.dividend.constant
+        if number is not None and ratio.divisor == 1 and abs(number) < 2048:  # exact in float16 too
+            return float(number)
+        dividend = self.of(ratio.dividend)
+        if dividend is None or dtype not in ("float32", "float64"):  # no rule follows symbols in float16
+            return None
+        return self._step(dtype, (dividend, ratio.divisor))
+
+    def _sum(self, expr: Expr) -> Operand:
+        if expr.constant is not None:
+            return expr.constant
+        terms = sorted(expr.terms, key=lambda term: (not term[0], term[1] < 0))  # begin with something positive
+        operands = tuple(self._term(monomial, factor) for monomial, factor in terms)
+        return operands[0] if len(operands) == 1 else self._step("+", operands)
+
+    def _term(self, monomial: Monomial, factor: int) -> Operand:
+        if not monomial:
+            return factor
+        atoms = tuple(self._atom(atom) for atom in monomial)
+        product = atoms[0] if len(atoms) == 1 else self._step("*", atoms)
+        return product if factor == 1 else self._step("*", (factor, product))
+
+    def _atom(self, atom: Symbol | Call) -> Operand:
+        if isinstance(atom, Symbol):
+            return atom.name
+        args = tuple(self.of(arg) for arg in atom.args)
+        divides_by_zero = atom.op in ("//", "%") and not is_nonzero(atom.args[1])
+        return self._step(atom.op, args, divides_by_zero)
+
+    def _step(self, op: str, args: tuple[Operand, ...], divides_by_zero: bool = False) -> Step:
+        key = (op, args, divides_by_zero)
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = Step(op, args, divides_by_zero)
+            for arg in args:
+                used(arg)
+            if divides_by_zero:
+                used(args[1])  # it is compared with 0 too
+        return step
+
+
+def used(operand: Operand) -> Operand:
+    """Count a use of an operand, and return it."""
+    if isinstance(operand, Step):
+        operand.uses += 1
+    return operand
+
+
+Operands = tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Inputs of one shape.
+
+    Attributes:
+        text: The dims as a reader knows them, such as `[batch_size, 3]`.
+        expected: Sizes, None for any; None where the inputs have no known rank.
+    """
+
+    names: tuple[str, ...]
+    text: str
+    expected: Operands | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A condition: two operands, `==` or `>=`, and how a reader knows them."""
+
+    left: Operand
+    relation: str
+    right: Operand
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts of a generated function, in their order.
+
+    Attributes:
+        shapes: Of each input from which symbols are read: variable, name, dims as text, and rank.
+        sources: Of each symbol that is read: variable, source, variable of the input's shape, and `Source.rest`.
+        steps: Variable and step of what is computed once.
+        lists: Operands of lists that several keys share, by variable.
+        entries: Key of each list of the result, with the variable of a shared one, or its operands.
+        names: Variable of each symbol and of each step that has one.
+        has_singles: Whether a step rounds to float32.
+    """
+
+    shapes: tuple[tuple[str, str, str, int], ...]
+    sources: tuple[tuple[str, Source, str, Operand], ...]
+    checks: tuple[Check, ...]
+    steps: tuple[tuple[str, Step], ...]
+    claims: tuple[Claim, ...]
+    lists: tuple[tuple[str, Operands], ...]
+    entries: tuple[tuple[str, str | Operands], ...]
+    names: Mapping[str | Step, str]
+    has_singles: bool
+
+
+def make_plan(program: ProgramContents) -> Plan:
+    """Return the plan of a program's function."""
+    steps = Steps(frozenset(source.symbol for source in program.sources))
+    checks, claims, found = _checks(program, steps), _claims(program, steps), tuple(_lists(program, steps))
+    lists, entries = _shared(found)
+    symbols = {source.symbol: f"s{number}" for number, source in enumerate(program.sources)}
+    named = tuple((f"t{number}", step) for number, step in enumerate(step for step in steps if step.has_name))
+    shapes = tuple(_shapes(program))
+    places = {name: variable for variable, name, _, _ in shapes}
+    sources = tuple(
+        (symbols[source.symbol], source, places[source.input], Steps(steps.symbols).of(source.rest))
+        for source in program.sources
+    )
+    names: dict[str | Step, str] = {step: variable for variable, step in named}
+    names.update(symbols)
+    has_singles = any(step.op == "float32" for step in steps)
+    return Plan(
+        shapes=shapes,
+        sources=sources,
+        checks=checks,
+        steps=named,
+        claims=claims,
+        lists=lists,
+        entries=entries,
+        names=names,
+        has_singles=has_singles,
+    )
+
+
+def _shapes(program: ProgramContents) -> Iterator[tuple[str, str, str, int]]:
+    dims = {entry.name: entry.dims or () for entry in program.inputs}
+    for number, name in enumerate(dict.fromkeys(source.input for source in program.sources)):
+        yield f"x{number}", name, shape_text(dims[name]), len(dims[name])
+
+
+def _checks(program: ProgramContents, steps: Steps) -> tuple[Check, ...]:
+    groups: dict[tuple[Expr | None, ...] | None, list[str]] = {}
+    for entry in program.inputs:
+        groups.setdefault(entry.dims, []).append(entry.name)
+    found = []
+    for dims, names in groups.items():
+        expected = None if dims is None else tuple(used(steps.of(dim)) for dim in dims)
+        found.append(Check(tuple(names), "" if dims is None else shape_text(dims), expected))
+    return tuple(found)
+
+
+def _claims(program: ProgramContents, steps: Steps) -> tuple[Claim, ...]:
+    """Return the conditions that can be computed at any dims."""
+    found = []
+    for condition in program.conditions:
+        sides = steps.of(condition.left), steps.of(condition.right)
+        if not any(side is None or (isinstance(side, Step) and side.can_fail) for side in sides):
+            left, right = (used(used(side)) for side in sides)  # compared, and told
+            found.append(Claim(left, condition.relation, right, str(condition)))
+    return tuple(found)
+
+
+def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operands]]:
+    for consumer in program.consumers:
+        for read in consumer.reads:
+            if read.elements is not None:
+                yield read.key, tuple(steps.element(element, read.dtype) for element in read.elements)
+        for output in consumer.outputs:
+            if output.dims is not None:
+                yield output.key, tuple(map(steps.of, output.dims))
+
+
+def _shared(
+    found: Sequence[tuple[str, Operands]],
+) -> tuple[tuple[tuple[str, Operands], ...], tuple[tuple[str, str | Operands], ...]]:
+    """Return the lists that occur more than once, by variable, and the operands of each key."""
+    distinct: dict[object, Operands] = {}
+    counts: Counter[object] = Counter()
+    for _, operands in found:
+        identity = _identity(operands)
+        counts[identity] += 1
+        if counts[identity] == 1:
+            distinct[identity] = tuple(map(used, operands))
+    several = [identity for identity in distinct if counts[identity] > 1]
+    variables = {identity: f"v{number}" for number, identity in enumerate(several)}
+    lists = tuple((variable, distinct[identity]) for identity, variable in variables.items())
+    return lists, tuple((key, variables.get(_identity(operands), operands)) for key, operands in found)
+
+
+def _identity(operands: Operands) -> object:
+    """Return a key that tells lists apart: 1 from 1.0, and 0.0 from -0.0, which are equal."""
+    return tuple(operand if isinstance(operand, Step) else (type(operand), repr(operand)) for operand in operands)

@@ -1,0 +1,271 @@
+"""Compare two models layer by layer, and say where and why they part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Value
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import CompareOptions
+from graphkit.runtime.isolated_session import MAX_TIMEOUTS
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import Limits
+from graphkit.runtime.session import RunError, check_files
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
+from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
+from graphkit.verify.layers.causes.order import attributes, order, weights
+from graphkit.verify.layers.compare_inputs import ArrayFile, Feed, check_given, feeds, renamed
+from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
+from graphkit.verify.layers.matching import match_dumps, match_models, module_of
+from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
+from graphkit.verify.layers.side import Pair, Side
+from graphkit.verify.layers.stepping import Reader, Steps
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
+
+__all__ = ["CompareOptions", "compare_models"]
+
+TOLERANCE = 1e-4
+MOST_CAUSES = 4  # places where a difference begins that are looked into
+EXPLAINING = (offset, scale, rows, terms, order)
+
+
+def compare_models(
+    a: ModelLike,
+    b: ModelLike,
+    spec: DimSpec = AS_DECLARED,
+    options: CompareOptions = CompareOptions(),
+    *,
+    inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelComparison:
+    """Run two models on the same inputs, and compare them tensor by tensor.
+
+    A few tensors are looked at at a time: each model runs in steps, each node once, and only what later steps read is
+    held. Tensors match as told, by name, then by structure (one operator, the same attributes and inputs); what is
+    ambiguous is unmatched. Where a difference begins, its cause is looked for.
+
+    Args:
+        a: The model that is right.
+        b: The other one; or an .npz file of its tensors by name, from a device or a run in PyTorch.
+        spec: Sizes for generated inputs.
+        options: How to compare.
+        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        Where the models part, and why; `passed` says whether nothing differs.
+
+    Raises:
+        UsageError: B has other inputs, or a name does not exist.
+        ModelError: A file cannot be read, or a model does not run.
+
+    Example:
+        >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
+        True
+    """
+    with isolation(options.limits):
+        return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
+
+
+def _model(source: ModelLike) -> Model:
+    model = as_model(source)
+    check_files(model)
+    return declarations(model).model
+
+
+def _other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
+    if not isinstance(source, Model) and Path(source).suffix.lower() == ".npz":
+        return ArrayFile(source, limits)
+    return _model(source)
+
+
+@dataclass(eq=False)
+class _Comparison:
+    model: Model
+    other: Model | ArrayFile
+    spec: DimSpec
+    options: CompareOptions
+    inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None
+    progress: Callable[[str], None]
+
+    def run(self) -> ModelComparison:
+        told = dict(self.options.names)
+        b = self.other if isinstance(self.other, Model) else None
+        given = self._given(b)
+        own = {name: array for name, array in given.items() if name in self.model.graph.values}
+        failure: RunError | None = None
+        timeouts = 0
+        for feed in feeds(self.model, b, self.spec, own, self._inputs_told(told), self.options.seed):
+            side = Side(self.model, feed)
+            theirs = None if b is None else Side(b, renamed(self.model, b, feed, given, told))
+            try:
+                return self._compare(side, theirs, told)
+            except RunError as error:
+                failure = failure or error
+                timeouts += error.timed_out
+                if timeouts == MAX_TIMEOUTS:
+                    break
+        raise failure or ModelError(
+            "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"
+        )
+
+    def _given(self, b: Model | None) -> dict[str, np.ndarray]:
+        """Return the arrays for inputs; those of a file are checked before they are read."""
+        if self.inputs is None:
+            return {}
+        if isinstance(self.inputs, Mapping):
+            arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
+            check_given(arrays, self.model, b)
+            return arrays
+        file = ArrayFile(self.inputs, self.options.limits)
+        check_given({name: file.claimed(name) for name in file.names}, self.model, b)
+        return {name: file.read(name) for name in file.names}
+
+    def _inputs_told(self, told: Mapping[str, str]) -> dict[str, str]:
+        names = {value.name for value in self.model.graph.inputs}
+        return {name: other for name, other in told.items() if name in names}
+
+    def _compare(self, a: Side, b: Side | None, told: Mapping[str, str]) -> ModelComparison:
+        pairs = self._pairs(a, b, told)
+        tolerance = self._tolerance()
+        reader = Reader(pairs, a, b or self._dumps, all_asked=not self.options.bisect)
+        if self.options.bisect:
+            measured = bisect(pairs, a, reader, tolerance, self.progress)
+        else:
+            measured = sweep(pairs, a, reader, tolerance, self.options.limits, self.progress)
+        first = first_differing(measured, a)
+        found = [self._divergence(one, a, b, place < MOST_CAUSES) for place, one in enumerate(first)]
+        unmatched_a, unmatched_b = self._unmatched(pairs, a, b)
+        return ModelComparison(
+            a=self.model.label,
+            b=self.other.label,
+            tolerance=tolerance,
+            inputs={name: array.shape for name, array in a.feed.items()},
+            bisected=self.options.bisect,
+            steps=reader.steps,
+            tensors=tuple(_compared(one, a) for one in measured),
+            divergences=tuple(found),
+            matched=len(pairs),
+            unmatched_a=unmatched_a,
+            unmatched_b=unmatched_b,
+            notes=tuple(self._notes(pairs, a, b)),
+        )
+
+    @property
+    def _dumps(self) -> ArrayFile:
+        """The arrays of B, where it is no model."""
+        assert isinstance(self.other, ArrayFile)
+        return self.other
+
+    def _pairs(self, a: Side, b: Side | None, told: Mapping[str, str]) -> list[Pair]:
+        if b is None:
+            return match_dumps(a, self._dumps, told)
+        found = match_models(a, b, told, by_order=self.options.by_order)
+        return [pair for pair in found if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
+
+    def _tolerance(self) -> float:
+        if self.options.tolerance is not None:
+            return self.options.tolerance
+        models = [model for model in (self.model, self.other) if isinstance(model, Model)]
+        return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
+
+    def _afresh(self, pair: Pair, a: Side, b: Side | None, changed: Feed) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of a pair with other inputs."""
+        mine = Side(a.model, _changed(a, changed))
+        theirs = self._dumps if b is None else Side(b.model, _changed(b, changed))
+        return Reader([pair], mine, theirs).read([pair])
+
+    def _divergence(self, one: Measured, a: Side, b: Side | None, wanted: bool) -> Divergence:
+        self.progress(f"looking into '{one.pair.a.name}'")
+        node = one.pair.a.producer
+        return Divergence(
+            one.pair.a.name,
+            one.pair.theirs,
+            node.label if node is not None else "",
+            node.operator if node is not None else "",
+            tuple(self._causes(one.pair, a, b)) if wanted else (),
+        )
+
+    def _causes(self, pair: Pair, a: Side, b: Side | None) -> list[Cause]:
+        tolerance = self._tolerance()
+        (one, two), mine, theirs = self._arrays(pair, a, b)
+        if one.dtype.kind in "OUS" or two.dtype.kind in "OUS":
+            return []
+        if two.size > one.size and not any(two.strides):
+            return [Cause("dims", f"dims: B has {list(two.shape)}, and A {list(one.shape)}.")]
+        if not np.isfinite(two[two > -np.inf]).all() and np.isfinite(one[one > -np.inf]).all():
+            return [Cause("unknown", "B has NaNs or infinities where A has none.")]
+        case = Case.of(one, two, tolerance, mine, theirs)
+        masks = padded_masks(a.model, a.feed)
+
+        def agrees(changed: Feed) -> bool:
+            return all(measure(pair, *both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
+
+        found = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
+        if not found:
+            found = next((causes for explain in EXPLAINING if (causes := list(explain(case)))), [])
+        found += weights(case, only_named=bool(found))
+        return found or [Cause("unknown", "no simple relation was found between the two.")]
+
+    def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
+        """Return the arrays of a pair, and their neighbourhood in each model."""
+        one, mine = _part(a, pair.a)
+        if b is not None and isinstance(pair.b, Value):
+            two, theirs = _part(b, pair.b)
+            return (one, two), mine, theirs
+        return (one, self._dumps.beside(pair.theirs, one)), mine, None
+
+    def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+        left = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
+        if b is None:
+            return left, tuple(name for name in self._dumps.names if name not in theirs)
+        return left, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
+
+    def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
+        for name, side in (("A", a), ("B", b)):
+            if side is not None and side.hidden:
+                yield (
+                    f"{side.hidden:,} nodes of {name} stand in branches or loops, and are seen by what comes out of "
+                    "these only; split-merged and fold make one graph of them."
+                )
+        mine = {pair.a for pair in pairs}
+        lost = [value.name for value in a.model.graph.outputs if value not in mine]
+        if lost:
+            yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
+
+
+def _changed(side: Side, changed: Feed) -> Feed:
+    return {name: changed.get(name, array) for name, array in side.feed.items()}
+
+
+def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
+    near, nodes = around(side, value)
+    arrays = Steps(side, side.feed, [value, *near]).values([value, *near])
+    return arrays[0], Part(side, value, dict(zip(near, arrays[1:], strict=True)), nodes)
+
+
+def _compared(one: Measured, side: Side) -> ComparedTensor:
+    node, difference = one.pair.a.producer, one.difference
+    dims = side.dims(one.pair.a)
+    return ComparedTensor(
+        a=one.pair.a.name,
+        b=one.pair.theirs,
+        how=one.pair.how,
+        node=node.label if node is not None else "",
+        operator=node.operator if node is not None else "",
+        module=module_of(node) if node is not None else "",
+        dims=tuple(dim if dim is not None else -1 for dim in dims or ()),
+        absolute=difference.absolute if difference is not None and not difference.problem else None,
+        relative=difference.of_magnitude if difference is not None and not difference.problem else None,
+        cosine=one.cosine,
+        problem=difference.problem if difference is not None else "",
+        agrees=one.agrees,
+    )

@@ -1,0 +1,200 @@
+"""Change the interface or the opset of a model file: edit, write, prove, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.model_interface import Port, interface
+from graphkit.errors import ModelError, UsageError
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.names import counted
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import RewriteOptions
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.opset.onnx_converter import converted_by_onnx
+from graphkit.passes.pipeline import parse_pipeline
+from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.result import Result
+from graphkit.rewrite.base import Pass
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.outcome import Declined, Outcome, grouped
+from graphkit.runtime.session import check_files
+from graphkit.save import unused_text
+from graphkit.shapes import declarations
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
+from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.workflows.file_proof import check_output, prove, written_and_proven
+
+__all__ = ["EditReport", "edit_file"]
+
+AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # what runs the proof again, by pass
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EditReport(Result):
+    """The result of an edit.
+
+    Attributes:
+        edit: The pass that made it.
+        changes: One sentence for each change.
+        inputs, outputs: What the written model declares, families of names together.
+        notes: Declared dims of the original that contradict what its nodes compute, in one sentence.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced model that the new one does not use.
+    """
+
+    title: ClassVar[str] = "Edit"
+    source: str
+    edit: str
+    files: tuple[str, ...]
+    changes: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    notes: tuple[str, ...]
+    proof: RewriteProof | None
+    unused: tuple[str, ...] = ()
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def heading(self) -> str:
+        return f"Edit of {self.source} by {self.edit}"
+
+    def blocks(self) -> Iterator[Block]:
+        done = counted(len(self.changes), "change(s)") if self.changes else "nothing had to change"
+        yield proof_outcome(f"{self.edit}: {done}.", self.proof)
+        yield Prose(f"Wrote {' and '.join(self.files)}.")
+        yield from (Prose(f"{change}.") for change in self.changes)
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+        yield Heading("Interface")
+        for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
+            yield table(
+                "Name:code | Dtype | Shape:note", [(p.label, p.dtype, shape_text(p.shape)) for p in ports], title=title
+            )
+        yield from proof_blocks(self.proof, "the file is", AGAIN.get(self.edit, ""))
+
+
+def edit_file(
+    model: ModelLike,
+    output: str | os.PathLike[str],
+    step: Pass | str,
+    options: RewriteOptions = RewriteOptions(),
+    *,
+    progress: Progress = lambda _: None,
+) -> EditReport:
+    """Run a pass that changes the interface or the opset of a model, write the result, and prove it.
+
+    Args:
+        model: The model, or its path.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        step: The pass, or a text that names it: see `graphkit.parse_pipeline`. What it declines is an error, and
+            nothing is written.
+        options: How to write and how to prove.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
+
+    Raises:
+        UsageError: The pass does not fit the model, or declines it.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = f"{folder}/out.onnx"
+        ...     graphkit.edit_file("example:causal-attention", out, "set-dims{dims=batch_size=1}").proof.passed
+        True
+    """
+    model, output = as_model(model), Path(output)
+    step = step if isinstance(step, Pass) else _one(step)
+    check_output(model, output, options)
+    if options.verify:
+        check_files(model)
+    progress("editing")
+    outcome = step.run(model)
+    if outcome.declined and isinstance(step, ConvertOpset):
+        outcome = _by_onnx(model, step.version, outcome, options, progress)
+    if outcome.declined:
+        raise _declined(model, step, outcome, "nothing was written")
+    written, proof = written_and_proven(
+        outcome.model, output, options, progress, lambda made: _proof(step, model, made, options, progress)
+    )
+    made = interface(outcome.model)
+    return EditReport(
+        source=model.name,
+        edit=step.name(),
+        files=tuple(path.name for path in written),
+        changes=outcome.changes,
+        inputs=made.inputs,
+        outputs=made.outputs,
+        notes=declarations(model).notes,
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
+    )
+
+
+def _one(text: str) -> Pass:
+    steps = parse_pipeline(text)
+    if len(steps) > 1:
+        raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
+    return steps[0]
+
+
+def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
+    reasons = "; ".join(grouped(map(str, outcome.declined)))
+    return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
+
+
+def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOptions, progress: Progress) -> Outcome:
+    """Convert a model that the pass declines by onnx's converter, if the proof holds; else return the declined outcome.
+
+    Raises:
+        UsageError: Nobody wants a proof.
+    """
+    if not options.verify:
+        hint = "onnx's converter may know it, and is taken only with the proof: leave out --no-verify"
+        raise _declined(model, ConvertOpset(version), declined, hint)
+    progress("converting with onnx")
+    try:
+        made = converted_by_onnx(model, version)
+        progress("proving what onnx made")
+        proof = verify_rewrite(model, made, tolerance=options.tolerance, limits=options.limits, progress=progress)
+    except (MatchFailure, ModelError) as error:
+        reason = error.problem if isinstance(error, ModelError) else str(error)
+    else:
+        if proof.passed:
+            return Outcome(made, (f"opset {model.graph.opset()} became {version}, by onnx's converter",))
+        reason = f"its proof fails: {proof.failures[0]}"
+    return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
+
+
+def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, progress: Progress) -> RewriteProof:
+    if not isinstance(step, (ExtractSubgraph, Rename)):
+        return prove(model, output, options, progress, premise=step.premise())
+    source = model if model.path is None or model.is_edited else model.path
+    if isinstance(step, ExtractSubgraph):
+        return verify_extract(
+            source, output, options.spec, tolerance=options.tolerance, limits=options.limits, progress=progress
+        )
+    return verify_rewrite(
+        source,
+        output,
+        options.spec,
+        names={new: old.name for old, new in step.new_names(model).items()},
+        symbols={new: old for old, new in step.dims},
+        tolerance=options.tolerance,
+        limits=options.limits,
+        progress=progress,
+    )

@@ -1,0 +1,293 @@
+"""The proof of a rewritten file against its original, and of the claims of the passes that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import family_labels
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.options import RewriteOptions
+from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
+from graphkit.rewrite.outcome import PassChange
+from graphkit.save import Saved, check_targets, placed, save_models
+from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
+from graphkit.verify.rewrite_verifier import verify_rewrite
+from graphkit.verify.tolerances import error_tolerance
+
+__all__ = ["Claim", "Evidence", "check_output", "judged", "prove", "prove_unrounded", "written_and_proven"]
+
+T = TypeVar("T")
+
+
+def check_output(model: Model, output: Path, options: RewriteOptions) -> None:
+    """Check before any work that a model can be written to a file.
+
+    Raises:
+        OutputError: There is no such folder, or a file exists and is not to be replaced.
+    """
+    data = [output.with_name(f"{output.name}_data")] if placed(options.weights, [model]) == "shared" else []
+    check_targets([*data, output], [model], overwrite=options.overwrite)
+
+
+def written_and_proven(
+    model: Model,
+    output: Path,
+    options: RewriteOptions,
+    progress: Callable[[str], None],
+    proof: Callable[[Path], T],
+) -> tuple[Saved, T | None]:
+    """Write a model, and prove it before it gets its name: a run that breaks off leaves all as it was.
+
+    Args:
+        model: What to write.
+        output: The file.
+        options: How to write it, and whether to prove it.
+        progress: Called with the name of each step before it starts.
+        proof: Proves the file that it is given.
+
+    Returns:
+        What was written, and the proof, None where none is asked for.
+
+    Raises:
+        OutputError: It cannot be written; nothing is left behind.
+    """
+    found: list[T] = []
+
+    def run(stage: Path) -> None:
+        found.append(proof(stage / output.name))
+
+    progress("writing")
+    before = run if options.verify else None
+    written = save_models({output: model}, weights=options.weights, overwrite=options.overwrite, before=before)
+    return written, found[0] if found else None
+
+
+def prove(
+    model: Model,
+    output: Path,
+    options: RewriteOptions,
+    progress: Callable[[str], None],
+    *,
+    premise: Premise = ALWAYS,
+    error: float = 0.0,
+) -> RewriteProof:
+    """Prove that the model that was written to a file gives the results of its original.
+
+    Args:
+        model: The original.
+        output: What was written.
+        options: How to prove it.
+        progress: Called with the name of each step before it starts.
+        premise: What the passes took for granted of the inputs.
+        error: The largest error of a node, 0 where results are equal to the last bit.
+
+    Raises:
+        UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
+        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    """
+    is_default = options.tolerance is None and error > 0
+    return verify_rewrite(
+        model if model.path is None or model.is_edited else model.path,
+        output,
+        premise.spec | options.spec,
+        values=_arrays(model, premise),
+        tolerance=error_tolerance(model, error) if is_default else options.tolerance,
+        of_magnitude=is_default,
+        limits=options.limits,
+        progress=progress,
+    )
+
+
+def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
+    """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
+    arrays = {}
+    for value in model.graph.inputs:
+        declared = declared_type(value) if value.name in premise.values else None
+        if declared is not None:
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
+            arrays[value.name] = np.full(shape, premise.values[value.name], tensor_dtype_to_np_dtype(declared.dtype))
+    return arrays
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim about a rewrite: wherever its premise holds, it gives the results of the original.
+
+    Attributes:
+        error: The largest error of a node, 0 where results are equal to the last bit.
+        drops_outputs: Whether outputs may be missing.
+        drops_rounding: Whether nothing changes but that quantised data is no longer rounded.
+        interface: The passes that changed what inputs and outputs there are or mean, of which nothing is claimed.
+    """
+
+    premise: Premise = ALWAYS
+    error: float = 0.0
+    drops_outputs: bool = False
+    drops_rounding: bool = False
+    interface: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass], changes: Sequence[str]) -> Claim:
+        """Return the joint claim of the passes that changed something."""
+        names = {change.step for change in changes if isinstance(change, PassChange)}
+        active = [step for step in passes if step.name() in names]
+        premise = ALWAYS
+        for step in active:
+            premise |= step.premise()
+        return cls(
+            premise,
+            max((step.largest_error for step in active), default=0.0),
+            any(step.drops_outputs for step in active),
+            bool(active) and all(step.drops_rounding for step in active),
+            tuple(dict.fromkeys(step.name() for step in active if step.changes_interface)),
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The result of a proof, or why there is none.
+
+    Attributes:
+        unproven: Why nothing is proven, "" where there is a proof or nobody asked for one.
+        failures: What the passes did and do not claim to do, a sentence each.
+        notes: What the proof leaves out, a sentence each.
+    """
+
+    proof: RewriteProof | None = None
+    unproven: str = ""
+    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks to show."""
+        if not self.unproven and not self.failures:
+            yield from proof_blocks(self.proof, "the file is")
+            return
+        yield Heading("Proof")
+        if self.unproven:
+            yield Prose(f"Nothing is proven: {self.unproven}.", "warning")
+        yield from (Prose(failure, "warning") for failure in self.failures)
+
+
+def judged(
+    model: Model, rewritten: Model, output: Path, claim: Claim, options: RewriteOptions, progress: Callable[[str], None]
+) -> Evidence:
+    """Prove the claims of passes about the model that was written to a file, where they can be proven.
+
+    Raises:
+        UsageError: The options name a symbol or an input that does not exist.
+        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    """
+    changed, gone = _interface_changes(model, rewritten), _gone(model, rewritten)
+    if claim.interface:
+        told = [*changed, *_are_gone("output", gone)]
+        what = f" ({'; '.join(told)})" if told else ""
+        why = f"{' and '.join(claim.interface)} changed the interface{what}"
+        return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
+    if changed or (gone and not claim.drops_outputs):
+        failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
+        failures += [f"{text}, which no pass claims to do." for text in _are_gone("Output", gone)]
+        return Evidence(failures=tuple(failures))
+    if gone and not rewritten.graph.outputs:
+        return Evidence(unproven="no output is left to compare")
+    notes = tuple(f"{text}." for text in _are_gone("Output", gone))
+    if claim.drops_rounding and options.tolerance is None:
+        unrounded, note = prove_unrounded(model, rewritten, output, options, progress, claim.premise)
+        if unrounded is not None:
+            return Evidence(unrounded, notes=(note,))
+        notes = (*notes, note)
+    original = _without_outputs(model, gone) if gone else model
+    proof = prove(original, output, options, progress, premise=claim.premise, error=claim.error)
+    return Evidence(proof, notes=notes)
+
+
+def _interface_changes(before: Model, after: Model) -> list[str]:
+    """Return the changes of the interface, in words."""
+    was, now = fed_inputs(before), fed_inputs(after)
+    known = {value.name for value in before.graph.outputs}
+    new = [name for name in now if name not in was]
+    other = [name for name in now if name in was and _is_other(was[name], now[name])]
+    made = [value.name for value in after.graph.outputs if value.name not in known]
+    found = [(new, "input", "new"), (other, "input", "of another dtype or rank"), (made, "output", "new")]
+    return [_sentence(names, kind, what) for names, kind, what in found if names]
+
+
+def _is_other(before: Value, after: Value) -> bool:
+    was, now = declared_type(before), declared_type(after)
+    if was is None or now is None:
+        return False
+    return was.dtype != now.dtype or (was.dims is not None and now.dims is not None and len(was.dims) != len(now.dims))
+
+
+def _gone(before: Model, after: Model) -> list[str]:
+    kept = {value.name for value in after.graph.outputs}
+    return [value.name for value in before.graph.outputs if value.name not in kept]
+
+
+def _are_gone(kind: str, names: Sequence[str]) -> list[str]:
+    return [_sentence(names, kind, "gone")] if names else []
+
+
+def _sentence(names: Sequence[str], kind: str, what: str) -> str:
+    return f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {what}"
+
+
+def _without_outputs(model: Model, gone: Sequence[str]) -> Model:
+    proto = copy_proto(model)
+    keep(proto.graph.output, [info.name not in gone for info in proto.graph.output])
+    return model.with_proto(proto)
+
+
+def prove_unrounded(
+    model: Model,
+    rewritten: Model,
+    output: Path,
+    options: RewriteOptions,
+    progress: Callable[[str], None],
+    premise: Premise = ALWAYS,
+) -> tuple[RewriteProof | None, str]:
+    """Prove that products of floats are those of the original, and measure the effect of rounding.
+
+    Args:
+        model: The original.
+        rewritten: What became of it, in memory.
+        output: The same as it was written.
+        options: How to prove it; they give no tolerance.
+        progress: Called with the name of each step before it starts.
+        premise: What the passes took for granted of the inputs.
+
+    Returns:
+        The proof with a note of what was measured. Without a proof, the note says why there is none.
+
+    Raises:
+        UsageError: The options name a symbol or an input that does not exist.
+        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    """
+    two = as_rounded(model, rewritten)
+    if isinstance(two, str):
+        return None, f"Results are compared as a whole, within the pass's loose tolerance, because the model has {two}."
+    written = prove(rewritten, output, options, progress, premise=premise)
+    if not written.passed:
+        return written, "The written file is compared with the result in memory."
+    spec, limits = premise.spec | options.spec, options.limits
+    proof = verify_rewrite(*two, spec, tolerance=TOLERANCE, of_magnitude=True, limits=limits, progress=progress)
+    whole = prove(model, output, replace(options, tolerance=float("inf")), progress, premise=premise)
+    moved = max((found.absolute or 0.0 for found in whole.outputs), default=0.0)
+    note = (
+        "The proof rounds the data of each product as the original does, and compares the products and all that is "
+        f"between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
+    )
+    if whole.failures:
+        proof = replace(proof, failures=(*proof.failures, *whole.failures))
+    return proof, note

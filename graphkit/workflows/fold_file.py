@@ -1,0 +1,180 @@
+"""Fold a model file: rewrite, write, prove, report."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, RemainingShapes, changes_table, remaining_shapes
+from graphkit.graph.names import counted
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import FoldOptions
+from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.shapes.declare_shapes import with_shapes
+from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.result import Result
+from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
+from graphkit.runtime.session import check_files
+from graphkit.save import unused_text
+from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes.constraints.failing_sizes import check_sizes
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.time_limit import time_limit
+from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
+from graphkit.workflows.file_proof import check_output, prove, written_and_proven
+
+__all__ = ["FoldOptions", "FoldReport", "fold_file"]
+
+OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
+
+
+@dataclass(frozen=True)
+class FoldReport(Result):
+    """The result of a fold.
+
+    Attributes:
+        frozen: Dims that were frozen to numbers.
+        counts: Operators of shape computations in the graph and its bodies; the last two rows count the nodes there
+            that compute shapes, and all of them. What functions are made of has a row before these.
+        changes: One sentence for each change.
+        declined: What stayed unchanged, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence.
+        remaining: The Shape nodes that stay, except in bodies that were left unchanged.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced model that the new one does not use.
+        declared: How many tensors got a declaration of their inferred shape.
+    """
+
+    title: ClassVar[str] = "Fold"
+    source: str
+    files: tuple[str, ...]
+    frozen: tuple[str, ...]
+    counts: tuple[Change, ...]
+    changes: tuple[str, ...]
+    declined: tuple[str, ...]
+    notes: tuple[str, ...]
+    remaining: RemainingShapes
+    proof: RewriteProof | None
+    unused: tuple[str, ...] = ()
+    declared: int = 0
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def heading(self) -> str:
+        return f"Fold of {self.source}"
+
+    def _done(self) -> str:
+        if not self.changes:
+            reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
+            return f"Nothing was folded{reason}."
+        counts = [f"{one.op} {one.before:,} -> {one.after:,}" for one in self.counts[-2:]]
+        return f"Folded: {'; '.join(counts)}."
+
+    def blocks(self) -> Iterator[Block]:
+        yield proof_outcome(self._done(), self.proof)
+        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "No input dim was frozen."
+        shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
+        yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+        yield changes_table(self.counts)
+        yield Heading("What stays")
+        yield from self.remaining.blocks()
+        yield from declined_blocks(self.declined)
+        yield from change_blocks(self.changes)
+        yield from proof_blocks(self.proof, "the file is")
+
+
+def fold_file(
+    model: ModelLike,
+    output: str | os.PathLike[str],
+    options: FoldOptions = FoldOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FoldReport:
+    """Fold a model, write it, and prove it.
+
+    Args:
+        model: The model, or its path.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        options: How to fold.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the model cannot run at the numbers.
+        OutOfTimeError: Folding takes longer than the limit of time, where one is given.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx").proof.passed
+        True
+    """
+    model, output = as_model(model), Path(output)
+    check_output(model, output, options)
+    if options.verify:
+        check_files(model)
+    progress("folding")
+    with time_limit(f"{model.label}: folding", options.limits.seconds):
+        _check_runs(model, options.spec)
+        outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
+        shown, declared = with_shapes(outcome.model)
+    error = ROUNDING if options.fuse else 0.0
+    written, proof = written_and_proven(
+        shown, output, options, progress, lambda made: prove(model, made, options, progress, error=error)
+    )
+    changes = [change for change in outcome.changes if isinstance(change, PassChange)]
+    frozen = [change for change in changes if change.step == FreezeDims.name()]
+    return FoldReport(
+        source=model.name,
+        files=tuple(path.name for path in written),
+        frozen=tuple(change.text for change in frozen),
+        counts=_counts(model, outcome.model),
+        changes=tuple(change for change in outcome.changes if change not in frozen),
+        declined=tuple(map(str, outcome.declined)),
+        notes=declarations(model).notes,
+        remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
+        declared=declared,
+    )
+
+
+def _check_runs(model: Model, spec: DimSpec) -> None:
+    """Check that the model runs at the frozen sizes.
+
+    Raises:
+        UsageError: It does not.
+    """
+    declared = declarations(model).model
+    sizes = Inputs(declared, spec).numbers
+    if sizes:
+        check_sizes(declared, spec, sizes)
+
+
+def _counts(before: Model, after: Model) -> tuple[Change, ...]:
+    graphs = [list(all_nodes((model.graph,))) for model in (before, after)]
+    was, now = (Counter(node.op_type for node in nodes if not node.domain) for nodes in graphs)
+    rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
+    if before.proto.functions or after.proto.functions:
+        rows.append(Change("nodes of functions", *(sum(1 for _ in all_nodes(m.scopes[1:])) for m in (before, after))))
+    plumbing = (
+        sum(node.is_op(*SHAPE_OPS) and model.shape_tensors.works_on_shapes(node) for node in nodes)
+        for model, nodes in zip((before, after), graphs, strict=True)
+    )
+    return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *map(len, graphs)))

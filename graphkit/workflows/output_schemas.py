@@ -1,0 +1,276 @@
+"""The JSON Schemas of everything that graphkit writes as JSON: results, programs, and the files beside models.
+
+The schema of a result is made from the annotations of its fields: each class defines its result once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from graphkit.analysis.architecture import Architecture
+from graphkit.analysis.blockers import Blockers
+from graphkit.analysis.bundle_overview import BundleOverview
+from graphkit.analysis.control_flow import ControlFlow
+from graphkit.analysis.findings import Finding
+from graphkit.analysis.float16_losses import Float16Losses
+from graphkit.analysis.hazards import Hazards
+from graphkit.analysis.kv_cache import KVCache
+from graphkit.analysis.model_interface import Interface
+from graphkit.analysis.pipeline_links import Fit
+from graphkit.analysis.report import ComparisonRow, Failure, Report
+from graphkit.analysis.shape_ops import ShapeOps
+from graphkit.analysis.shape_origins import Origins
+from graphkit.analysis.summary import Summary
+from graphkit.analysis.target_facts import TargetFacts, Targets
+from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
+from graphkit.analysis.verdict import Verdict
+from graphkit.analysis.what_if import WhatIf
+from graphkit.deploy.bundle import BundleReport
+from graphkit.deploy.lower_report import LowerReport
+from graphkit.errors import UsageError
+from graphkit.render.result import Result, Sizes, versioned
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.program import Input
+from graphkit.shapes.program_contents import Consumer, Source, Unread
+from graphkit.shapes.relations import Relation
+from graphkit.shapes.symbols import Bound
+from graphkit.shapes.tensor import Ratio
+from graphkit.suggest import did_you_mean
+from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
+from graphkit.verify.layers.comparison import ModelComparison
+from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.split_proof import SplitProof
+from graphkit.workflows.edit_file import EditReport
+from graphkit.workflows.fold_file import FoldReport
+from graphkit.workflows.rewrite_file import RewriteReport
+from graphkit.workflows.split_file import SplitReport
+
+__all__ = [
+    "SCHEMAS",
+    "SECTION_RESULTS",
+    "Maker",
+    "Schema",
+    "closed",
+    "document_schema",
+    "result_schema",
+    "schema_of",
+    "schema_text",
+]
+
+SECTION_RESULTS: Mapping[str, type[Result]] = {
+    "verdict": Verdict,
+    "summary": Summary,
+    "architecture": Architecture,
+    "interface": Interface,
+    "kv-cache": KVCache,
+    "shape-ops": ShapeOps,
+    "origins": Origins,
+    "what-if": WhatIf,
+    "hazards": Hazards,
+    "unknown-shapes": UnknownShapes,
+    "control-flow": ControlFlow,
+    "float16": Float16Losses,
+    "blockers": Blockers,
+}
+DOCUMENTS: tuple[type[Result], ...] = (
+    *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
+    *(
+        RewriteProof,
+        SplitProof,
+        LoweringProof,
+        BundleProof,
+        ModelComparison,
+        TensorShapes,
+        WhyShape,
+        Targets,
+        TargetFacts,
+    ),
+)
+TREE: Schema = {
+    "description": "A number, the name of a symbol, or a list of an operation and trees.",
+    "anyOf": [
+        {"type": ["integer", "number", "string"]},
+        {"type": "array", "minItems": 2, "prefixItems": [{"type": "string"}], "items": {"$ref": "#/$defs/Tree"}},
+    ],
+}
+
+
+def _report() -> Schema:
+    """Return the schema of a report, which is one for one model and for several."""
+    maker = Maker()
+    texts: Schema = {"type": "array", "items": {"type": "string"}}
+    sections = {name: maker.of(kind) for name, kind in SECTION_RESULTS.items()}
+    some = {**closed(sections), "required": []}
+    model = closed({"model": {"type": "string"}, "sections": some})
+    properties = {
+        "findings": {"type": "array", "items": maker.of(Finding)},
+        "comparison": {"type": "array", "items": maker.of(ComparisonRow)},
+        "fit": maker.of(Fit | None),
+        "commands": texts,
+        "failures": {"type": "array", "items": maker.of(Failure)},
+        "models": {"type": "array", "minItems": 1, "items": model},
+    }
+    return document_schema(Report.schema(), properties, maker.named, "Analyses of one or several models.")
+
+
+def _program() -> Schema:
+    """Return the schema of a shape program: an expression is a number, or a text that `expressions` has a tree for."""
+    number: Schema = {"type": ["integer", "number", "string"]}
+    maker = Maker({Expr: number, Ratio: number, Bound: {"type": ["integer", "null"]}})
+    parts: Mapping[str, type] = {
+        "inputs": Input,
+        "symbols": Source,
+        "unread": Unread,
+        "conditions": Relation,
+        "consumers": Consumer,
+    }
+    properties: dict[str, Schema] = {"model": {"type": "string"}}
+    properties |= {name: {"type": "array", "items": maker.of(kind)} for name, kind in parts.items()}
+    properties["expressions"] = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Tree"}}
+    text = "What every node reads as a shape, an axis or a count, as expressions in the input dims."
+    return document_schema("program", properties, {**maker.named, "Tree": TREE}, text)
+
+
+def _file(name: str) -> Callable[[], Schema]:
+    def read() -> Schema:
+        text = (files("graphkit.deploy.contract") / f"{name}.schema.json").read_text("utf-8")
+        plain: dict[str, Any] = json.loads(text)
+        return plain
+
+    return read
+
+
+def _of(kind: type[Result]) -> Callable[[], Schema]:
+    return lambda: result_schema(kind)
+
+
+SCHEMAS: Mapping[str, Callable[[], Schema]] = {
+    "report": _report,
+    **{kind.schema(): _of(kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
+    "program": _program,
+    "contract": _file("contract"),
+    "bundle": _file("bundle"),
+}
+
+
+def schema_of(name: str) -> Schema:
+    """Return a JSON Schema by the name that `graphkit schema` lists.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in SCHEMAS:
+        raise UsageError(f"no schema '{name}' - {did_you_mean(name, tuple(SCHEMAS))}")
+    return SCHEMAS[name]()
+
+
+def schema_text(name: str) -> str:
+    """Return a JSON Schema as text."""
+    return json.dumps(schema_of(name), indent=2) + "\n"
+
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PLAIN: Mapping[object, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+    object: {},
+    Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
+}
+
+
+def result_schema(kind: type[Result]) -> Schema:
+    """Return the schema of the JSON that a result of a class writes."""
+    maker = Maker()
+    return document_schema(kind.schema(), maker.fields(kind), maker.named, _first_line(kind))
+
+
+def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[str, Schema], text: str) -> Schema:
+    """Return the schema of a document: the versions of graphkit and of the schema, and some properties.
+
+    Args:
+        name: What `graphkit schema` calls it.
+        properties: The schema of each property.
+        named: Schemas that others refer to, by name.
+        text: What the document is, in a sentence.
+    """
+    begin: Schema = {"graphkit": {"type": "string"}, "schema": {"const": versioned(name)}}
+    return {
+        "$schema": DIALECT,
+        "title": versioned(name),
+        "description": text,
+        **closed({**begin, **properties}),
+        "$defs": dict(sorted(named.items())),
+    }
+
+
+class Maker:
+    """Makes schemas of types, and keeps those of dataclasses under their names.
+
+    Attributes:
+        known: Schemas of further types.
+    """
+
+    def __init__(self, known: Mapping[object, Schema] = PLAIN) -> None:
+        self.known = {**PLAIN, **known}
+        self.named: dict[str, Schema] = {}
+
+    def fields(self, kind: type) -> dict[str, Schema]:
+        """Return the schema of each property that the JSON of a dataclass has."""
+        hints = get_type_hints(kind)
+        found = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(kind)}
+        for name in kind.computed if issubclass(kind, Result) else ():
+            found[name] = self.of(get_type_hints(getattr(kind, name).fget)["return"])
+        return found
+
+    def of(self, hint: Any) -> Schema:
+        """Return the schema of a type."""
+        if hint in self.known:
+            return self.known[hint]
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Literal:
+            return {"enum": list(arguments)}
+        if origin in (Union, types.UnionType):
+            return {"anyOf": [self.of(argument) for argument in arguments]}
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            size = len(arguments)
+            items = {"prefixItems": [self.of(argument) for argument in arguments], "items": False}
+            return {"type": "array", **items, "minItems": size, "maxItems": size}
+        if origin in (tuple, list, Sequence):
+            return {"type": "array", "items": self.of(arguments[0])}
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.of(arguments[1])}
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self.reference(hint)
+        raise TypeError(f"{hint} has no JSON Schema")
+
+    def reference(self, kind: type) -> Schema:
+        """Return a reference to the schema of a dataclass, which is made once."""
+        name = kind.__name__
+        if name not in self.named:
+            self.named[name] = {}  # it may refer to itself
+            self.named[name] = {"description": _first_line(kind), **closed(self.fields(kind))}
+        return {"$ref": f"#/$defs/{name}"}
+
+
+def closed(properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of an object that has these properties and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": dict(properties),
+    }
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]

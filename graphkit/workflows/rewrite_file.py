@@ -1,0 +1,158 @@
+"""Rewrite a model file by passes: run them, write the result, prove their claims, report."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.shape_ops import Change, changes_table
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import RewriteOptions
+from graphkit.passes.pipeline import parse_pipeline
+from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.result import Result
+from graphkit.rewrite.base import Pass, run_passes
+from graphkit.rewrite.outcome import change_blocks, declined_blocks
+from graphkit.runtime.session import check_files
+from graphkit.save import unused_text
+from graphkit.shapes import declarations
+from graphkit.time_limit import time_limit
+from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
+from graphkit.workflows.file_proof import Claim, Evidence, check_output, judged, written_and_proven
+
+__all__ = ["RewriteReport", "rewrite_file"]
+
+
+@dataclass(frozen=True)
+class RewriteReport(Result):
+    """The result of a rewrite by passes.
+
+    Attributes:
+        passes: The names of the passes, in order.
+        counts: The operators of which there are more or fewer; the last row counts all nodes.
+        changes: One sentence for each change.
+        declined: What stayed unchanged, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence; what the proof leaves out.
+        proof: The proof, None if it was not run.
+        unproven: Why nothing can be proven, "" where that can or was not asked for.
+        failures: What the passes did and do not claim to do, a sentence each.
+        unused: Data files of the replaced model that the new one does not use.
+    """
+
+    title: ClassVar[str] = "Rewrite"
+    source: str
+    files: tuple[str, ...]
+    passes: tuple[str, ...]
+    counts: tuple[Change, ...]
+    changes: tuple[str, ...]
+    declined: tuple[str, ...]
+    notes: tuple[str, ...]
+    proof: RewriteProof | None
+    unproven: str = ""
+    failures: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        return f"Rewrite of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return (*self.failures, *(self.proof.findings() if self.proof is not None else ()))
+
+    def blocks(self) -> Iterator[Block]:
+        nodes = f"{self.counts[-1].before:,} -> {self.counts[-1].after:,} nodes" if self.counts else "as many nodes"
+        done = f"{', '.join(self.passes)}: {nodes}."
+        yield proof_outcome(done, self.proof, faults=self.failures, unproven=self.unproven)
+        if not self.changes:
+            yield Prose("No pass changed anything.", "warning" if self.declined else "plain")
+        yield Prose(f"Wrote {' and '.join(self.files)}.")
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+        yield changes_table(self.counts)
+        if self.changes:
+            yield from change_blocks(self.changes)
+        if self.declined:
+            yield Heading("What stays")
+            yield from declined_blocks(self.declined)
+        yield from Evidence(self.proof, self.unproven, self.failures).blocks()
+
+
+def rewrite_file(
+    model: ModelLike,
+    output: str | os.PathLike[str],
+    passes: str | Sequence[Pass],
+    options: RewriteOptions = RewriteOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RewriteReport:
+    """Run passes on a model, write the result, and prove it.
+
+    What passes claim is proven: equal results, within their `largest_error`, wherever their premise holds, such as a
+    size that `freeze-dims` gave a symbol. Of a pass that changes the interface on purpose, nothing is claimed, and the
+    report says so.
+
+    Args:
+        model: The model, or its path.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        passes: The passes in order, or a text that names them: see `graphkit.parse_pipeline`.
+        options: How to write and how to prove; its `spec` says at which dims to prove.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
+
+    Raises:
+        UsageError: A pass or an option does not exist or does not fit the model.
+        OutOfTimeError: Rewriting takes longer than the limit of time, where one is given.
+        PassError: A pass of your own cannot be imported, or raises an exception.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graphkit.rewrite_file("example:causal-attention", f"{folder}/out.onnx", "pow-to-mul").proof.passed
+        True
+    """
+    pipeline = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
+    model, output = as_model(model), Path(output)
+    check_output(model, output, options)
+    if options.verify:
+        check_files(model)
+    progress("rewriting")
+    with time_limit(f"{model.label}: rewriting", options.limits.seconds):
+        outcome = run_passes(model, pipeline)
+    claim = Claim.of(pipeline, outcome.changes)
+    written, judgement = written_and_proven(
+        outcome.model,
+        output,
+        options,
+        progress,
+        lambda made: judged(model, outcome.model, made, claim, options, progress),
+    )
+    evidence = judgement or Evidence()
+    return RewriteReport(
+        source=model.name,
+        files=tuple(path.name for path in written),
+        passes=tuple(step.name() for step in pipeline),
+        counts=_counts(model, outcome.model),
+        changes=outcome.changes,
+        declined=tuple(map(str, outcome.declined)),
+        notes=(*declarations(model).notes, *evidence.notes),
+        proof=evidence.proof,
+        unproven=evidence.unproven,
+        failures=evidence.failures,
+        unused=tuple(path.name for path in written.unused),
+    )
+
+
+def _counts(before: Model, after: Model) -> tuple[Change, ...]:
+    was, now = (Counter(node.operator for node in all_nodes(model.scopes)) for model in (before, after))
+    rows = [Change(op, was[op], now[op]) for op in sorted(was | now) if was[op] != now[op]]
+    return (*rows, Change("all nodes", was.total(), now.total()))

@@ -1,0 +1,194 @@
+"""Split a merged decoder file: write two models and their weights, prove them, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.analysis.model_interface import Interface, interface
+from graphkit.io.transaction import made_folder
+from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.options import SplitOptions
+from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.result import Result
+from graphkit.save import Saved, check_targets, save_models, unused_text
+from graphkit.shapes import declarations
+from graphkit.verify.rewrite_proof import proof_blocks, proof_outcome
+from graphkit.verify.split_verifier import SplitProof, verify_split
+
+__all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
+
+FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
+DATA_NAME = "decoder_shared.onnx_data"
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A file before or after, and its bytes; None where it is missing."""
+
+    name: str
+    bytes: int | None
+
+    @classmethod
+    def of(cls, path: Path) -> SplitFile:
+        """Return the facts about a file."""
+        return cls(path.name, path.stat().st_size if path.exists() else None)
+
+
+@dataclass(frozen=True)
+class SplitReport(Result):
+    """The result of a split.
+
+    Attributes:
+        condition: The input that was removed.
+        weights: Where the weights are.
+        first, with_past: Interfaces of the two models.
+        first_changes, with_past_changes: One sentence for each change.
+        first_cache, with_past_cache: Contracts of the KV caches.
+        notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced models that the new ones do not use.
+    """
+
+    title: ClassVar[str] = "Split"
+    source: str
+    condition: str
+    before: tuple[SplitFile, ...]
+    after: tuple[SplitFile, ...]
+    weights: str
+    first: Interface
+    with_past: Interface
+    first_changes: tuple[str, ...]
+    with_past_changes: tuple[str, ...]
+    first_cache: KVCache
+    with_past_cache: KVCache
+    notes: tuple[str, ...]
+    proof: SplitProof | None
+    unused: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        return f"Split of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def blocks(self) -> Iterator[Block]:
+        yield proof_outcome(f"Split on {self.condition} into {FIRST_NAME} and {PAST_NAME}.", self.proof)
+        yield from self._sizes()
+        yield from (Prose(note, "warning") for note in self.notes)
+        yield Heading("KV strategy")
+        yield from self._strategy()
+        for name, ports, changes in (
+            (FIRST_NAME, self.first, self.first_changes),
+            (PAST_NAME, self.with_past, self.with_past_changes),
+        ):
+            yield Heading(name)
+            yield from (Prose(change) for change in changes)
+            yield from ports.blocks()
+        yield from proof_blocks(self.proof, "the files are")
+
+    def _sizes(self) -> Iterator[Block]:
+        rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
+        yield table("When | File:code | Bytes:number", rows)
+        before = sum(f.bytes or 0 for f in self.before)
+        after = sum(f.bytes or 0 for f in self.after)
+        if self.weights == "in-place":
+            yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
+        elif before:
+            yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+
+    def _strategy(self) -> Iterator[Block]:
+        yield Prose(
+            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the previous token "
+            f"as input_ids. The input {self.condition} was removed."
+        )
+        for feed in self.with_past_cache.feeds:
+            if feed.present:
+                yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
+            else:
+                yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
+
+
+def split_file(
+    model: ModelLike,
+    folder: str | os.PathLike[str],
+    options: SplitOptions = SplitOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> SplitReport:
+    """Split a merged decoder into two files in a folder, and prove them.
+
+    Args:
+        model: The merged decoder, or its path.
+        folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
+        options: How to split.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not.
+
+    Raises:
+        UsageError: The model is not a merged decoder, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run a model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False)).condition
+        'use_cache_branch'
+    """
+    model, folder = as_model(model), Path(folder)
+    if folder.is_dir():
+        names = [*([DATA_NAME] if options.weights == "shared" else []), FIRST_NAME, PAST_NAME]
+        check_targets([folder / name for name in names], [model], overwrite=options.overwrite)
+    progress("splitting")
+    made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
+    written, proof = _save(model, made, folder, options, progress)
+    first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
+    return SplitReport(
+        source=model.name,
+        condition=made.condition,
+        before=tuple(map(SplitFile.of, model.files)),
+        after=tuple(map(SplitFile.of, written)),
+        weights=options.weights,
+        first=interface(first),
+        with_past=interface(with_past),
+        first_changes=made.first_changes,
+        with_past_changes=made.with_past_changes,
+        first_cache=kv_cache(first),
+        with_past_cache=kv_cache(with_past),
+        notes=declarations(model).notes,
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
+    )
+
+
+def _save(
+    model: Model, made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
+) -> tuple[Saved, SplitProof | None]:
+    """Write the pair, and prove it before its files get their names."""
+    found: list[SplitProof] = []
+
+    def prove(stage: Path) -> None:
+        progress("proving")
+        pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
+        steps, tolerance, limits = options.steps, options.tolerance, options.limits
+        found.append(verify_split(model, *pair, steps=steps, tolerance=tolerance, limits=limits, progress=progress))
+
+    progress("writing")
+    models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
+    before = prove if options.verify else None
+    with made_folder(folder):
+        saved = save_models(
+            models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite, before=before
+        )
+    return saved, found[0] if found else None
