@@ -13,6 +13,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
+from graphkit.passes.fusion.squeeze_token_axis import SqueezeTokenAxis
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.join_encoder import JoinEncoder
@@ -183,7 +184,8 @@ def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
 def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
     outcome = _run(draft.model, step)
     kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
-    return draft.then(kept.model, outcome.changes)
+    squeezed = run_to_fixpoint(kept.model, [SqueezeTokenAxis()])
+    return draft.then(squeezed.model, (*outcome.changes, *squeezed.changes))
 
 
 def _last_logits(draft: _Draft) -> _Draft:

@@ -19,6 +19,7 @@ from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
+from graphkit.passes.fusion.squeeze_token_axis import SqueezeTokenAxis
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
@@ -143,5 +144,6 @@ PASSES: tuple[type[Pass], ...] = (
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,
+    SqueezeTokenAxis,
     KeepLastLogits,
 )

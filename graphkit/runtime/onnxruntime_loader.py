@@ -51,7 +51,8 @@ def value_of() -> Callable[[np.ndarray], OrtValue]:
     """
     import onnxruntime
 
-    value, plain = onnxruntime.OrtValue, onnxruntime.OrtValue.ortvalue_from_numpy
+    value = onnxruntime.OrtValue
+    plain: Callable[[np.ndarray], OrtValue] = value.ortvalue_from_numpy
     try:
         make: Callable[..., object] = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue.ortvalue_from_numpy
         device = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
@@ -60,7 +61,12 @@ def value_of() -> Callable[[np.ndarray], OrtValue]:
             return plain
     except (AttributeError, TypeError):  # another version of onnxruntime
         return plain
-    return lambda array: value(make(array, device), array)
+
+    def quick(array: np.ndarray) -> OrtValue:
+        made: OrtValue = value(make(array, device), array)
+        return made
+
+    return quick
 
 
 def runtime_version() -> tuple[int, int]:
