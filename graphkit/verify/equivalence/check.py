@@ -43,6 +43,7 @@ def check_equivalence(
     renamed: Mapping[str, str] | None = None,
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
+    free: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
@@ -56,6 +57,7 @@ def check_equivalence(
         renamed: What inputs and outputs of the rewritten model are called in the original.
         unread: Inputs of the original that the rewritten model may lack.
         unwritten: Outputs of the original that the rewritten model may lack.
+        free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
         axioms: The equalities that may be used.
 
     Returns:
@@ -75,11 +77,11 @@ def check_equivalence(
     constants = Constants(terms)
     tools = Tools(terms, constants, Movement(terms, constants))
     fixed = {*(values or {}), *unread}
-    faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower))
+    faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)
     if faults:
         return _unknown(after, faults[0])
-    shapes = _shapes(before, after, names, values, narrower=narrower)
+    shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
     first = read(before, shapes[0], tools, None, {}, axioms)
@@ -105,11 +107,17 @@ def _unknown(rewritten: Model, reason: str) -> Equivalence:
 
 
 def _shapes(
-    before: Model, after: Model, names: Mapping[str, str], values: Mapping[str, object] | None, *, narrower: bool
+    before: Model,
+    after: Model,
+    names: Mapping[str, str],
+    values: Mapping[str, object] | None,
+    *,
+    narrower: bool,
+    free: Sequence[str],
 ) -> tuple[Shapes, Shapes] | str:
     """Return the shapes of both models over the same dims of inputs, or why there are none."""
     first, second = Inputs(before, values=values), Inputs(after)
-    theirs = {names.get(name, name): dims for name, dims in second.symbolic.items()}
+    theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         for name, dims in first.symbolic.items():
             first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims)
@@ -143,7 +151,7 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes)
         return odd
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
-    return next(declared_faults(original.model, rewritten.model, after), "")
+    return next(declared_faults(original.model, rewritten.model, before, after), "")
 
 
 def _proofs(

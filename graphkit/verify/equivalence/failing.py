@@ -17,9 +17,11 @@ from graphkit.graph.view import Scope, all_scopes
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero
 from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.reading import Reading, Run
+from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["new_failures"]
 
@@ -241,6 +243,13 @@ def _ranges(app: Application) -> bool:
     return step is not None and is_nonzero(step[0])
 
 
+def _scatters(app: Application) -> bool:
+    """A write that is known to lie in the tensor."""
+    kinds = {term.dtype for term in (app.arg(0), app.arg(2 if app.node.op_type == "ScatterND" else 1)) if term}
+    write = writing.scatter_nd if app.node.op_type == "ScatterND" else writing.tensor_scatter
+    return len(kinds) == 1 and isinstance(write(app), Term)
+
+
 def _fills(app: Application) -> bool:
     return app.dims is not None and all(lower(dim) >= 0 for dim in app.dims)
 
@@ -310,5 +319,7 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "Split": _splits,
     "Cast": _casts,
     "Range": _ranges,
+    "ScatterND": _scatters,
+    "TensorScatter": _scatters,
     "ConstantOfShape": _fills,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
 from graphkit.graph.operators import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes
+from graphkit.shapes import Expr, Shapes, is_known
 from graphkit.verify.equivalence.constants import Constants
 
 __all__ = ["callable_inputs", "declared_faults", "input_faults", "odd_flags", "output_fault", "output_faults"]
@@ -33,10 +33,14 @@ def input_faults(
     constants: Constants,
     *,
     narrower: bool,
+    free: Container[str] = (),
 ) -> Iterator[str]:
-    """Yield what differs of the inputs; `fixed` ones may be gone, and with `narrower`, the rewritten may take less."""
+    """Yield what differs of the inputs; `fixed` ones may be gone, and with `narrower`, the rewritten may take less.
+
+    `free` ones are the rewritten model's own.
+    """
     theirs = {value.name: value for value in callable_inputs(original)}
-    mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten)}
+    mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten) if value.name not in free}
     missing = [name for name in theirs if name not in mine and name not in fixed]
     if missing:
         yield f"input {missing[0]} is missing"
@@ -127,26 +131,30 @@ def odd_flags(model: Model) -> Iterator[str]:
                 yield f"{name} of {node.path} is neither 0 nor 1"
 
 
-def declared_faults(original: Model, rewritten: Model, shapes: Shapes) -> Iterator[str]:
+def declared_faults(original: Model, rewritten: Model, before: Shapes, after: Shapes) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared numbers are not those that its nodes compute.
 
     onnxruntime plans its memory by them. A wrong one that the original has too is its own.
     """
-    before = {
-        value.name: declared_dims(value) for scope in all_scopes(original.scopes) for value in scope.values.values()
-    }
-    for scope in all_scopes(rewritten.scopes):
+    known = set(_wrongly_declared(original, before))
+    for name, declared, dims in _wrongly_declared(rewritten, after):
+        if (name, declared, dims) not in known:
+            yield f"{name} is declared {shape_text(declared)}, and its node computes {dims}"
+
+
+def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Sequence[object], str]]:
+    """Yield the name of each such value, its declared dims, and those that are computed."""
+    for scope in all_scopes(model.scopes):
         for name, info in scope.infos.items():
             value = scope.values.get(name)
             is_inner = value is not None and (value.kind == "node" or scope.parent is not None)
             if value is None or not is_inner or not info.type.HasField("tensor_type"):
                 continue
             declared, dims = declared_dims(value), shapes[value].dims
-            if declared is None or declared == before.get(name):
+            if declared is None:
                 continue
-            if dims is not None and len(dims) != len(declared):
-                yield f"{name} is declared {shape_text(declared)}, and its node computes {shape_text(dims)}"
-            for axis, dim in enumerate(declared):
-                if isinstance(dim, int) and (dims is None or dims[axis] != dim):
-                    yield f"{name} is declared {shape_text(declared)}, and its node computes {shape_text(dims)}"
-                    break
+            pairs = zip(declared, dims or [None] * len(declared), strict=False)
+            is_odd = any(isinstance(dim, int) and dim != other for dim, other in pairs)
+            if is_odd or (dims is not None and len(dims) != len(declared)):
+                unknown = dims is None or any(not is_known(dim) for dim in dims)
+                yield name, declared, "unknown dims" if unknown else shape_text(dims)
