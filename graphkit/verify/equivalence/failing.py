@@ -108,7 +108,8 @@ def cannot_fail(app: Application) -> bool:
     if broadcasts(app.node):
         return _broadcasts(app)
     rule = RULES.get(op)
-    if any((dims := _dims(app, index)) is None or len(dims) != 1 for index in LISTS.get(op, ())):
+    lists = [index for index in LISTS.get(op, ()) if index < len(app.args)]
+    if any((dims := _dims(app, index)) is None or len(dims) != 1 for index in lists):
         return False  # what has to be a list is none
     return rule is not None and rule(app)
 
@@ -167,6 +168,14 @@ def _reshapes(app: Application) -> bool:
 def _squeezes(app: Application) -> bool:
     source = _dims(app, 0)
     return source is not None and app.dims is not None and product(source) == product(app.dims)
+
+
+def _unsqueezes(app: Application) -> bool:
+    source, axes = _dims(app, 0), app.numbers(1) if app.arg(1) is not None else app.attr("axes", tuple)
+    if source is None or axes is None or not _squeezes(app):
+        return False
+    listed = [app.axis(axis, len(source) + len(axes)) for axis in axes]
+    return None not in listed and len(set(listed)) == len(listed)
 
 
 def _expands(app: Application) -> bool:
@@ -296,9 +305,10 @@ def _normalizes(app: Application) -> bool:
     return all(arg is None or (arg.dtype == term.dtype and arg.dims == term.dims[-1:]) for arg in app.args[1:])
 
 
-ALWAYS = frozenset({"Identity", "Shape", "Size", "Transpose", "Constant", "Unsqueeze", "Flatten"})
+ALWAYS = frozenset({"Identity", "Shape", "Size", "Transpose", "Constant", "Flatten"})
 LISTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Split": (1,), "Slice": (1, 2),
+    "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
 }  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
     "Clip": _clips,
@@ -311,6 +321,7 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "LayerNormalization": _normalizes,
     "Reshape": _reshapes,
     "Squeeze": _squeezes,
+    "Unsqueeze": _unsqueezes,
     "Expand": _expands,
     "Slice": _slices,
     "Gather": _gathers,

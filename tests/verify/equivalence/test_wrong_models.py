@@ -22,6 +22,13 @@ def test_a_wrong_rewrite_is_not_proven(pair: Pair) -> None:
 
 
 ONE = "g (float[b, s] x) => (float[b, s] y) {{ {} }}"
+BRANCHES = """g (bool c, float[2] x) => (float[n] y, float[n] z, float[n] w) {{
+    w = Neg (x)
+    y, z = If (c) <
+        then_branch = t () => (float[2] a, float[1] b) {{ {} }},
+        else_branch = e () => (float[2] d, float[1] f) {{ d = Abs (x) f = Slice (x, i1, two) }}
+    >
+}}"""
 FAULTS = {
     "a dtype of an input": (ONE.format("y = Neg (x)"), ONE.format("y = Neg (x)").replace("float[", "double["), "dtype"),
     "a node that fails and is not read": (
@@ -55,6 +62,11 @@ FAULTS = {
         ONE.format("y = Neg (x)"), ONE.format("z = Expand (x, seven) y = Neg (x)"), "may fail"),
     "axes that are no list": (
         ONE.format("y = Neg (x)"), ONE.format("a = Squeeze (i1) z = Slice (x, i0, two, a) y = Neg (x)"), "may fail"),
+    "axes of an Unsqueeze that are no list": (
+        ONE.format("y = Neg (x)"), ONE.format("a = Flatten (i1) z = Unsqueeze (x, a) y = Neg (x)"), "may fail"),
+    "an output of a branch that is declared otherwise": (
+        BRANCHES.format("a = Neg (x) b = Slice (x, i0, i1)"), BRANCHES.format("b = Neg (x) a = Slice (x, i0, i1)"),
+        "is declared [2]"),
     "more axes than starts": (
         ONE.format("y = Neg (x)"), ONE.format("z = Slice (x, i0, two, both) y = Neg (x)"), "may fail"),
     "an axis twice": (
