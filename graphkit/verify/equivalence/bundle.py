@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.graph.kv import CacheEntry
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.model import Model, load
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.result import Equivalence, OutputProof
