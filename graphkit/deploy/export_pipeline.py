@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.pipeline_links import first_states
-from graphkit.deploy.compared_tokens import padding_token
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import dim_at
+from graphkit.graph.uses import readers
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.npu.extract_embedding import id_input
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, parse
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.shapes.tensor import Array, number
 from graphkit.verify.originals import Originals
 
-__all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
+__all__ = [
+    "MASK_LENGTH",
+    "Pipeline",
+    "changed_by",
+    "compared_tokens",
+    "find_pipeline",
+    "has_shorter_output",
+    "special_tokens",
+]
 
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
@@ -28,6 +39,7 @@ PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.on
 CONFIGURATIONS = ("generation_config.json", "config.json")
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id"}
 ENDS = "eos_token_id"
+COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ROLES = {
     "encoder": "encoder",
     "vision": "encoder",
@@ -237,3 +249,43 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
 def _fault(decoder: Model, states: Sequence[str]) -> str:
     """Return the node that does not run where the mask is longer than the states."""
     return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})
+
+
+def compared_tokens(model: Model) -> list[int]:
+    """Return the constants with which a model compares its token ids, in node order."""
+    numbers = (number(element) for _, _, data in _comparisons(model) for element in data.ravel())
+    return list(dict.fromkeys(token for token in numbers if token is not None and token >= 0))
+
+
+def padding_token(model: Model) -> int | None:
+    """Return the constant that a model looks for in its token ids to tell padding, None where it does not.
+
+    A comparison whose place is looked for, such as that with an end-of-text token, tells nothing of padding.
+    """
+    for node, ids, data in _comparisons(model):
+        is_of_tokens = node.is_op("Equal") and node.scope is model.graph and model.roles.of(ids) == "tokens"
+        if not is_of_tokens or data.size != 1 or _is_looked_for(node.outputs[0]):
+            continue
+        if (token := number(data.item())) is not None:
+            return token
+    return None
+
+
+def _comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
+    """Yield the nodes that compare token ids with constants, the ids, and the constants."""
+    shapes = infer(model)
+    for node in all_nodes(model.scopes):
+        if not node.is_op(*COMPARING):
+            continue
+        pair = node.input(0), node.input(1)
+        for value, constants in (pair, pair[::-1]):
+            ids = id_input(value)
+            if ids is None or model.roles.of(ids) not in ("tokens", "encoder tokens") or constants is None:
+                continue
+            if (data := shapes[constants].data) is not None:
+                yield node, ids, data
+
+
+def _is_looked_for(value: Value | None) -> bool:
+    uses = readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
+    return any(node.is_op("ArgMax") for node, _ in uses)

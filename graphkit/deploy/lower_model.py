@@ -11,10 +11,10 @@ from onnx import helper
 from graphkit.analysis.blockers import blockers
 from graphkit.deploy.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
+from graphkit.deploy.host_part import with_sound
 from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
-from graphkit.deploy.sound_stride import with_sound
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError

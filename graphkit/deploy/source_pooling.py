@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import helper
 
-from graphkit.deploy.compared_tokens import compared_tokens
 from graphkit.deploy.contract import By
 from graphkit.deploy.deploy_sizes import Setting
+from graphkit.deploy.export_pipeline import compared_tokens
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.deploy.contract import Method, Port
 from graphkit.deploy.hosts import Host
-from graphkit.deploy.hosts.additive_masks import slots_mask
+from graphkit.deploy.hosts.host_arrays import slots_mask
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model

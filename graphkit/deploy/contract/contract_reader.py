@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from graphkit.deploy.contract.bundle_checks import bundle_problems
 from graphkit.deploy.contract.bundle_contract import VERSION as BUNDLE_VERSION
 from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_checks import contract_problems
+from graphkit.deploy.contract.contract_checks import bundle_problems, contract_problems
 from graphkit.deploy.contract.host_contract import VERSION, Contract
 from graphkit.deploy.contract.proof_record import record_problems, unsealed
 from graphkit.errors import ModelError

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.deploy.contract import By, Contract, Method, Port, State, Table, read_contract
-from graphkit.deploy.hosts.additive_masks import slots_mask, source_mask
 from graphkit.deploy.hosts.greedy_search import end_tokens
+from graphkit.deploy.hosts.host_arrays import slots_mask, sound_length, source_mask, with_zeros
 from graphkit.deploy.hosts.method_feeds import Inputs, joined
 from graphkit.deploy.hosts.open_folder import check_folder
-from graphkit.deploy.hosts.padded_sounds import sound_length, with_zeros
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.limits import machine_memory
 

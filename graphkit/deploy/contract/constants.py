@@ -1,4 +1,4 @@
-"""The languages of constants: each fills its template, such as `contract.h`, in its own syntax."""
+"""The constants of a contract as code for host programs: each language fills its template, such as `contract.h`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import ClassVar, get_args
 
-from graphkit.deploy.contract.constants.contract_constants import (
+from graphkit.deploy.contract.contract_constants import (
     Array,
     Fields,
     Group,
@@ -24,7 +24,9 @@ from graphkit.deploy.contract.constants.contract_constants import (
 from graphkit.deploy.contract.host_contract import By, Contract, Kind
 from graphkit.errors import UsageError
 
-__all__ = ["C", "Rust", "TypeScript"]
+__all__ = ["SUFFIXES", "WRITERS"]
+
+SUFFIXES = {".h": "c", ".hpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript"}  # of files
 
 
 class _Language:
@@ -246,3 +248,6 @@ class TypeScript(_Language):
         if isinstance(value, Slots):
             return self._object(asdict(value))
         return value.name.upper() if isinstance(value, Group) else json.dumps(value)
+
+
+WRITERS = {"c": C().write, "rust": Rust().write, "typescript": TypeScript().write}

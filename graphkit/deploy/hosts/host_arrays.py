@@ -1,4 +1,4 @@
-"""Sounds as lowered models take them: all of one length, zeros behind what is valid."""
+"""The arrays that a host makes: additive masks of attention scores, and sounds of one length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,29 @@ import numpy as np
 from graphkit.deploy.contract import Port, sound_axis
 from graphkit.errors import UsageError
 
-__all__ = ["sound_length", "with_zeros"]
+__all__ = ["slots_mask", "sound_length", "source_mask", "with_zeros"]
+
+
+def slots_mask(past: int, capacity: int, window: int, floor: float) -> np.ndarray:
+    """Return the mask over the slots of a cache and, last, the new token: float32 [capacity + 1].
+
+    Args:
+        past: Slots in use.
+        capacity: Slots.
+        window: How many tokens count, the new one included; 0 for all.
+        floor: What is added where nothing counts.
+    """
+    mask = np.full(capacity + 1, floor, np.float32)
+    mask[max(0, past + 1 - window) if window else 0 : past] = 0
+    mask[capacity] = 0
+    return mask
+
+
+def source_mask(valid: int, source: int, floor: float) -> np.ndarray:
+    """Return the mask over the positions of a padded source: float32 [source]."""
+    mask = np.full(source, floor, np.float32)
+    mask[:valid] = 0
+    return mask
 
 
 def sound_length(array: np.ndarray, port: Port, most: int) -> int:
