@@ -31,6 +31,8 @@ import graphkit
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
+from graphkit.options import RewriteProofOptions
+from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
 
 MODELS = Path(__file__).parents[1] / "tests/models"
@@ -168,7 +170,9 @@ def agreement(job: Job, result: Path, runs: int) -> tuple[str, tuple[str, ...]]:
     quantised model one such digit can move a whole step, so the greatest difference is told.
     """
     try:
-        proof = verify_rewrite(job.model, result, dims=job.case.dims, inputs=job.case.inputs, runs=runs)
+        proof = verify_rewrite(
+            job.model, result, DimSpec.of(dims=job.case.dims, inputs=job.case.inputs), RewriteProofOptions(runs=runs)
+        )
     except ModelError as error:
         return "does not load", (error.problem,)
     if proof.passed:

@@ -43,11 +43,14 @@ from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import (
     BundleOptions,
     CompareOptions,
+    DeploymentProofOptions,
     FolderOptions,
     FoldOptions,
     LowerOptions,
     RewriteOptions,
+    RewriteProofOptions,
     SplitOptions,
+    SplitProofOptions,
 )
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.split_merged import Split, split_merged
@@ -82,14 +85,17 @@ __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Finding", "Fit",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DimSpec",
+    "EditReport", "Editor", "Finding", "Fit",
     "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions", "GraphkitError", "Hazard", "Hazards", "Host",
     "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Model", "ModelComparison",
     "ModelError", "ModelLike", "NewNode",
     "Node", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes",
     "Report",
-    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope",
-    "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target",
+    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions",
+    "RewriteReport", "Saved", "Scope",
+    "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions",
+    "SplitReport", "Summary", "Target",
     "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WhatIf",
     "WhyShape",
     "architecture", "as_model",

@@ -6,6 +6,7 @@ line of both. Nothing heavy is imported here, because a shell waits for completi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE", "SIZES",
-    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions", "Flag",
-    "FoldOptions", "FolderOptions", "KvLayout", "LowerOptions", "RewriteOptions", "SplitOptions", "Update",
-    "as_declared", "count", "option", "switch",
+    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
+    "DeploymentProofOptions", "Flag", "FoldOptions", "FolderOptions", "KvLayout", "LowerOptions", "ProofOptions",
+    "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count",
+    "option", "switch",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -362,7 +364,67 @@ class BundleOptions(DeployOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderOptions:
+class ProofOptions:
+    """How to prove.
+
+    Attributes:
+        tolerance: Largest difference that counts as equal; None for what the proof has for the dtypes of a model.
+        seed: Of the generated inputs.
+        limits: Time and memory that a model may take.
+    """
+
+    tolerance: float | None = option(None, TOLERANCE)
+    seed: int = option(0, SEED)
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteProofOptions(ProofOptions):
+    """How to prove a rewrite, or a part of a model.
+
+    Attributes:
+        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
+            Default: 0; of a model that has float16 tensors `float16_tolerance`, relative to the largest magnitude.
+        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
+        names: Names of values in the original and in the rewritten model, where they differ.
+        symbols: The same of symbols of dims that are renamed on purpose.
+        values: Arrays for inputs by name, instead of generated ones.
+        runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
+    """
+
+    of_magnitude: bool = False
+    names: tuple[tuple[str, str], ...] = option((), MAP)
+    symbols: tuple[tuple[str, str], ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
+    runs: int = option(7, count("--runs", "Number of sets of dims at which two models are run."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitProofOptions(ProofOptions):
+    """How to prove a split.
+
+    Attributes:
+        steps: Greedy steps, from a prompt that is as long as lets them pass a length at which the model may change.
+    """
+
+    steps: int = option(SPLIT_STEPS, STEPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentProofOptions(ProofOptions):
+    """How to prove what `lower` or `bundle` made.
+
+    Attributes:
+        same_weights: Whether tables and weights must be those of the export; not where they were quantised since.
+        same_tokens: Whether searches must find the tokens of the export; not where a share of them is enough.
+    """
+
+    same_weights: bool = True
+    same_tokens: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(ProofOptions):
     """How to prove a folder.
 
     Attributes:
@@ -372,11 +434,8 @@ class FolderOptions:
         tokens_rate: The share of the export's next tokens that must be the folder's too, such as 0.95 for models that
             were quantised since; None for all, up to ties.
         record: Whether to write how the proof ended, and the checksums of the files as they are.
-        seed: Of inputs and prompts.
-        limits: Time and memory that a model may take.
     """
 
-    tolerance: float | None = option(None, TOLERANCE)
     tokens_rate: float | None = option(
         None,
         Flag(
@@ -392,8 +451,6 @@ class FolderOptions:
     record: bool = option(
         False, switch("--record", "For OUT: write how the proof ended, and the checksums of the files.")
     )
-    seed: int = option(0, SEED)
-    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
     @property
     def same_weights(self) -> bool:

@@ -93,8 +93,8 @@ def test_bounds_that_are_none_name_the_option() -> None:
 
 
 def test_defaults_are_those_of_the_functions() -> None:
-    steps = inspect.signature(verify_split).parameters["steps"].default
-    runs = inspect.signature(verify_rewrite).parameters["runs"].default
+    steps = inspect.signature(verify_split).parameters["options"].default.steps
+    runs = inspect.signature(verify_rewrite).parameters["options"].default.runs
     given = {(command.name, option.name): option.default for command in COMMANDS for option in command.params}
     assert (given["split-merged", "steps"], given["verify", "steps"], given["verify", "runs"]) == (steps, steps, runs)
     assert given["report", "context"] == ReportOptions().context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,13 @@ from graphkit.cli.output import progress_on_terminal, proving, say, show
 from graphkit.cli.shell_completion import complete_model
 from graphkit.errors import UsageError
 from graphkit.options import (
-    MAP,
     SIZES,
-    SPLIT_STEPS,
-    STEPS,
     CompareOptions,
     Flag,
     FolderOptions,
+    RewriteProofOptions,
+    SplitProofOptions,
     as_declared,
-    count,
     option,
     switch,
 )
@@ -41,24 +38,18 @@ __all__ = ["compare", "verify"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(FolderOptions):
+class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     """How to prove two models, a split or a folder.
 
     Attributes:
         spec: The dims of two models.
         part: Whether the second model is a part of the first.
-        names: Names of inputs and outputs of the first model and those in the second, where they differ.
-        runs: Sets of dims at which two models are run.
-        steps: Greedy steps in the proof of a split.
     """
 
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
     part: bool = option(
         False, switch("--part", "The second model is a part of the first, as graphkit extract writes one.")
     )
-    names: tuple[tuple[str, str], ...] = option((), MAP)
-    runs: int = option(7, count("--runs", "Number of sets of dims at which two models are run."))
-    steps: int = option(SPLIT_STEPS, STEPS)
 
     def check(self, models: int) -> None:
         """Check that options are for what is proven.
@@ -114,7 +105,6 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
 
 def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
     """Return the proof of a folder, a split or a rewrite."""
-    tolerance, seed, limits = options.tolerance, options.seed, options.limits
     if len(models) == 2 and Path(models[1]).is_dir():
         from graphkit.deploy.verify_folder import verify_folder
 
@@ -124,26 +114,14 @@ def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[st
     if len(models) == 3:
         from graphkit.verify.split_verifier import verify_split
 
-        loaded = [load(name) for name in models]
+        merged, first, with_past = (load(name) for name in models)
         progress("proving")
-        return verify_split(
-            *loaded, steps=options.steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
-        )
+        return verify_split(merged, first, with_past, options, progress=progress)
     from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 
-    renamed = {new: old for old, new in options.names}
-    prove = verify_extract if options.part else partial(verify_rewrite, names=renamed)
+    prove = verify_extract if options.part else verify_rewrite
     original, rewritten = map(model_path, models)
-    return prove(
-        original,
-        rewritten,
-        options.spec,
-        tolerance=tolerance,
-        seed=seed,
-        runs=options.runs,
-        limits=limits,
-        progress=progress,
-    )
+    return prove(original, rewritten, options.spec, options, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, TypedDict
+from typing import ClassVar
 
 from onnx import TensorProto
 
@@ -23,11 +23,10 @@ from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
-from graphkit.options import BundleOptions, FolderOptions, Update
+from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import Limits
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes
@@ -36,7 +35,6 @@ from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.chain_verifier import Chain, verify_methods
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.rewrite_proof import proof_outcome
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE
 
 __all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]
 
@@ -124,7 +122,7 @@ def bundle_folder(
     proof, is_exact = None, all(method.is_exact for method in methods)
 
     def prove(stage: Path) -> BundleProof:
-        return export.prove(stage, FolderOptions(limits=options.limits), progress, exact=is_exact)
+        return export.prove(stage, DeploymentProofOptions(limits=options.limits), progress, exact=is_exact)
 
     if not options.dry_run:
         progress("writing")
@@ -190,41 +188,12 @@ class BundleExport:
         return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
 
     def prove(
-        self,
-        folder: Path,
-        options: FolderOptions,
-        progress: Callable[[str], None],
-        *,
-        exact: bool,
-        tolerance: float = BUNDLE_TOLERANCE,
+        self, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None], *, exact: bool
     ) -> BundleProof:
         """Prove a bundle that was made of it."""
-        shared: _Proof = {
-            "exact": exact,
-            "tolerance": tolerance,
-            "seed": options.seed,
-            "limits": options.limits,
-            "progress": progress,
-        }
         if self.pipeline is None:
-            return verify_methods(self.chains, folder, initial=self.initial, **shared)
-        return verify_bundle(
-            self.pipeline.originals,
-            folder,
-            same_weights=options.same_weights,
-            same_tokens=options.tokens_rate is None,
-            **shared,
-        )
-
-
-class _Proof(TypedDict):
-    """The options of both proofs of a bundle."""
-
-    exact: bool
-    tolerance: float
-    seed: int
-    limits: Limits
-    progress: Callable[[str], None]
+            return verify_methods(self.chains, folder, options, exact=exact, initial=self.initial, progress=progress)
+        return verify_bundle(self.pipeline.originals, folder, options, exact=exact, progress=progress)
 
 
 def _contract(methods: Sequence[MethodModel], export: BundleExport, sizes: DeploySizes) -> BundleContract:

@@ -27,7 +27,7 @@ from graphkit.deploy.targets import load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
-from graphkit.options import LowerOptions
+from graphkit.options import DeploymentProofOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
@@ -251,7 +251,8 @@ def _write(
     folder = DeployFolder(draft.contract, models, contents, weights, DATA, changes.options)
 
     def prove(stage: Path) -> LoweringProof:
-        return verify_lowering(changes.originals, stage, limits=options.limits, progress=progress)
+        asked = DeploymentProofOptions(limits=options.limits)
+        return verify_lowering(changes.originals, stage, asked, progress=progress)
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()

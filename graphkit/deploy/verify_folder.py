@@ -18,7 +18,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.write_proven import proof_record, record
 from graphkit.errors import ModelError, UsageError
-from graphkit.options import FolderOptions
+from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
@@ -83,18 +83,13 @@ def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
     changes = changed_export(find_pipeline(export), contract.proof.changes if options.same_weights else ())
-    rate, limits, same = options.tokens_rate, options.limits, options.same_weights
+    rate = options.tokens_rate
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
-    proof = verify_lowering(
-        changes.originals,
-        folder,
-        tolerance=tolerance,
-        seed=options.seed,
-        same_weights=same,
-        limits=limits,
-        progress=progress,
+    proving = DeploymentProofOptions(
+        tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )
+    proof = verify_lowering(changes.originals, folder, proving, progress=progress)
     if changes.done:
         note = f"The proof is against the export with {' and '.join(changes.options)}, as {Contract.FILE} records."
         proof = replace(proof, notes=(*proof.notes, note))
@@ -141,7 +136,14 @@ def _bundle_proof(
     if source.pipeline is None and rate is not None:
         file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
         raise UsageError(f"{file}: its methods choose no tokens - give --tolerance alone")
-    proof = source.prove(folder, options, progress, exact=exact, tolerance=tolerance)
+    proving = DeploymentProofOptions(
+        tolerance=tolerance,
+        seed=options.seed,
+        limits=options.limits,
+        same_weights=options.same_weights,
+        same_tokens=rate is None,
+    )
+    proof = source.prove(folder, proving, progress, exact=exact)
     if source.pipeline is None or rate is None:
         return proof
     equal, tried = equal_tokens(

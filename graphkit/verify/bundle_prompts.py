@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +15,14 @@ from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.decoding import greedy
-from graphkit.verify.input_generator import index_bound
+from graphkit.verify.input_elements import UNPADDED, Padding
+from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_scene import nearest_length
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens
 
-__all__ = ["LONGEST", "Prompt", "Recording", "Search", "drawn", "prompts", "record", "search_of", "token_bound"]
+__all__ = ["LONGEST", "Prompt", "Recording", "Search", "input_spec", "prompts", "record", "search_of"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -30,7 +30,6 @@ FEW = 4  # tokens of a prompt of all rows
 SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
-VOCABULARY = 64  # integers are below this where nothing tells more
 SPECIAL = 6  # tokens of which each is tried at each place
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
@@ -67,41 +66,16 @@ class Prompt:
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
 
-def token_bound(port: BundlePort, method: BundleMethod, models: Sequence[Model]) -> int:
-    """Return below which number the integers of an input are drawn.
-
-    That is how many rows the table has that they are looked up in; for tokens whose table is not known, how many logits
-    there are; else 64.
-
-    Args:
-        port: The input.
-        method: Of the bundle, whose input it is.
-        models: What the method was made of.
-    """
-    is_tokens = port.source is not None and port.source.kind == "tokens"
-    own = [
-        (value, model.roles.of(value) == "tokens")
-        for model in models
-        for value in model.graph.inputs
-        if value.name == port.name or (is_tokens and model.roles.of(value) == "tokens")
-    ]
-    known = [index_bound(value) for value, _ in own]
-    if not any(known) and (is_tokens or any(tokens for _, tokens in own)):
-        logits = next((port.shape[-1] for port in method.outputs if not port.writes and port.shape), None)
-        known = [logits if isinstance(logits, int) else None]
-    return min((number for number in known if number), default=VOCABULARY)
+def input_spec(method: BundleMethod, port: BundlePort) -> InputSpec:
+    """Return an input of a method, as its array is made."""
+    takes_tokens = port.source is not None and port.source.kind == "tokens"
+    return InputSpec(port.name, port.dtype, takes_tokens, logits_of(method))
 
 
-def drawn(port: BundlePort, shape: Sequence[int], below: int, random: np.random.Generator) -> np.ndarray:
-    """Return an array for an input: ones for a mask, tokens below a number, or numbers around 0."""
-    made: np.ndarray
-    if "mask" in port.name or port.dtype == "bool":
-        made = np.ones(shape)
-    elif np.dtype(port.dtype).kind in "iu":
-        made = random.integers(0, below, tuple(shape))
-    else:
-        made = random.standard_normal(shape)
-    return made.astype(port.dtype)
+def logits_of(method: BundleMethod) -> int | None:
+    """Return how many logits a method gives for a token."""
+    shape = next((port.shape for port in method.outputs if not port.writes), ())
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
 def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
@@ -144,12 +118,11 @@ class _Maker:
         method = contract.method("once")
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
-        self.random, self.sizes = random, contract.sizes
+        self.inputs, self.sizes = ExportInputs(originals.models, random), contract.sizes
         self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
-        self.bounds = {port.name: token_bound(port, method, originals.models) for port in method.inputs}
-        self.tokens = next(port for port in method.inputs if port.source is not None and port.source.kind == "tokens")
+        self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
         lengths = {most, (most + 1) // 2, min(2, most)}
         if originals.encoder is not None and most:
@@ -159,8 +132,7 @@ class _Maker:
         encoder = originals.encoder
         self.ids = [] if encoder is None else [value.name for value in encoder.roles.all("tokens")]
         logits = next(port for port in method.outputs if not port.writes)
-        sizes = (dim for dim in logits.shape[2:] if isinstance(dim, int))
-        self.logit_bytes = math.prod(sizes) * np.dtype(logits.dtype).itemsize
+        self.logit_bytes = (logits_of(method) or 1) * np.dtype(logits.dtype).itemsize
         self.can_choose = "kept" in kinds
 
     def takes_padding(self, length: int) -> bool:
@@ -192,7 +164,7 @@ class _Maker:
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
         """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""
-        found = special_tokens(models, self.bounds[self.tokens.name])
+        found = special_tokens(models, self.inputs.bound(self.tokens) or 0)
         tokens = [*found.pads, *found][:SPECIAL]
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
@@ -204,16 +176,16 @@ class _Maker:
             yield prompt
 
     def _tokens(self, shape: Sequence[int]) -> np.ndarray:
-        return drawn(self.tokens, shape, self.bounds[self.tokens.name], self.random)
+        return self.inputs.array(self.tokens, shape)
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes = {**self.sizes, "batch": rows, "source": source}
         made: dict[str, np.ndarray] = {}
         for port in self.ports:
             shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]
-            array = made[port.name] = drawn(port, shape, self.bounds[port.name], self.random)
-            if "mask" in port.name and is_padded and array.ndim > 1:
-                array[-1, ..., max(1, shape[-1] * 2 // 3) :] = 0
+            padding: list[Padding] = ["full"] * (rows - 1)
+            draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
+            made[port.name] = self.inputs.array(InputSpec(port.name, port.dtype), shape, draw)
         return made
 
 

@@ -16,6 +16,7 @@ from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError
 from graphkit.model import Model, load
+from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_causes import Fact, causes, is_sure
@@ -39,13 +40,9 @@ SAME = "weights are those of the export"
 def verify_bundle(
     originals: Originals,
     folder: str | os.PathLike[str],
+    options: DeploymentProofOptions = DeploymentProofOptions(),
     *,
     exact: bool,
-    tolerance: float = BUNDLE_TOLERANCE,
-    seed: int = 0,
-    same_weights: bool = True,
-    same_tokens: bool = True,
-    limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BundleProof:
     """Prove that a bundle gives the results of its originals.
@@ -56,14 +53,10 @@ def verify_bundle(
     Args:
         originals: The models that it was made of.
         folder: The bundle.
+        options: How to prove it. The tolerance, by default `BUNDLE_TOLERANCE`, counts over how far logits vary where
+            that is more than 1. For models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that
+            round what they compute to 8 bits at least `QUANTIZED_TOLERANCE`.
         exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
-        tolerance: The largest difference that counts as equal, over how far logits vary where that is more than 1. For
-            models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that round what they compute
-            to 8 bits at least `QUANTIZED_TOLERANCE`.
-        seed: Of prompts and sources.
-        same_weights: Whether weights must be those of the export; not where they were quantised since.
-        same_tokens: Whether searches must find the tokens of the export; not where a share of them is enough.
-        limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -74,17 +67,18 @@ def verify_bundle(
     """
     folder = Path(folder)
     contract = read_bundle(folder / "bundle.json", altered=True)
-    made = prompts(contract, originals, seed)
+    tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
+    made = prompts(contract, originals, options.seed)
     again = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
-    with isolation(limits):
-        truth = _plainly(originals, contract, made, progress, searches=same_tokens)
+    with isolation(options.limits):
+        truth = _plainly(originals, contract, made, progress, searches=options.same_tokens)
         at_default = record(originals, again, optimize=True, progress=progress)
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(made, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
     checks = _checked(bundle, made, folder, progress)
-    checks |= _searches(bundle, made[0].first_row(), truth, notes) if same_tokens else {}
+    checks |= _searches(bundle, made[0].first_row(), truth, notes) if options.same_tokens else {}
     checks |= _choices(bundle, made, truth, allowed.near)
     del bundle  # what it maps or has prepacked need not be there twice
     failing = [
@@ -93,16 +87,16 @@ def verify_bundle(
         if run.failure or not run.logits <= _within(prompt, allowed)
     ]
     facts: list[Fact] = []
-    if same_weights or failing:
+    if options.same_weights or failing:
         progress("comparing weights")
-        with isolation(limits):
+        with isolation(options.limits):
             facts = _facts(originals.models, contract, folder)
-    if same_weights:
+    if options.same_weights:
         checks[SAME] = _same_weights(facts)
     found = []
     if failing:
         progress("looking for the cause")
-        with isolation(limits):
+        with isolation(options.limits):
             found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
     return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))

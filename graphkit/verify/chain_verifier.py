@@ -12,14 +12,15 @@ from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
+from graphkit.options import ProofOptions
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle_prompts import drawn, token_bound
+from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import tried
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
+from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
@@ -60,12 +61,10 @@ class Chain:
 def verify_methods(
     chains: Sequence[Chain],
     folder: Path,
+    options: ProofOptions = ProofOptions(),
     *,
     exact: bool,
     initial: Mapping[str, np.ndarray] = {},
-    tolerance: float = BUNDLE_TOLERANCE,
-    seed: int = 0,
-    limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BundleProof:
     """Prove that methods give the results of the chains of models that they were made of, step after step.
@@ -75,22 +74,21 @@ def verify_methods(
     Args:
         chains: The methods before they were bundled.
         folder: The bundle.
+        options: How to prove it; the tolerance is `BUNDLE_TOLERANCE` by default.
         exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within the tolerance.
         initial: The initial values of states, by name; of others they are 0.
-        tolerance: The largest difference that counts as equal.
-        seed: Of the inputs.
-        limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
 
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     models = [model for chain in chains for model in chain.models]
+    tolerance, seed = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance, options.seed
     fused = max(tolerance, *map(level_tolerance, models))
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     runs, checks = [], dict[str, str]()
-    with isolation(limits):
+    with isolation(options.limits):
         for optimized in (False, True):
             level = f"proving: {'default' if optimized else 'plain'} level"
             progress(level)
@@ -181,8 +179,8 @@ class _Feeds:
     """Random inputs of methods."""
 
     def __init__(self, chains: Sequence[Chain], bundle: Bundle, rows: int, random: np.random.Generator) -> None:
-        self.contract, self.rows, self.random = bundle.contract, rows, random
-        self.models = {chain.name: chain.models for chain in chains}
+        self.contract, self.rows = bundle.contract, rows
+        self.inputs = {chain.name: ExportInputs(chain.models, random) for chain in chains}
 
     def of(self, method: BundleMethod) -> Arrays:
         """Return the inputs that a caller feeds, by name."""
@@ -191,7 +189,7 @@ class _Feeds:
 
     def _array(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
         shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
-        return drawn(port, shape, token_bound(port, method, self.models[method.name]), self.random)
+        return self.inputs[method.name].array(input_spec(method, port), shape)
 
     def _size(self, dim: str) -> int:
         if dim == "batch":

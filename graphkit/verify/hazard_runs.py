@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.merged_decoder import trace_condition
 from graphkit.graph.operators import DIVIDING
-from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -24,6 +24,8 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.verify.input_elements import UNPADDED
+from graphkit.verify.input_generator import InputGenerator
 
 __all__ = ["check_hazards"]
 
@@ -42,7 +44,8 @@ def check_hazards(
     """Return hazards with the results of onnxruntime at their dims.
 
     A hazard is confirmed where the model runs at the dims that are said to be fine, and then fails in one of the nodes
-    that are named, or gives the shape that is foretold. Masks are all ones, token ids all the same, floats random.
+    that are named, or gives the shape that is foretold. Masks are all ones, token ids all the same,
+    other integers 0, floats random.
 
     Args:
         model: The model, or its path.
@@ -91,6 +94,7 @@ class _Runs:
         self.nodes = {node.path: node for node in all_nodes(model.scopes)}
         self.session = self._session(model.proto)
         self.known: dict[object, RunError | None] = {}
+        self.maker = InputGenerator(model)
 
     def _session(self, proto: onnx.ModelProto) -> IsolatedSession:
         return IsolatedSession(self.model.with_proto(proto))
@@ -108,7 +112,7 @@ class _Runs:
                 return self._check_shape(one, nodes[0], flags)
             return _judged(self.failure(dict(one.dims), flags), nodes)
         except ModelError as error:
-            return Check(None, _short(error.problem))
+            return Check(None, _short(f"'{error.tensor}': {error.problem}" if error.tensor else error.problem))
 
     def failure(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> RunError | None:
         """Return how a run at some dims fails, None where it does not."""
@@ -139,17 +143,19 @@ class _Runs:
             ModelError: An input's shape or type is not known, or a tensor would be too large.
         """
         self._check_size(dims)
-        rng = np.random.default_rng(0)
-        return {
-            value.name: _array(value.name, role, *self._kind(value.name, dims), flags, rng)
-            for value, role in self.model.roles.inputs.items()
-        }
+        shapes = {value.name: self._shape(value.name, dims) for value in self.model.roles.inputs}
+        given = {name: np.full(shapes[name], flag) for name, flag in flags.items() if name in shapes}
+        for value, role in self.model.roles.inputs.items():
+            if self.shapes[value].dtype in INTEGERS and role not in MASKS and value.name not in given:
+                kind = onnx.helper.tensor_dtype_to_np_dtype(self.shapes[value].dtype)
+                given[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
+        return self.maker.arrays(shapes, given=given, draw=UNPADDED)
 
-    def _kind(self, name: str, dims: Mapping[str, int]) -> tuple[int, tuple[int, ...]]:
+    def _shape(self, name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
         tensor = self.shapes[name]
         if tensor.dims is None or not tensor.dtype or not tensor.is_known:
-            raise ModelError(f"no input can be made for '{name}': its shape or type is not declared", tensor=name)
-        return tensor.dtype, tuple(dim.evaluate(dims) for dim in tensor.dims)
+            raise ModelError("no input can be made for it: its shape or type is not declared", tensor=name)
+        return tuple(dim.evaluate(dims) for dim in tensor.dims)
 
     def _check_size(self, dims: Mapping[str, int]) -> None:
         values = Values.at(dims)
@@ -159,21 +165,6 @@ class _Runs:
                 count *= max(int(values.of(dim)[0]), 0)
             if count > MAX_ELEMENTS and value.kind != "initializer":
                 raise ModelError(f"too large to run: '{value.name}' would have {count:,} elements")
-
-
-def _array(
-    name: str, role: Role, dtype: int, shape: tuple[int, ...], flags: Mapping[str, bool], rng: np.random.Generator
-) -> np.ndarray:
-    if dtype not in (1, 2, 3, 6, 7, 9, 10, 11):
-        raise ModelError(f"no input can be made for '{name}': it is {dtype_name(dtype)}", tensor=name)
-    kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-    if name in flags:
-        return np.full(shape, flags[name], kind)
-    if role in MASKS:
-        return np.ones(shape, kind)
-    if kind.kind == "f":
-        return rng.standard_normal(shape).astype(kind)
-    return np.full(shape, TOKEN if role in ("tokens", "encoder tokens") else 0, kind)
 
 
 def _flags(scope: Scope | None) -> dict[str, bool]:

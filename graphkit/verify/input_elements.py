@@ -17,6 +17,7 @@ from graphkit.model import Model
 __all__ = [
     "BY_ROW",
     "NAMES",
+    "UNPADDED",
     "USUAL",
     "Defaults",
     "Draw",
@@ -79,6 +80,7 @@ class Draw:
 
 NAMES: Mapping[Kind, str] = {"edges": "edge values", "extremes": "extreme values", "not finite": "NaN and infinities"}
 USUAL = Draw()
+UNPADDED = Draw(padding=("full",), number=1)  # whose masks of floats multiply
 
 
 LEAST_WITH_HOLES = 3

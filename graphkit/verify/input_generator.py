@@ -7,7 +7,8 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnx import TensorProto
 
 from graphkit.analysis.architecture import architecture
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.operators import value_inputs
 from graphkit.graph.roles import MASKS, Role
@@ -29,6 +30,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
 from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.verify.input_elements import (
+    UNPADDED,
     USUAL,
     Draw,
     Kind,
@@ -42,7 +44,7 @@ from graphkit.verify.input_elements import (
 )
 from graphkit.verify.special_tokens import usual_specials, with_specials
 
-__all__ = ["InputGenerator", "TooLargeError", "index_bound", "is_flag", "steers"]
+__all__ = ["ExportInputs", "InputGenerator", "InputSpec", "TooLargeError", "index_bound", "is_flag", "steers"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
@@ -181,11 +183,37 @@ class InputGenerator:
             if known is not None:
                 feed[value.name] = known
                 continue
-            made = self._array(value, shapes.get(value.name), past, rng, draw)
-            if self.has_edges(value, draw) and self.bounds[value.name] is None and not self._is_index(value):
-                made = drawn(made, edges_of(made.dtype, draw, self.marks), rng, draw)
-            feed[value.name] = made
+            feed[value.name] = self.array(value, shapes.get(value.name), rng, past=past, draw=draw)
         return feed
+
+    def array(
+        self,
+        value: Value,
+        shape: tuple[int, ...] | None,
+        rng: np.random.Generator,
+        *,
+        past: int = 0,
+        draw: Draw = USUAL,
+        bound: int | None = None,
+    ) -> np.ndarray:
+        """Return an array for one input.
+
+        Args:
+            value: The input.
+            shape: Its shape, None where it is not known.
+            rng: Of its elements.
+            past: How many positions the KV cache has.
+            draw: Which elements.
+            bound: Below which number indices are; None for the rows of the tables that they look up in.
+
+        Raises:
+            ModelError: No array can be made for its type or shape.
+        """
+        bound = self.bounds[value.name] if bound is None else bound
+        made = self._array(value, shape, past, rng, draw, bound)
+        if self.has_edges(value, draw) and bound is None and not self._is_index(value):
+            made = drawn(made, edges_of(made.dtype, draw, self.marks), rng, draw)
+        return made
 
     def _is_index(self, value: Value) -> bool:
         return self.model.roles.of(value) in INDEX_ROLES
@@ -211,7 +239,13 @@ class InputGenerator:
                 )
 
     def _array(
-        self, value: Value, shape: tuple[int, ...] | None, past: int, rng: np.random.Generator, draw: Draw
+        self,
+        value: Value,
+        shape: tuple[int, ...] | None,
+        past: int,
+        rng: np.random.Generator,
+        draw: Draw,
+        bound: int | None,
     ) -> np.ndarray:
         declared, role = declared_type(value), self.model.roles.of(value)
         if declared is None or shape is None:
@@ -224,7 +258,7 @@ class InputGenerator:
             with np.errstate(over="ignore"):
                 return float_mask(shape, kind, rng, draw).astype(kind)
         if dtype in DRAWN:
-            numbers = self._integers(value, declared, shape, past, rng, draw)
+            numbers = self._integers(value, declared, shape, past, rng, draw, bound)
             return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
         if dtype == TensorProto.BOOL:
             return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
@@ -263,8 +297,9 @@ class InputGenerator:
         past: int,
         rng: np.random.Generator,
         draw: Draw,
+        bound: int | None,
     ) -> np.ndarray:
-        name, bound, role = value.name, self.bounds[value.name], self.model.roles.of(value)
+        name, role = value.name, self.model.roles.of(value)
         if role == "positions" and self.has_edges(value, draw):
             return rng.integers(0, POSITIONS if bound is None else bound, shape)
         if role == "positions" and len(shape) == 2:
@@ -284,6 +319,74 @@ class InputGenerator:
         if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
             return rng.choice(np.array([0, bound - 1, -1, -bound]), shape)
         return rng.integers(0, high, shape)
+
+
+OTHER_VOCABULARY = 64  # ids to draw from where neither a table nor logits tell more
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input of what was made of an export.
+
+    Attributes:
+        name: Its name, that of an input of the export.
+        dtype: Of its elements.
+        takes_tokens: Whether it takes tokens, by whatever name the export does.
+        logits: How many logits there are, for tokens whose table is not known.
+    """
+
+    name: str
+    dtype: str
+    takes_tokens: bool = False
+    logits: int | None = None
+
+
+class ExportInputs:
+    """Makes inputs for what was made of the models of an export, each as the models that take it would have it.
+
+    Args:
+        models: The models.
+        rng: Of the elements.
+    """
+
+    def __init__(self, models: Iterable[Model], rng: np.random.Generator) -> None:
+        self.rng, self.makers = rng, [InputGenerator(model) for model in dict.fromkeys(models)]
+
+    def array(self, spec: InputSpec, shape: Sequence[int], draw: Draw = UNPADDED) -> np.ndarray:
+        """Return an array for an input.
+
+        Raises:
+            UsageError: No model takes it.
+        """
+        takers = self._takers(spec)
+        if not takers:
+            raise UsageError(f"none of the models takes an input '{spec.name}' - name their export")
+        maker, value = takers[0]
+        is_mask = maker.model.roles.of(value) in MASKS
+        return maker.array(
+            value, tuple(shape), self.rng, draw=draw if is_mask else USUAL, bound=self.bound(spec)
+        ).astype(spec.dtype)
+
+    def bound(self, spec: InputSpec) -> int | None:
+        """Return below which number the integers of an input are drawn, None where nothing limits them.
+
+        That is how many rows the tables have that they are looked up in; for tokens whose table is not known, how many
+        logits there are.
+        """
+        takers = self._takers(spec)
+        known = [rows for maker, value in takers if (rows := maker.bounds[value.name]) is not None]
+        roles = {maker.model.roles.of(value) for maker, value in takers}
+        if spec.takes_tokens or "tokens" in roles:
+            return min(known, default=spec.logits or OTHER_VOCABULARY)
+        return min(known, default=OTHER_VOCABULARY if "other" in roles else None)
+
+    def _takers(self, spec: InputSpec) -> list[tuple[InputGenerator, Value]]:
+        return [
+            (maker, value)
+            for maker in self.makers
+            for value in maker.model.graph.inputs
+            if value.name == spec.name or (spec.takes_tokens and maker.model.roles.of(value) == "tokens")
+        ]
 
 
 def is_flag(value: Value) -> bool:

@@ -11,12 +11,14 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract
 from graphkit.graph.names import counted
+from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import compare
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_facts import facts_of
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, OneSequence, Scene, leaks, padding_note
@@ -41,11 +43,8 @@ def _places(where: Sequence[int]) -> str:
 def verify_lowering(
     originals: Originals,
     folder: Path,
+    options: DeploymentProofOptions = DeploymentProofOptions(),
     *,
-    tolerance: float = LOWERING_TOLERANCE,
-    seed: int = 0,
-    same_weights: bool = True,
-    limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> LoweringProof:
     """Prove that host and lowered models give the results of the originals.
@@ -57,18 +56,16 @@ def verify_lowering(
     Args:
         originals: What was lowered, read from files.
         folder: The folder of `contract.json`.
-        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1;
-            models that compute in float16 are compared within 2**-8.
-        seed: Of the token ids.
-        same_weights: Whether tables and weights must be those of the export; not where they were quantised since.
-        limits: What a model may take of time and memory.
+        options: How to prove it. The tolerance, by default `LOWERING_TOLERANCE`, counts times how far an output varies
+            where that is above 1; models that compute in float16 are compared within 2**-8.
         progress: Called with the name of each step before it starts.
 
     Raises:
         ModelError: A model does not load or run.
     """
-    with isolation(limits):
-        return _Proof(originals, folder, tolerance, seed, progress).run(same_weights=same_weights)
+    tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
+    with isolation(options.limits):
+        return _Proof(originals, folder, tolerance, options.seed, progress).run(same_weights=options.same_weights)
 
 
 class _Proof:
@@ -85,6 +82,7 @@ class _Proof:
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
+        self.inputs = ExportInputs(originals.models, self.rng)
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.special = special_tokens(originals.models, self.vocabulary)
         pads = {self.contract.tokens["pad"], *self.special.pads}
@@ -176,7 +174,7 @@ class _Proof:
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _given(self) -> dict[str, np.ndarray]:
-        return {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}
+        return {name: self.inputs.array(InputSpec(name, port.dtype), port.shape) for name, port in self.user.items()}
 
     def _special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""
@@ -313,7 +311,8 @@ def deviation(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Deviation:
     """Return how far host and lowered models are from the originals; see `verify_lowering`."""
-    runs = verify_lowering(originals, folder, tolerance=math.inf, limits=limits, progress=progress).runs
+    options = DeploymentProofOptions(tolerance=math.inf, limits=limits)
+    runs = verify_lowering(originals, folder, options, progress=progress).runs
     return Deviation(
         max((run.encoder for run in runs if run.encoder is not None), default=None),
         max((run.logits for run in runs if run.logits is not None), default=None),

@@ -11,11 +11,10 @@ corrected, and a note tells that.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -24,11 +23,11 @@ from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import RewriteProofOptions
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
-from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Relation, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs, fixed_by, given_shapes, solve
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -63,11 +62,11 @@ from graphkit.verify.weight_bytes import changed_weights
 __all__ = ["verify_extract", "verify_rewrite"]
 
 MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
-RUNS = 7  # assignments to run at, for each value of the flags
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
+Progress = Callable[[str], None]
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -89,38 +88,17 @@ def verify_rewrite(
     original: ModelLike,
     rewritten: ModelLike,
     spec: DimSpec = AS_DECLARED,
+    options: RewriteProofOptions = RewriteProofOptions(),
     *,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, Bounds] | None = None,
-    values: Mapping[str, object] | None = None,
-    names: Mapping[str, str] | None = None,
-    symbols: Mapping[str, str] = MappingProxyType({}),
-    tolerance: float | None = None,
-    of_magnitude: bool = False,
-    seed: int = 0,
-    runs: int = RUNS,
-    limits: Limits = DEFAULT_LIMITS,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> RewriteProof:
     """Run a model and its rewrite at several sizes, and compare outputs: see `graphkit.verify.rewrite_verifier`.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
         rewritten: The same of what was made of it. It may lack inputs, but no outputs.
-        spec: What is known of the original's input dims; `dims`, `inputs` and `ranges` add to it.
-        dims: Sizes of symbols.
-        inputs: Shapes of inputs.
-        ranges: Bounds of symbols, None for an open end.
-        values: Arrays for inputs by name, instead of generated ones.
-        names: Names of values in the original by their names in the rewritten model, where these differ.
-        symbols: Symbols of dims in the original by their names in the rewritten model, where these differ on purpose.
-        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
-            Default: 0; of a model that has float16 tensors `float16_tolerance`, relative to the largest magnitude.
-        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
-        seed: Of the generated inputs.
-        runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
-        limits: What a model may take of time and memory.
+        spec: What is known of the original's input dims.
+        options: How to prove it.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -135,34 +113,17 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with isolation(limits):
-        spec |= DimSpec.of(dims, inputs, ranges)
-        request = _Request(
-            original=original,
-            rewritten=rewritten,
-            spec=spec,
-            values=values,
-            names=names or {},
-            symbols=symbols,
-            tolerance=tolerance,
-            of_magnitude=of_magnitude,
-            seed=seed,
-            runs=runs,
-            progress=progress,
-        )
-        return request.prove()
+    with isolation(options.limits):
+        return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
 def verify_extract(
     original: ModelLike,
     extracted: ModelLike,
     spec: DimSpec = AS_DECLARED,
+    options: RewriteProofOptions = RewriteProofOptions(),
     *,
-    tolerance: float | None = None,
-    seed: int = 0,
-    runs: int = RUNS,
-    limits: Limits = DEFAULT_LIMITS,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> RewriteProof:
     """Run a model at several sizes, feed its values to a subgraph of it, and compare the outputs of that.
 
@@ -170,10 +131,7 @@ def verify_extract(
         original: A model file, or a model as it is in memory.
         extracted: The same of the subgraph, whose values have the names that they have in the original.
         spec: What is known of the original's input dims.
-        tolerance: Largest difference that counts as equal: see `verify_rewrite`.
-        seed: Of the generated inputs.
-        runs: Assignments to run at, where there are as many.
-        limits: What a model may take of time and memory.
+        options: How to prove it.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -190,98 +148,128 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with isolation(limits):
+    with isolation(options.limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
-        request = _Request(
-            original=exposed,
-            rewritten=extracted,
-            spec=spec,
-            tolerance=tolerance,
-            seed=seed,
-            runs=runs,
-            progress=progress,
-            part=part,
-        )
-        return request.prove()
+        return _Proof.of(exposed, extracted, spec, options, progress, part).run()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Request:
-    """A proof to run: the arguments of `verify_rewrite` or `verify_extract`."""
+class _Proof:
+    """A proof of a rewrite to run.
 
-    original: ModelLike
-    rewritten: ModelLike
+    Attributes:
+        two: Both models, and what makes their inputs.
+        spec: What is known of the original's input dims.
+        fixed: Dims that the rewritten model fixes.
+        blank: The proof before anything ran.
+        contradictions: What the original declares and its nodes contradict, a sentence each.
+        is_default: Whether the tolerance is that of the dtypes in the model.
+    """
+
+    two: TwoModels
     spec: DimSpec
-    values: Mapping[str, object] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
-    symbols: Mapping[str, str] = field(default_factory=dict)
-    tolerance: float | None
-    of_magnitude: bool = False
-    seed: int
-    runs: int
-    progress: Callable[[str], None]
-    part: Part | None = None
+    options: RewriteProofOptions
+    fixed: Sequence[Pair]
+    blank: RewriteProof
+    contradictions: Sequence[str]
+    is_default: bool
+    progress: Progress
 
-    def prove(self) -> RewriteProof:
-        """Run both models, and compare."""
-        before, after = _loaded(self.original), _loaded(self.rewritten)
-        source, target = _source(self.original, before), _source(self.rewritten, after)
-        after = with_names(after, self.names) if self.names else after
+    @classmethod
+    def of(
+        cls,
+        original: ModelLike,
+        rewritten: ModelLike,
+        spec: DimSpec,
+        options: RewriteProofOptions,
+        progress: Progress,
+        part: Part | None = None,
+    ) -> _Proof:
+        """Load both models, and find the sizes at which both run."""
+        before, after = _loaded(original), _loaded(rewritten)
+        source, target = _source(original, before), _source(rewritten, after)
+        names = {new: old for old, new in options.names}
+        after = with_names(after, names) if names else after
         contradictions = declarations(before).notes
         before, after = declarations(before).model, declarations(after).model
         source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
-        given = {name: np.asarray(value) for name, value in (self.values or {}).items()}
-        spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | self.spec
-        asked, fixed = given_shapes(before, spec.shapes), [] if self.part is not None else fixed_by(before, after)
+        arrays = {name: np.asarray(value) for name, value in options.values.items()}
+        spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
+        asked, fixed = given_shapes(before, spec.shapes), [] if part is not None else fixed_by(before, after)
         numbers, relations = solve([*fixed, *asked], spec.numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-        by_dtype = self.tolerance is None and has_float16(before)
-        allowed = default_tolerance(before) if self.tolerance is None else self.tolerance
-        proof = RewriteProof(*titles, tolerance=allowed, fixed=numbers, of_magnitude=self.of_magnitude or by_dtype)
-        part = self.part
-        if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
-            return replace(proof, failures=(reason,))
+        is_default = options.tolerance is None and has_float16(before)
+        tolerance = default_tolerance(before) if options.tolerance is None else options.tolerance
+        of_magnitude = options.of_magnitude or is_default
+        blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
-        kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
-        feeder = Feeder(before, legal, given, self.seed, others=(after,) if self.part is None else (), kinds=kinds)
+        kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
+        others = (after,) if part is None else ()
+        feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds)
         wanted = frozenset(value.name for value in after.graph.inputs)
-        two = TwoModels((source, target), (before, after), feeder, wanted, self.names, self.part)
+        return cls(
+            two=TwoModels((source, target), (before, after), feeder, wanted, names, part),
+            spec=spec,
+            options=options,
+            fixed=fixed,
+            blank=blank,
+            contradictions=contradictions,
+            is_default=is_default,
+            progress=progress,
+        )
+
+    def run(self) -> RewriteProof:
+        """Run both models, and compare."""
+        two, feeder, part = self.two, self.two.feeder, self.two.part
+        before, after = two.models
+        if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
+            return replace(self.blank, failures=(reason,))
         self.progress("proving: loading the original")
-        total = self.runs * len(feeder.flags())
+        total = self.options.runs * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
-        found = run_original(session, feeder, self.runs)
-        changes = [] if self.part is not None else input_changes(before, after, list(given), self.symbols)
-        if self.part is None and (open_pairs := _narrowing(session, feeder, fixed, spec)):
-            changes.append(narrowed(open_pairs, before, after))
-        notes = [*contradictions, *([FLOAT16_NOTE] if by_dtype else []), *found.notes]
+        found = run_original(session, feeder, self.options.runs)
+        changes = self._input_changes(session)
         proof = replace(
-            proof,
+            self.blank,
             skipped=tuple(found.skipped),
-            notes=tuple(notes),
+            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *found.notes),
             coverage=coverage(feeder, found.runs),
-            caveats=caveats(feeder, found, is_exact=not allowed),
+            caveats=caveats(feeder, found, is_exact=not self.blank.tolerance),
         )
         if not found.runs:
-            failure = "the original runs at no sizes that were tried, so nothing is proven"
-            return replace(proof, failures=(failure,))
+            return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        handed = [two.handed_over(run) for run in found.runs]
-        rounding = Rounding(two, self.progress) if allowed and self.part is None and has_float16(before) else None
-        terms = _Terms(_hollow(before, spec), rounding, self.progress)
-        proof, steady = _plain(proof, two, handed, terms)
-        if by_dtype and not proof.passed:
-            proof, steady = _as_own_levels(proof, two, handed, terms)
-        run_again = partial(_run_rewritten, proof, runs=steady, terms=terms)
-        proof = prove_inlined(proof, two, run_again, self.progress)
-        if self.part is None:
-            changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
+        return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
+
+    def _input_changes(self, session: Runner) -> list[Change]:
+        if self.two.part is not None:
+            return []
+        before, after = self.two.models
+        symbols = {new: old for old, new in self.options.symbols}
+        changes = input_changes(before, after, list(self.options.values), symbols)
+        if open_pairs := _narrowing(session, self.two.feeder, self.fixed, self.spec):
+            changes.append(narrowed(open_pairs, before, after))
+        return changes
+
+    def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
+        """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
+        two, (before, after), tolerance = self.two, self.two.models, self.options.tolerance
+        judges_halves = bool(proof.tolerance) and two.part is None and has_float16(before)
+        rounding = Rounding(two, self.progress) if judges_halves else None
+        terms = _Terms(_hollow(before, self.spec), rounding, self.progress)
+        proof, steady = _plain(proof, two, runs, terms)
+        if self.is_default and not proof.passed:
+            proof, steady = _as_own_levels(proof, two, runs, terms)
+        proof = prove_inlined(proof, two, partial(_run_rewritten, proof, runs=steady, terms=terms), self.progress)
+        if two.part is None:
+            changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
         self.progress("comparing the weights")
-        proof = with_weights(proof, changed_weights(before, after), is_exact=not self.tolerance)
-        proof = _at_default(proof, two, steady, self.tolerance, terms) if proof.passed else proof
+        proof = with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
+        proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
         return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))

@@ -10,9 +10,9 @@ import numpy as np
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import SplitProofOptions
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
@@ -30,9 +30,8 @@ from graphkit.verify.thresholds import MARGIN
 from graphkit.verify.tolerances import level_tolerance
 from graphkit.verify.weight_bytes import foreign_weights
 
-__all__ = ["DEFAULT_STEPS", "BranchProof", "Loop", "LoopProof", "SplitProof", "verify_split"]
+__all__ = ["BranchProof", "Loop", "LoopProof", "SplitProof", "verify_split"]
 
-DEFAULT_STEPS = 8
 BATCH, ENCODER = 2, 5
 
 
@@ -134,11 +133,8 @@ def verify_split(
     merged: ModelLike,
     first: ModelLike,
     with_past: ModelLike,
+    options: SplitProofOptions = SplitProofOptions(),
     *,
-    steps: int = DEFAULT_STEPS,
-    tolerance: float = 0.0,
-    seed: int = 0,
-    limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> SplitProof:
     """Run a merged decoder and the pair made of it, and compare.
@@ -152,10 +148,7 @@ def verify_split(
         merged: The merged decoder, read from a file.
         first: The decoder of the first step, read from a file.
         with_past: The decoder of later steps, read from a file.
-        steps: Greedy steps, from a prompt that is as long as lets them pass a length at which the model may change.
-        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
-        seed: Of the generated inputs.
-        limits: What a model may take of time and memory.
+        options: How to prove it; above a tolerance of 0, changed weights are a note.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -168,30 +161,26 @@ def verify_split(
 
     Example:
         >>> import tempfile
+        >>> options = graphkit.SplitProofOptions(steps=2)
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = graphkit.split_merged(graphkit.load("example:merged-decoder"))
         ...     paths = Path(folder) / "first.onnx", Path(folder) / "later.onnx"
         ...     saved = graphkit.save_models(dict(zip(paths, (made.first, made.with_past))))
         ...     pair = map(graphkit.load, paths)
-        ...     proof = graphkit.verify_split(graphkit.load("example:merged-decoder"), *pair, steps=2)
+        ...     proof = graphkit.verify_split(graphkit.load("example:merged-decoder"), *pair, options)
         >>> proof.passed
         True
     """
     merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
-    with isolation(limits):
-        return _proof(merged, first, with_past, steps, tolerance, seed, progress)
+    with isolation(options.limits):
+        return _proof(merged, first, with_past, options, progress)
 
 
 def _proof(
-    merged: Model,
-    first: Model,
-    with_past: Model,
-    steps: int,
-    tolerance: float,
-    seed: int,
-    progress: Callable[[str], None],
+    merged: Model, first: Model, with_past: Model, options: SplitProofOptions, progress: Callable[[str], None]
 ) -> SplitProof:
+    tolerance = options.tolerance or 0.0
     if not merged.roles.merged:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     for model in (merged, first, with_past):
@@ -202,7 +191,7 @@ def _proof(
     source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
     found = merged.roles.merged[0]
     parts = [
-        _Part.of(Branch.of(merged, found, is_cache=is_cache), model, seed)
+        _Part.of(Branch.of(merged, found, is_cache=is_cache), model, options.seed)
         for model, is_cache in ((first, False), (with_past, True))
     ]
     progress("comparing the weights")
@@ -211,7 +200,7 @@ def _proof(
     with IsolatedSession(source, prepack=False, known=merged) as session:
         parts = [part.run(session, progress) for part in parts]
         _check_runs(merged, parts)
-        loop = _loop(parts, steps)
+        loop = _loop(parts, options.steps)
         expected = loop.expected(session) if loop.is_possible else None
     parts = [_compared(part, tolerance, progress) for part in parts]
     progress("proving: decoding with the pair")

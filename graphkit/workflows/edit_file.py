@@ -13,7 +13,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.options import RewriteOptions
+from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset
@@ -170,7 +170,8 @@ def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOpti
     try:
         made = converted_by_onnx(model, version)
         progress("proving what onnx made")
-        proof = verify_rewrite(model, made, tolerance=options.tolerance, limits=options.limits, progress=progress)
+        asked = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
+        proof = verify_rewrite(model, made, options=asked, progress=progress)
     except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
     else:
@@ -185,16 +186,12 @@ def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, prog
         return prove(model, output, options, progress, premise=step.premise())
     source = model if model.path is None or model.is_edited else model.path
     if isinstance(step, ExtractSubgraph):
-        return verify_extract(
-            source, output, options.spec, tolerance=options.tolerance, limits=options.limits, progress=progress
-        )
-    return verify_rewrite(
-        source,
-        output,
-        options.spec,
-        names={new: old.name for old, new in step.new_names(model).items()},
-        symbols={new: old for old, new in step.dims},
+        asked = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
+        return verify_extract(source, output, options.spec, asked, progress=progress)
+    asked = RewriteProofOptions(
+        names=tuple((old.name, new) for old, new in step.new_names(model).items()),
+        symbols=tuple(step.dims),
         tolerance=options.tolerance,
         limits=options.limits,
-        progress=progress,
     )
+    return verify_rewrite(source, output, options.spec, asked, progress=progress)

@@ -14,7 +14,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.options import RewriteOptions
+from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
@@ -101,10 +101,12 @@ def prove(
         model if model.path is None or model.is_edited else model.path,
         output,
         premise.spec | options.spec,
-        values=_arrays(model, premise),
-        tolerance=error_tolerance(model, error) if is_default else options.tolerance,
-        of_magnitude=is_default,
-        limits=options.limits,
+        RewriteProofOptions(
+            values=_arrays(model, premise),
+            tolerance=error_tolerance(model, error) if is_default else options.tolerance,
+            of_magnitude=is_default,
+            limits=options.limits,
+        ),
         progress=progress,
     )
 
@@ -280,8 +282,8 @@ def prove_unrounded(
     written = prove(rewritten, output, options, progress, premise=premise)
     if not written.passed:
         return written, "The written file is compared with the result in memory."
-    spec, limits = premise.spec | options.spec, options.limits
-    proof = verify_rewrite(*two, spec, tolerance=TOLERANCE, of_magnitude=True, limits=limits, progress=progress)
+    asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=options.limits)
+    proof = verify_rewrite(*two, premise.spec | options.spec, asked, progress=progress)
     whole = prove(model, output, replace(options, tolerance=float("inf")), progress, premise=premise)
     moved = max((found.absolute or 0.0 for found in whole.outputs), default=0.0)
     note = (

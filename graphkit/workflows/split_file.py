@@ -12,7 +12,7 @@ from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
-from graphkit.options import SplitOptions
+from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -181,8 +181,8 @@ def _save(
     def prove(stage: Path) -> None:
         progress("proving")
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
-        steps, tolerance, limits = options.steps, options.tolerance, options.limits
-        found.append(verify_split(model, *pair, steps=steps, tolerance=tolerance, limits=limits, progress=progress))
+        asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
+        found.append(verify_split(model, *pair, asked, progress=progress))
 
     progress("writing")
     models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}

@@ -12,8 +12,9 @@ from onnx import numpy_helper, parser
 import graphkit
 from graphkit.deploy.bundle_description import read_description
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
-from graphkit.verify.bundle_prompts import drawn, token_bound
+from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.chain_verifier import verify_methods
+from graphkit.verify.input_generator import ExportInputs
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>
 front (float[batch, 4] audio) => (float[batch, 2, 2] features) <int64[3] to = {0, 2, 2}> {
@@ -182,8 +183,9 @@ def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: in
     method = report.overview.contract.methods[0]
     port = next(port for port in method.inputs if port.name == "token")
     (chain,) = read_description(source / "bundle.toml")
-    assert token_bound(port, method, chain.models) == below
-    tokens = drawn(port, [2000], below, np.random.default_rng(0))
+    inputs = ExportInputs(chain.models, np.random.default_rng(0))
+    assert inputs.bound(input_spec(method, port)) == below
+    tokens = inputs.array(input_spec(method, port), [2000])
     assert tokens.min() <= below // 100
     assert below - 1 - below // 100 <= tokens.max() < below
 

@@ -138,7 +138,7 @@ def test_a_plain_decoder_is_folded_frozen_and_proven(dims: dict[str, str], tmp_p
         assert report.counts[-1].after < report.counts[-1].before
         assert report.notes == declarations(load(source)).notes
         assert set(report.notes) <= set(report.proof.notes)
-        assert verify_rewrite(source, output, dims=dict(frozen)).passed
+        assert verify_rewrite(source, output, DimSpec.of(dims=dict(frozen))).passed
 
 
 @pytest.mark.parametrize("dims", [dims for dims, _ in LIES if dims.get("tokens") is None])

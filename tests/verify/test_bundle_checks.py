@@ -116,4 +116,5 @@ def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
     ]
     longest, sizes = replace(contract.lengths[0], most=slots), {**contract.sizes, "batch": 1}
     longer = replace(contract, states=tuple(states), lengths=(longest,), sizes=sizes)
-    assert {prompt.tokens.shape[1] for prompt in prompts(longer, Originals(), 0)} == lengths
+    model = Model.from_proto(decoder("window" if window else "causal"))
+    assert {prompt.tokens.shape[1] for prompt in prompts(longer, Originals(None, model, model), 0)} == lengths

@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 
 from graphkit.model import load
+from graphkit.options import RewriteProofOptions
 from graphkit.verify import verify_rewrite
 from graphkit.verify.candidate_sessions import Counted, numbered
 
@@ -44,7 +45,7 @@ def test_a_proof_tells_each_run(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     model = load(tmp_path / "m.onnx")
     told: list[str] = []
-    assert verify_rewrite(model, model, runs=2, progress=told.append).passed
+    assert verify_rewrite(model, model, options=RewriteProofOptions(runs=2), progress=told.append).passed
     assert told == [
         "proving: loading the original",
         "proving: the original, plain level: run 1 of 2",

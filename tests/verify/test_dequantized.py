@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from rewriting import model_of
 
 from graphkit.model import Model
-from graphkit.options import RewriteOptions
+from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
@@ -46,7 +46,7 @@ def quantised(nodes: str = DYNAMIC, head: str = "(float[N, 16] x) => (y)") -> Mo
 def proof(original: Model, rewritten: Model) -> RewriteProof:
     two = as_rounded(original, rewritten)
     assert not isinstance(two, str)
-    return verify_rewrite(*two, tolerance=TOLERANCE, of_magnitude=True)
+    return verify_rewrite(*two, options=RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True))
 
 
 @pytest.mark.parametrize("nodes", [DYNAMIC, QDQ], ids=["dynamic", "static"])
@@ -129,7 +129,7 @@ def test_faults_are_caught(fault: Fault) -> None:
 def test_a_comparison_as_a_whole_misses_such_faults() -> None:
     model = quantised()
     rewritten = faulty(model, weights(_one_percent))
-    assert verify_rewrite(model, rewritten, tolerance=0.1, of_magnitude=True).passed
+    assert verify_rewrite(model, rewritten, options=RewriteProofOptions(tolerance=0.1, of_magnitude=True)).passed
 
 
 def test_what_cannot_be_taken_apart_is_said() -> None:

@@ -8,6 +8,7 @@ from small_models import model
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.verify.rewrite_verifier import verify_extract
 
@@ -39,12 +40,12 @@ def test_it_gets_what_the_original_computes_and_what_that_is_fed() -> None:
 def test_a_subgraph_that_computes_something_else_fails() -> None:
     other = part(whole())
     other.proto.graph.node[0].op_type = "Sub"
-    proof = verify_extract(whole(), Model.from_proto(other.proto), runs=2)
+    proof = verify_extract(whole(), Model.from_proto(other.proto), options=RewriteProofOptions(runs=2))
     assert proof.failures[0].startswith(f"{len(proof.runs)} of {len(proof.runs)} runs differ")
 
 
 def test_a_subgraph_of_other_weights_fails() -> None:
-    proof = verify_extract(whole(), part(whole(2.5)), runs=2)
+    proof = verify_extract(whole(), part(whole(2.5)), options=RewriteProofOptions(runs=2))
     assert proof.failures[0].startswith(f"{len(proof.runs)} of {len(proof.runs)} runs differ")
     assert "weight 'w' (float32[1]) differs from the original's 'w', first at element [0]" in proof.failures
 
@@ -52,7 +53,7 @@ def test_a_subgraph_of_other_weights_fails() -> None:
 def test_an_input_of_another_dtype_fails() -> None:
     other = part(whole())
     other.proto.graph.input[0].type.tensor_type.shape.dim.add(dim_value=1)
-    proof = verify_extract(whole(), Model.from_proto(other.proto), runs=2)
+    proof = verify_extract(whole(), Model.from_proto(other.proto), options=RewriteProofOptions(runs=2))
     assert not proof.passed
 
 
@@ -68,8 +69,10 @@ def test_random_numbers_before_the_cut_do_not_matter() -> None:
         "g (float[N] x) => (float[N] y) { a = RandomNormalLike (x)  b = Add (a, x)  c = Mul (b, w)  y = Neg (c) }",
         w=np.float32([2]),
     )
-    assert verify_extract(random, ExtractSubgraph(("y",), ("b",)).run(random).model, runs=2).passed
-    proof = verify_extract(random, ExtractSubgraph(("c",)).run(random).model, runs=2)
+    assert verify_extract(
+        random, ExtractSubgraph(("y",), ("b",)).run(random).model, options=RewriteProofOptions(runs=2)
+    ).passed
+    proof = verify_extract(random, ExtractSubgraph(("c",)).run(random).model, options=RewriteProofOptions(runs=2))
     assert "is random" in proof.failures[0]
 
 
@@ -77,7 +80,9 @@ def test_what_no_array_can_hold_is_a_failure_of_the_proof() -> None:
     halves = model(
         "g (float[N] x) => (float[N] y) { a = Cast <to = 16> (x)  y = Cast <to = 1> (a) }",
     )
-    proof = verify_extract(halves, ExtractSubgraph(("y",), ("a",)).run(halves).model, runs=2)
+    proof = verify_extract(
+        halves, ExtractSubgraph(("y",), ("a",)).run(halves).model, options=RewriteProofOptions(runs=2)
+    )
     assert proof.failures == (
         "onnxruntime hands out no bfloat16, so nothing can be proven of a subgraph that begins at 'a'",
     )
@@ -85,7 +90,9 @@ def test_what_no_array_can_hold_is_a_failure_of_the_proof() -> None:
 
 def test_nan_and_infinity_at_the_cut_are_handed_over() -> None:
     masked = model("g (float[N] x) => (float[N] y) { a = Log (x)  b = Mul (a, w)  y = Exp (b) }", w=np.float32([-1]))
-    assert verify_extract(masked, ExtractSubgraph(("y",), ("a",)).run(masked).model, runs=2).passed
+    assert verify_extract(
+        masked, ExtractSubgraph(("y",), ("a",)).run(masked).model, options=RewriteProofOptions(runs=2)
+    ).passed
 
 
 DECODER = """

@@ -10,6 +10,7 @@ from properties import examples
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import load
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.verify.rewrite_verifier import verify_extract
 
@@ -45,4 +46,4 @@ def test_a_random_subgraph_is_proven_or_refused(chosen: tuple[str, set[str]]) ->
     except UsageError:  # one cut hides another
         return
     onnx.checker.check_model(part.restore())
-    assert verify_extract(EXAMPLE, part, runs=1).passed
+    assert verify_extract(EXAMPLE, part, options=RewriteProofOptions(runs=1)).passed

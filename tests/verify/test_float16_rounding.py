@@ -48,7 +48,9 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pa
 
 
 def proven(before: Path, after: Path, seed: int = 0) -> RewriteProof:
-    return graphkit.verify_rewrite(before, after, tolerance=TOLERANCE, of_magnitude=True, seed=seed)
+    return graphkit.verify_rewrite(
+        before, after, options=graphkit.RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, seed=seed)
+    )
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
@@ -181,14 +183,18 @@ def test_a_difference_that_float16_hides_is_seen_in_float32(body: str, *, passes
     """Float16 knows numbers of about 1,000 to half a radian, and the sines of the original are rounded so."""
     constants = {"k": HALF(1000), "c": HALF(0.05), "axis": np.array([0])}
     before, after = (model_of(WAVE.format(nodes), **constants) for nodes in (ROUNDED, body))
-    found = graphkit.verify_rewrite(before, after, tolerance=TOLERANCE, of_magnitude=True)
+    found = graphkit.verify_rewrite(
+        before, after, options=graphkit.RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True)
+    )
     assert (found.passed, any(COMPARED in caveat for caveat in found.caveats)) == (passes, passes)
 
 
 def test_a_rewrite_that_rounds_more_than_the_original_is_caught() -> None:
     constants = {"k": HALF(1000), "axis": np.array([0])}
     before, after = (model_of(WAVE.format(nodes), **constants) for nodes in ("y = Sin (t)", ROUNDED))
-    found = graphkit.verify_rewrite(before, after, tolerance=TOLERANCE, of_magnitude=True)
+    found = graphkit.verify_rewrite(
+        before, after, options=graphkit.RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True)
+    )
     assert "runs differ" in found.failures[0]
 
 

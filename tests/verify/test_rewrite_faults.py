@@ -13,6 +13,7 @@ from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
+from graphkit.options import RewriteProofOptions
 from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.runtime.session import RunError, Session
 from graphkit.verify.candidate_runs import prove_level
@@ -100,7 +101,7 @@ def test_weights_that_differ_are_a_note_where_a_tolerance_is_asked_for() -> None
     text = "g (float[b, 2] x) => (float[b, 2] y) { y = Mul (x, w) }"
     one, two = model(text, w=[1.0, 2.0]), model(text, w=[1.0, 2.000001])
     assert not verify_rewrite(one, two).passed
-    found = verify_rewrite(one, two, tolerance=1e-4)
+    found = verify_rewrite(one, two, options=RewriteProofOptions(tolerance=1e-4))
     note = "weight 'w' (float32[2]) differs from the original's 'w', first at element [1]"
     assert (found.passed, found.notes) == (True, (note,))
 

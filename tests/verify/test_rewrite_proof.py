@@ -12,6 +12,8 @@ from small_models import CONV, KERNEL, model
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
+from graphkit.options import RewriteProofOptions
+from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.original_runs import Run, unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -60,8 +62,8 @@ def merged(**changes: object) -> Model:
     return model(MERGED, **{"table": TABLE, "axes": [2], "one": [1], "factor": 2.0, **changes})
 
 
-def proof(one: Model, two: Model, **options: object) -> RewriteProof:
-    return verify_rewrite(one, two, **options)  # type: ignore[arg-type]
+def proof(one: Model, two: Model, spec: DimSpec = AS_DECLARED, **options: object) -> RewriteProof:
+    return verify_rewrite(one, two, spec, RewriteProofOptions(**options))  # type: ignore[arg-type]
 
 
 def dims(found: RewriteProof, name: str) -> list[int]:
@@ -161,7 +163,7 @@ def test_a_change_of_one_branch_is_found_in_it(change: Mapping[str, object], fla
 
 def test_a_rewritten_model_of_fixed_dims_is_run_at_these() -> None:
     frozen = CONV.replace("batch,", "2,").replace("height", "24")
-    found = proof(model(CONV, kernel=KERNEL), model(frozen, kernel=KERNEL), dims={"batch": 2, "height": 24})
+    found = proof(model(CONV, kernel=KERNEL), model(frozen, kernel=KERNEL), DimSpec.of(dims={"batch": 2, "height": 24}))
     assert (found.passed, found.fixed) == (True, {"batch": 2, "height": 24})
     assert set(found.runs[0].dims) == {"channels", "width"}
 
@@ -169,7 +171,7 @@ def test_a_rewritten_model_of_fixed_dims_is_run_at_these() -> None:
 def test_fixed_lengths_follow_through_expressions() -> None:
     text = "g (float[b, s] x, float[b, past_plus_s] m) => (float[b, n] y) { y = Concat <axis = 1> (x, m) }"
     rewritten = model(text.replace("b, s]", "b, 1]").replace("past_plus_s", "9"))
-    found = proof(model(text), rewritten, inputs={"x": (2, 1)}, dims={"past": 8})
+    found = proof(model(text), rewritten, DimSpec.of(dims={"past": 8}, inputs={"x": (2, 1)}))
     assert (found.passed, found.fixed) == (True, {"b": 2, "s": 1, "past": 8})
 
 
@@ -194,7 +196,7 @@ def test_dims_of_0_are_sizes() -> None:
 
 
 def test_few_legal_sizes_are_told() -> None:
-    found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=WEIGHT), ranges={"batch": (1, 2)})
+    found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=WEIGHT), DimSpec.of(ranges={"batch": (1, 2)}))
     assert (found.passed, set(dims(found, "batch"))) == (True, {1, 2})
     assert found.notes == ("Only 2 sets of sizes were found at which it runs.",)
 

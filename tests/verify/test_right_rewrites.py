@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from small_models import CONV, KERNEL, model
 
+from graphkit.options import RewriteProofOptions
+from graphkit.shapes import DimSpec
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 PLAIN = "g (float[batch, seq] x) => (float[batch, seq] y) { y = Neg (x) }"
@@ -61,15 +63,15 @@ def test_a_right_rewrite_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "options"),
+    ("after", "spec"),
     [
-        (PLAIN.replace("batch", "2"), {"dims": {"batch": 2}}),
-        (PLAIN.replace("batch", "2").replace("seq", "7"), {"inputs": {"x": (2, 7)}}),
-        (PLAIN.replace("batch", "seq"), {"inputs": {"x": (3, 3)}}),
+        (PLAIN.replace("batch", "2"), DimSpec.of({"batch": 2})),
+        (PLAIN.replace("batch", "2").replace("seq", "7"), DimSpec.of(inputs={"x": (2, 7)})),
+        (PLAIN.replace("batch", "seq"), DimSpec.of(inputs={"x": (3, 3)})),
     ],
 )
-def test_sizes_that_are_asked_for_are_no_narrowing(after: str, options: Mapping[str, object]) -> None:
-    assert verify_rewrite(model(PLAIN), model(after), **options).passed  # type: ignore[arg-type]
+def test_sizes_that_are_asked_for_are_no_narrowing(after: str, spec: DimSpec) -> None:
+    assert verify_rewrite(model(PLAIN), model(after), spec).passed
     assert not verify_rewrite(model(PLAIN), model(after)).passed
 
 
@@ -83,7 +85,16 @@ def test_other_labels_are_told() -> None:
 
 def test_labels_may_be_swapped_where_that_is_asked_for() -> None:
     swapped = model(PLAIN.replace("batch", "k").replace("seq", "batch").replace("k,", "seq,"))
-    assert verify_rewrite(model(PLAIN), swapped, symbols={"seq": "batch", "batch": "seq"}).passed
+    assert verify_rewrite(
+        model(PLAIN),
+        swapped,
+        options=RewriteProofOptions(
+            symbols=(
+                ("batch", "seq"),
+                ("seq", "batch"),
+            )
+        ),
+    ).passed
 
 
 def test_what_is_covered_is_told_in_one_line() -> None:
@@ -112,6 +123,6 @@ def test_an_input_that_decides_a_size_gets_no_edges_and_that_is_told() -> None:
 
 
 def test_with_a_tolerance_only_what_is_finite_is_claimed() -> None:
-    found = verify_rewrite(model(PLAIN), model(PLAIN), tolerance=1e-5)
+    found = verify_rewrite(model(PLAIN), model(PLAIN), options=RewriteProofOptions(tolerance=1e-5))
     assert found.passed
     assert found.caveats == ("extreme values, NaN and infinities, where rounding decides",)

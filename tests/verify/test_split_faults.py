@@ -12,6 +12,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphkit.model import Model, load
+from graphkit.options import SplitProofOptions
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.save import save_models
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -147,7 +148,7 @@ def test_a_tolerance_makes_weights_that_differ_a_note(merged: Model, folder: Pat
     proto = onnx.load(folder / FIRST)
     changed(WORDS, 63, 1e-6)(proto)
     onnx.save(proto, folder / FIRST)
-    found = verify_split(merged, load(folder / FIRST), load(folder / LATER), tolerance=1e-3)
+    found = verify_split(merged, load(folder / FIRST), load(folder / LATER), SplitProofOptions(tolerance=1e-3))
     assert found.passed
     assert found.branches[0].notes[0].startswith(f"weight '{WORDS}'")
 

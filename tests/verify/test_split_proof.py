@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
+from graphkit.options import SplitProofOptions
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
@@ -104,7 +105,7 @@ def test_a_tolerance_allows_small_differences(tmp_path: Path) -> None:
     bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1e-6), bias.name))
     onnx.save(proto, first.path)
     assert not verify_split(merged, load(first.path), later).passed
-    assert verify_split(merged, load(first.path), later, tolerance=1e-4).passed
+    assert verify_split(merged, load(first.path), later, SplitProofOptions(tolerance=1e-4)).passed
 
 
 def test_the_original_must_be_a_merged_decoder() -> None:

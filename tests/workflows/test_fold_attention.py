@@ -15,7 +15,7 @@ from sessions import run
 
 from graphkit.deploy.lower import lower_folder
 from graphkit.model import Model, load
-from graphkit.options import LowerOptions
+from graphkit.options import LowerOptions, RewriteProofOptions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.outcome import Declined, Outcome
@@ -75,20 +75,24 @@ def fault(proto: onnx.ModelProto, name: str) -> None:
 def test_the_proof_finds_a_mistake(file: Path, name: str) -> None:
     proto = fold(load(file), fuse=True).model.restore()
     spec = DimSpec.of({"N": 2, "S": 3})
-    assert verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True).passed
+    assert verify_rewrite(
+        file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True)
+    ).passed
     fault(proto, name)
-    assert not verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True).passed
+    assert not verify_rewrite(
+        file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True)
+    ).passed
 
 
 def test_the_proof_runs_the_function_too(file: Path) -> None:
     """onnxruntime runs its kernel, whatever the function says; others run the function."""
     proto = fold(load(file), fuse=True).model.restore()
     spec = DimSpec.of({"N": 2, "S": 3})
-    proof = verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True)
+    proof = verify_rewrite(file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True))
     assert proof.notes[-1].startswith("With its functions inlined, as other runtimes run it, outputs ")
     softmax = next(node for node in proto.functions[0].node if node.op_type == "Softmax")
     softmax.attribute[0].i = 1
-    proof = verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True)
+    proof = verify_rewrite(file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True))
     (failure,) = proof.failures
     assert failure.startswith("with its functions inlined, as other runtimes run it: 4 of 4 runs differ, the first at ")
 
@@ -108,7 +112,9 @@ def test_functions_that_cannot_be_inlined_are_not_proven(file: Path, monkeypatch
     rewritten = fold(load(file), fuse=True).model
     said = (Declined("function Attention", "it needs another version"),)
     monkeypatch.setattr(InlineFunctions, "run", lambda _, model: Outcome(model, (), said))
-    proof = verify_rewrite(file, rewritten, DimSpec.of({"N": 2, "S": 3}), tolerance=1e-5, of_magnitude=True)
+    proof = verify_rewrite(
+        file, rewritten, DimSpec.of({"N": 2, "S": 3}), RewriteProofOptions(tolerance=1e-5, of_magnitude=True)
+    )
     assert proof.failures == (
         "its functions cannot be inlined, as other runtimes do: function Attention: it needs another version",
     )

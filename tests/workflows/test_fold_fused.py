@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from graphkit.errors import OutputError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.save import Placement, save_models
 from graphkit.shapes import DimSpec
@@ -77,7 +78,7 @@ def test_the_proof_finds_a_weight_that_is_off(network: Path) -> None:
     bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "b3")
     bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) * np.float32(1.1), bias.name))
     onnx.save(proto, wrong)
-    assert not verify_rewrite(network, wrong, tolerance=1e-5, of_magnitude=True).passed
+    assert not verify_rewrite(network, wrong, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
 
 
 def test_a_small_output_is_held_to_its_own_magnitude() -> None:
@@ -85,17 +86,17 @@ def test_a_small_output_is_held_to_its_own_magnitude() -> None:
     models = [random_model(text, c=(), w=(4, 3)), random_model(text, c=(), w=(4, 3))]
     for model, number in zip(models, (1e-7, 1.00005e-7), strict=True):
         model.proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32(number), "c"))
-    assert verify_rewrite(*models, tolerance=1e-5).passed
-    assert not verify_rewrite(*models, tolerance=1e-5, of_magnitude=True).passed
+    assert verify_rewrite(*models, options=RewriteProofOptions(tolerance=1e-5)).passed
+    assert not verify_rewrite(*models, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
 
 
 def test_a_fused_model_in_memory_is_run_as_it_is(network: Path) -> None:
     model = load(network)
     fused = fold(model, fuse=True).model
     assert any(fused.is_made(tensor) for tensor in fused.proto.graph.initializer)
-    assert verify_rewrite(model, fused, tolerance=1e-5, of_magnitude=True).passed
+    assert verify_rewrite(model, fused, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
     without_file = fold(Model.from_proto(onnx.load(network)), fuse=True).model
-    assert verify_rewrite(network, without_file, tolerance=1e-5, of_magnitude=True).passed
+    assert verify_rewrite(network, without_file, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
 
 
 def test_weights_are_whole_after_the_model_they_were_made_for_is_gone(network: Path) -> None:

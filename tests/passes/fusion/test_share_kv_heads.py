@@ -10,6 +10,7 @@ from real_models import MODELS
 from rewriting import check, feeds_of, lines, model_of, reasons
 
 from graphkit.model import Model
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.pipeline import parse_pipeline
@@ -190,7 +191,7 @@ def test_a_real_export_is_proven(is_folded: bool) -> None:
     outcome = ShareKvHeads().run(fold(model).model if is_folded else model)
     assert outcome.changes == ("4 repeats of heads removed",)
     assert not outcome.declined
-    proof = verify_rewrite(model, outcome.model, tolerance=1e-5, of_magnitude=True, runs=3)
+    proof = verify_rewrite(model, outcome.model, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True, runs=3))
     assert proof.passed, proof.failures
 
 

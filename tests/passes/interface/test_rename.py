@@ -7,6 +7,7 @@ from rewriting import model_of
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.interface.rename import Rename
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
@@ -30,7 +31,15 @@ def renamed(model: Model, step: Rename) -> Model:
     onnx.checker.check_model(result.proto, full_check=True)
     names = {new: old.name for old, new in step.new_names(model).items()}
     symbols = {new: old for old, new in step.dims}
-    assert verify_rewrite(model, result, names=names, symbols=symbols, runs=2).passed
+    assert verify_rewrite(
+        model,
+        result,
+        options=RewriteProofOptions(
+            names=tuple((old, new) for new, old in names.items()),
+            symbols=tuple((old, new) for new, old in symbols.items()),
+            runs=2,
+        ),
+    ).passed
     return result
 
 
@@ -227,4 +236,14 @@ def test_nothing_to_rename_gives_the_same_model() -> None:
 def test_a_proof_by_other_names_sees_a_crossed_output() -> None:
     two = model_of("agraph (float[N] x) => (float[N] y, float[N] z) { y = Neg (x)  z = Exp (x) }")
     crossed = model_of("agraph (float[N] x) => (float[N] b, float[N] a) { b = Exp (x)  a = Neg (x) }")
-    assert not verify_rewrite(two, crossed, names={"b": "y", "a": "z"}, runs=2).passed
+    assert not verify_rewrite(
+        two,
+        crossed,
+        options=RewriteProofOptions(
+            names=(
+                ("y", "b"),
+                ("z", "a"),
+            ),
+            runs=2,
+        ),
+    ).passed

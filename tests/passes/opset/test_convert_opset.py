@@ -12,6 +12,7 @@ from rewriting import check, lines, model_of, reasons
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.opset.adapters import ADAPTERS
 from graphkit.passes.opset.convert_opset import NEWEST, ConvertOpset, steps
 from graphkit.passes.pipeline import parse_pipeline
@@ -215,7 +216,7 @@ def test_real_models_give_the_same_to_the_last_bit(name: str) -> None:
     assert outcome.model.graph.opset() == NEWEST
     assert [value.name for value in outcome.model.graph.outputs] == [value.name for value in model.graph.outputs]
     assert outcome.model.proto.graph.initializer[: len(proto.graph.initializer)] == proto.graph.initializer[:]
-    proof = verify_rewrite(model, outcome.model, tolerance=0.0, runs=2)
+    proof = verify_rewrite(model, outcome.model, options=RewriteProofOptions(tolerance=0.0, runs=2))
     assert proof.passed, proof.failures
 
 

@@ -14,6 +14,7 @@ from sessions import run, session_of
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model, load
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.simplify_reshape import MergeChains
@@ -710,7 +711,7 @@ def test_a_quantised_decoder_with_a_cache_gives_the_same(model_file: Callable[[s
     assert "flatten-free-matmul: 50 Reshapes around batched nodes removed" in result.changes
     shapes = infer(result.model)
     assert {shapes[value].rank for node in of_batches(result.model) for value in node.inputs if value} == {4}
-    assert verify_rewrite(path, result.model, runs=3).passed
+    assert verify_rewrite(path, result.model, options=RewriteProofOptions(runs=3)).passed
 
 
 def test_both_branches_of_a_merged_decoder_are_lifted(real_model: Callable[[str], Model]) -> None:
