@@ -167,7 +167,7 @@ class BoundSession:
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._kept: dict[str, np.ndarray] = {}
         self._free: set[str] = set()
-        self._outputs: list[str] = []  # in the order in which they were first bound, which onnxruntime keeps
+        self._outputs: dict[str, None] = {}  # in the order in which they were first bound, which onnxruntime keeps
 
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""
@@ -177,7 +177,7 @@ class BoundSession:
     def bind_output(self, name: str, array: np.ndarray) -> None:
         """Let an output be written into an array, whose shape is that of the output."""
         if self._is_new(name, array):
-            self._note(name)
+            self._outputs[name] = None
             self._free.discard(name)
             self._binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
 
@@ -187,14 +187,14 @@ class BoundSession:
         for name in inputs:
             self._binding.bind_ortvalue_input(name, value)
         for name in outputs:
-            self._note(name)
+            self._outputs[name] = None
             self._binding.bind_ortvalue_output(name, value)
 
     def free_output(self, name: str) -> None:
         """Let onnxruntime allocate an output."""
         self._bound.pop(name, None)
         self._kept.pop(name, None)
-        self._note(name)
+        self._outputs[name] = None
         self._free.add(name)
         self._binding.bind_output(name)
 
@@ -215,10 +215,6 @@ class BoundSession:
             return {}
         given = dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
         return {name: given[name].numpy().copy() for name in self._free}
-
-    def _note(self, name: str) -> None:
-        if name not in self._outputs:
-            self._outputs.append(name)
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
         """Whether the array bound under a name has another place or shape."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.session import BoundSession, Session
 
 __all__ = ["BoundMethods", "Sessions", "packed_files"]
+
+OWN_REFERENCES = 2  # to an array, as `sys.getrefcount` counts a local variable and its own argument
 
 
 @dataclass
@@ -121,6 +124,41 @@ class _Prefix:
         return cls(state, array, inputs, outputs)
 
 
+class _Results:
+    """Arrays for an output that is no state, which its callers keep as long as they like.
+
+    A caller mostly drops the last result while it takes the next one, so that two arrays serve in turns, and none is
+    copied. An array of which another reference is left is not written again.
+
+    Args:
+        port: The output.
+        shape: Its dims.
+    """
+
+    def __init__(self, port: BundlePort, shape: tuple[int, ...]) -> None:
+        self.port, self.shape = port, shape
+        self.last: np.ndarray | None = None  # which is bound, so that onnxruntime refers to it too
+        self.before: list[np.ndarray] = []  # the one that was bound before, or none
+
+    def next(self) -> np.ndarray:
+        """Return an array that nothing else refers to.
+
+        Raises:
+            UsageError: There is no memory for it.
+        """
+        array = self.before.pop() if self.before else None
+        if array is None or sys.getrefcount(array) > OWN_REFERENCES:
+            try:
+                array = np.empty(self.shape, self.port.dtype)
+            except (MemoryError, ValueError) as error:
+                size = f"{self.port.dtype}{list(self.shape)}"
+                raise UsageError(f"there is no memory for '{self.port.name}', {size}") from error
+        if self.last is not None:
+            self.before.append(self.last)
+        self.last = array
+        return array
+
+
 class BoundMethods:
     """The methods of a bundle, bound to a state.
 
@@ -136,6 +174,7 @@ class BoundMethods:
         self._fed: dict[tuple[str, str], np.ndarray] = {}
         self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
         self._prefixes: dict[str, list[_Prefix]] = {}
+        self._results: dict[str, dict[str, _Results]] = {}
         self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
 
     def run(
@@ -160,16 +199,16 @@ class BoundMethods:
             self._bind_state(method, bound, sizes)
             self._bindings[method.name] = known
         self._bind_prefixes(method, bound, feeds)
+        results = {name: kept.next() for name, kept in self._results[method.name].items()}
+        for name, array in results.items():
+            bound.bind_value(array, (), (name,))
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
             self._take(port, given.get(port.name), sizes)
-        if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
-            del self._bindings[method.name], self._prefixes[method.name]
-            return {
-                name: given[name] if name in given else self._fed.pop((method.name, name)) for name in ports.results
-            }
-        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in ports.results}
+        if method.when == "once":  # logits of a long prompt are large: nothing is kept of them
+            del self._bindings[method.name], self._prefixes[method.name], self._results[method.name]
+        return {name: given[name] if name in given else results[name] for name in ports.results}
 
     def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
         """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
@@ -205,6 +244,7 @@ class BoundMethods:
         """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
         state, states = self.state, self._ports[method.name].prefixes
         self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
+        results = self._results[method.name] = {}
         for port in method.inputs:
             assert port.source is not None
             if port.state in states:
@@ -224,7 +264,7 @@ class BoundMethods:
             elif port.writes:
                 bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
             else:
-                bound.bind_output(port.name, self._room(method, port, shape))
+                results[port.name] = _Results(port, shape)
 
     def _bind_prefixes(self, method: BundleMethod, bound: BoundSession, feeds: Mapping[str, np.ndarray]) -> None:
         """Bind the slots that are in use after a run, of states whose slots come first."""
@@ -236,17 +276,6 @@ class BoundMethods:
             if count != prefix.count:
                 bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
                 prefix.count = count
-
-    def _room(self, method: BundleMethod, port: BundlePort, shape: tuple[int, ...]) -> np.ndarray:
-        """Return an array for an output that is no state."""
-        kept = self._fed.get((method.name, port.name))
-        if kept is None or kept.shape != shape:
-            try:
-                kept = np.empty(shape, port.dtype)
-            except (MemoryError, ValueError) as error:
-                raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(shape)}") from error
-            self._fed[method.name, port.name] = kept
-        return kept
 
     def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
         """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""

@@ -40,6 +40,27 @@ def test_logits_stay_as_they_are_when_the_next_step_runs(name: str, opened: Open
     np.testing.assert_array_equal(np.stack(given[1:]), np.stack(kept[1:]))
 
 
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_a_view_of_logits_keeps_them(name: str, opened: Opened) -> None:
+    bundle = opened(name)
+    bundle.prefill([[1, 2], [3, 4]])
+    views, kept = [], []
+    for token in (5, 6, 7, 8):
+        views.append(bundle.step([token, token])[:, -1].T)
+        kept.append(views[-1].copy())
+    np.testing.assert_array_equal(np.stack(views), np.stack(kept))
+
+
+def test_logits_that_are_dropped_make_room_for_later_ones(opened: Opened) -> None:
+    bundle = opened("causal")
+    logits = bundle.prefill([[1, 2], [3, 4]])
+    places = set()
+    for token in range(SLOTS - 2):
+        logits = bundle.step([token, token])
+        places.add(logits.ctypes.data)
+    assert len(places) == 2
+
+
 # The same code runs any bundle
 
 
