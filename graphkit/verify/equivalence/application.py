@@ -16,6 +16,7 @@ from graphkit.shapes import Expr
 from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
 from graphkit.verify.equivalence.constants import Constants
 from graphkit.verify.equivalence.movement import Movement
+from graphkit.verify.equivalence.near import Near
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
 __all__ = ["Application", "Tools", "attributes_of", "version_of"]
@@ -33,6 +34,7 @@ class Tools:
     terms: Terms
     constants: Constants
     movement: Movement
+    near: Near
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from graphkit.verify.equivalence.constants import MAX_ARRAY
 from graphkit.verify.equivalence.movement import is_within
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["AXIOMS", "Axiom", "Exactness", "is_all"]
+__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "cut", "gather_one", "is_all", "split"]
 
 Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
 Result = Term | str | None
@@ -209,6 +209,7 @@ def _counted(start: Expr, dim: Expr) -> Expr | None:
 
 
 def split(app: Application) -> Result:
+    """A part of a Split is a Slice, where its parts are known."""
     source = app.arg(0)
     if source is None or source.dims is None or app.dims is None:
         return UNKNOWN

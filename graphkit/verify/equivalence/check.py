@@ -26,7 +26,9 @@ from graphkit.verify.equivalence.constants import Constants
 from graphkit.verify.equivalence.difference import difference
 from graphkit.verify.equivalence.failing import new_failures, unread_fault
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
+from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
+from graphkit.verify.equivalence.near import Near
 from graphkit.verify.equivalence.reading import Reading, read
 from graphkit.verify.equivalence.result import Equivalence, OutputProof
 from graphkit.verify.equivalence.terms import Terms
@@ -75,7 +77,7 @@ def check_equivalence(
     names = renamed or {}
     terms = Terms()
     constants = Constants(terms)
-    tools = Tools(terms, constants, Movement(terms, constants))
+    tools = Tools(terms, constants, Movement(terms, constants), Near(constants))
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)
@@ -84,10 +86,16 @@ def check_equivalence(
     shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
-    first = read(before, shapes[0], tools, None, {}, axioms)
-    second = read(after, shapes[1], tools, first, names, axioms)
-    fault = _fault(first.result, second.result, *shapes)
-    proofs = _proofs(first.result, second.result, shapes[0], names, fault)
+    proofs: tuple[OutputProof, ...] = ()
+    for looseness in (ZEROS, ROUNDING):
+        terms.used.clear()
+        first = read(before, shapes[0], tools, None, {}, axioms, looseness)
+        second = read(after, shapes[1], tools, first, names, axioms, looseness)
+        fault = _fault(first.result, second.result, *shapes)
+        found = _proofs(first.result, second.result, shapes[0], names, fault, looseness)
+        proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
+        if fault or all(proof.verdict == "proven" for proof in proofs):
+            break
     return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(shapes[1]), len(terms.known))
 
 
@@ -155,7 +163,7 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes)
 
 
 def _proofs(
-    original: Reading, rewritten: Reading, shapes: Shapes, names: Mapping[str, str], fault: str
+    original: Reading, rewritten: Reading, shapes: Shapes, names: Mapping[str, str], fault: str, looseness: Looseness
 ) -> tuple[OutputProof, ...]:
     theirs = {value.name: value for value in original.model.graph.outputs}
     found = []
@@ -165,10 +173,11 @@ def _proofs(
         declared = output_fault(other, value, shapes[other].dims)
         exactness: Exactness = "bit for bit"
         if terms[0] is not terms[1]:
-            exactness = "up to the sign of zeros"
+            exactness = looseness.exactness
             terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
         if terms[0] is not terms[1]:
-            found.append(OutputProof(value.name, "unknown", reason=difference(*terms)))
+            reason = difference(*terms)
+            found.append(OutputProof(value.name, "unknown", reason=f"{reason}; {fault}" if fault else reason))
         elif fault or declared:
             found.append(OutputProof(value.name, "unknown", reason=fault or declared))
         else:

@@ -84,7 +84,7 @@ def _kind(app: Application) -> object:
     if op in DIVIDING and app.dtype not in FLOATS:
         return None
     args: list[object] = []
-    for index, term in enumerate(app.args):
+    for index, term in enumerate(app.args[:2] if op in BIASED and _is_biased(app) else app.args):
         if term is None or (index and not is_by_dims):
             args.append(term)
         elif term.dims is None or term.dtype in (0, TensorProto.STRING):
@@ -94,6 +94,14 @@ def _kind(app: Application) -> object:
     while args and args[-1] is None:
         args.pop()
     return op, app.attributes, tuple(args)
+
+
+def _is_biased(app: Application) -> bool:
+    """Whether the bias of a Conv has a number for each channel."""
+    weight, bias = app.arg(1), app.arg(2)
+    if weight is None or not weight.dims or bias is None:
+        return bias is None
+    return bias.dims == weight.dims[:1] and bias.dtype == weight.dtype
 
 
 def cannot_fail(app: Application) -> bool:
@@ -233,6 +241,27 @@ def _multiplies(app: Application) -> bool:
     return all(one == other or 1 in (one, other) for one, other in pairs)
 
 
+def _multiplies_matrices(app: Application) -> bool:
+    left, right = _dims(app, 0), _dims(app, 1)
+    if left is None or right is None or len(left) != 2 or len(right) != 2:
+        return False
+    left = left[::-1] if app.attr("transA", 0) else left
+    right = right[::-1] if app.attr("transB", 0) else right
+    bias = () if app.arg(2) is None else _dims(app, 2)
+    if bias is None or app.dims is None or len(bias) > 2 or left[-1] != right[0]:
+        return False
+    return all(dim in (1, whole) for dim, whole in zip(bias[::-1], app.dims[::-1], strict=False))
+
+
+def _convolves(app: Application) -> bool:
+    data, weight, group = _dims(app, 0), _dims(app, 1), app.attr("group", 1)
+    if data is None or weight is None or app.dims is None or len(data) != len(weight) or len(data) < 3 or not group:
+        return False
+    count = weight[0].constant
+    is_fitting = count is not None and count % group == 0 and data[1] == weight[1] * group
+    return is_fitting and _is_biased(app) and all(lower(dim) >= 1 for dim in app.dims[2:])
+
+
 def _splits(app: Application) -> bool:
     source, sizes = _dims(app, 0), app.numbers(1)
     axis = None if source is None else app.axis(app.attr("axis", 0), len(source))
@@ -268,9 +297,11 @@ BY_DIMS = names(
     """
     MatMul MatMulInteger Gemm Conv Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization
     GroupNormalization BatchNormalization GlobalAveragePool MaxPool AveragePool Concat Transpose Trilu
-    LSTM GRU RNN DynamicQuantizeLinear DequantizeLinear QuantizeLinear ConvTranspose ConvInteger NonZero
+    LSTM GRU RNN Einsum ArgMax ArgMin NonZero DynamicQuantizeLinear DequantizeLinear QuantizeLinear ConvTranspose
+    ConvInteger
     """
 )
+BIASED = ("Conv", "ConvTranspose")
 # Operators that fail by the dtype and dims of their first input, and by the elements of the others.
 BY_FIRST_DIMS = names(
     """
@@ -327,6 +358,8 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "Gather": _gathers,
     "Concat": _concatenates,
     "MatMul": _multiplies,
+    "Gemm": _multiplies_matrices,
+    "Conv": _convolves,
     "Split": _splits,
     "Cast": _casts,
     "Range": _ranges,

@@ -19,9 +19,9 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.terms import Key, Term
 from graphkit.verify.equivalence.versions import spelled
-from graphkit.verify.equivalence.zeros import is_blind, is_faithful, without_zero
 
 __all__ = ["Context", "Facts", "Reading", "Run", "read"]
 
@@ -72,7 +72,7 @@ class Reading:
         outputs: The terms of the graph's outputs, by name.
         runs: Each node that runs.
         axioms: The names of the axioms that each value's normal form took.
-        loose: The terms of values up to the sign of their zeros, where these are other terms.
+        loose: The terms of values up to the sign of zeros, or up to rounding, where these are other terms.
         unread: Branches that never run.
     """
 
@@ -92,9 +92,10 @@ def read(
     original: _Reader | None,
     names: Mapping[str, str],
     axioms: Sequence[Axiom],
+    looseness: Looseness,
 ) -> _Reader:
     """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
-    reader = _Reader(model, shapes, tools, original, names, axioms)
+    reader = _Reader(model, shapes, tools, original, names, axioms, looseness)
     reader.read_graph()
     return reader
 
@@ -108,6 +109,7 @@ class _Reader:
         original: _Reader | None,
         names: Mapping[str, str],
         axioms: Sequence[Axiom],
+        looseness: Looseness,
     ) -> None:
         self.model, self.shapes, self.tools, self.original, self.names = model, shapes, tools, original, names
         self.result = Reading(model)
@@ -117,7 +119,8 @@ class _Reader:
         main = [(each.left, each.right) for each in shapes.equalities if each.scope is model.graph]
         self.rewriter: Rewriter = rewriter_of(main) if original is None else original.rewriter
         self.by_operator: dict[str, list[Axiom]] = {}
-        self.axioms = axioms
+        self.axioms, self.looseness = axioms, looseness
+        self.loosening = frozenset().union(*(axiom.operators or () for axiom in looseness.axioms))
 
     # Facts
 
@@ -253,7 +256,7 @@ class _Reader:
         term = self.as_elements(facts)
         if term is not None:
             terms.note("elements")
-        elif self.has_loose(node) or (app.dtype in FLOATS and node.is_op("Add", "Sub")):
+        elif self.has_loose(node) or (app.dtype in FLOATS and node.operator in self.loosening):
             term = self.with_loose(app, raw, value)
         else:
             term = self.normal(app, raw)
@@ -267,26 +270,35 @@ class _Reader:
         return bool(self.result.loose) and any(value in self.result.loose for value in node.inputs if value is not None)
 
     def with_loose(self, app: Application, raw: Term, value: Value) -> Term:
-        """Return the exact term of an output, and remember its term up to the sign of zeros where that is another."""
+        """Return the exact term of an output, and remember its loose term where that is another one."""
         blind, loose = list(app.args), list(app.args)
         for index, source in enumerate(app.node.inputs):
             found = self.result.loose.get(source) if source is not None else None
             if found is None or app.node.bodies:
                 continue
-            if is_blind(app, index):
+            if self.looseness.is_blind(app, index):
                 blind[index] = loose[index] = found
-            elif is_faithful(app, index):
+            elif self.looseness.is_faithful(
+                replace(app, args=[*app.args[:index], found, *app.args[index + 1 :]]), index
+            ):
                 loose[index] = found
         term = self.applied(app, raw, blind)
-        up_to_zeros = replace(app, args=loose)
-        other = without_zero(up_to_zeros)
-        if other is not None:
-            self.tools.terms.note("zeros added")
-        elif loose != blind:
+        other = self.loosened(replace(app, args=loose))
+        if other is None and loose != blind:
             other = self.applied(app, raw, loose)
         if other is not None and other is not term:
             self.result.loose[value] = other
         return term
+
+    def loosened(self, app: Application) -> Term | None:
+        """Return what an axiom makes of a node on loose terms."""
+        for axiom in self.looseness.axioms:
+            if axiom.operators is None or app.node.operator in axiom.operators:
+                found = axiom.function(app)
+                if isinstance(found, Term):
+                    self.tools.terms.note(axiom.name)
+                    return found
+        return None
 
     def applied(self, app: Application, raw: Term, args: Sequence[Term | None]) -> Term:
         """Return the normal form of a node with other arguments."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operators import names
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import is_all
+from graphkit.verify.equivalence.axioms import Axiom, is_all
 from graphkit.verify.equivalence.flat import expands_to
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["BLIND", "FAITHFUL", "is_blind", "is_faithful", "without_zero"]
+__all__ = ["BLIND", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]
 
 BLIND = names(
     """
@@ -66,3 +66,9 @@ def without_zero(app: Application) -> Term | None:
         if is_zero and kept.dims is not None and expands_to(kept.dims, app.dims):
             return app.tools.movement.expand(kept, app.dims)
     return None
+
+
+ZERO_AXIOMS = (
+    Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero,
+          "up to the sign of zeros"),
+)  # fmt: skip

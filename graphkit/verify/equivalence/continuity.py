@@ -1,0 +1,123 @@
+"""Which operators give nearly the same for nearly the same: those that may read terms that are equal up to rounding.
+
+An operator that jumps, such as ArgMax, a comparison or a Cast to integers, reads exact terms; so do a quotient and a
+root unless what they read is shown to stay away from 0, or to be no less than 0, also when rounded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.operators import names
+from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["is_continuous", "is_indifferent", "is_nonnegative", "is_positive"]
+
+EVERY = names(
+    """
+    Add Sub Mul Sum Mean Max Min Concat MatMul Gemm Conv ConvTranspose LayerNormalization PRelu LSTM GRU RNN Einsum
+    """
+)
+FIRST = names(
+    """
+    Abs AveragePool BatchNormalization Celu Clip Cos CumSum DepthToSpace Elu Erf Exp Expand Flatten Gather
+    GatherElements GatherND Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity
+    InstanceNormalization LRN LeakyRelu LogSoftmax MaxPool Mish Neg Pad ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Selu Sigmoid Sin Slice Softmax
+    Softplus Softsign SpaceToDepth Split Squeeze Tanh Tile Transpose Trilu Unsqueeze
+    """
+)
+POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
+ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
+OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Pad": (0, 2)}
+MOVES = ("Reshape", "Expand", "Transpose", "Slice")
+MAX_DEPTH = 40
+
+
+def is_indifferent(app: Application, index: int) -> bool:
+    """Whether an operator gives the same for an input that is rounded in another way, where nothing overflows."""
+    return index == 0 and app.node.operator in ("IsInf", "IsNaN", "Shape", "Size")
+
+
+def is_continuous(app: Application, index: int) -> bool:
+    """Whether an output changes little where an input does."""
+    op, term = app.node.operator, app.arg(index)
+    if app.dtype not in FLOATS or app.node.bodies or term is None or term.dtype not in FLOATS:
+        return False
+    if op in OTHERS:
+        return index in OTHERS[op] and app.attr("reduction", "none") == "none"
+    if op in EVERY:
+        return op != "LayerNormalization" or (app.attr("epsilon", 1e-5) or 0) > 0
+    if op == "Cast":
+        return True
+    if op == "Div":
+        return index == 0 or is_positive(app, term)
+    if op in ("Reciprocal", "Log"):
+        return is_positive(app, term)
+    if op == "Sqrt":
+        return is_nonnegative(app, term)
+    if op == "Pow":
+        return index == 0 and (exponent := _number(app, app.arg(1))) is not None and exponent in (1, 2, 3, 4)
+    return index == 0 and op in FIRST and not (op in ONE_OUTPUT and app.index)
+
+
+def _number(app: Application, term: Term | None) -> float | None:
+    """Return the number that all elements of a constant are."""
+    array = None if term is None or not term.is_constant else app.tools.constants.array(term)
+    if array is None or not array.size or not (array == array.ravel()[0]).all():
+        return None
+    return float(array.ravel()[0])
+
+
+def _least(app: Application, term: Term | None) -> float:
+    """Return the least element of a constant, minus infinity for any other term."""
+    array = None if term is None or not term.is_constant else app.tools.constants.array(term)
+    return float(np.min(array)) if array is not None and array.size and not np.isnan(array).any() else -np.inf
+
+
+def is_positive(app: Application, term: Term | None, depth: int = 0) -> bool:
+    """Whether each element is larger than some number above 0, also when rounded."""
+    if term is None or depth > MAX_DEPTH:
+        return False
+    if term.is_constant:
+        return _least(app, term) > 0
+    if term.op in (*MOVES, "Sqrt", "ReduceMean of rows"):
+        return is_positive(app, term.args[0], depth + 1)
+    if term.op in ("Shifted", "Add"):
+        pairs = (term.args, term.args[::-1])
+        return any(is_nonnegative(app, a, depth + 1) and is_positive(app, b, depth + 1) for a, b in pairs)
+    if term.op in ("Clip", "Max"):
+        return any(_least(app, arg) > 0 for arg in term.args[1 if term.op == "Clip" else 0 :][:2])
+    return term.op == "Scaled" and all(is_positive(app, arg, depth + 1) for arg in term.args)
+
+
+def is_nonnegative(app: Application, term: Term | None, depth: int = 0) -> bool:
+    """Whether no element is below 0, also when rounded."""
+    if term is None or depth > MAX_DEPTH:
+        return False
+    if term.is_constant:
+        return _least(app, term) >= 0
+    if term.op in (
+        "Abs",
+        "Relu",
+        "Sigmoid",
+        "Exp",
+        "Softplus",
+        "Softmax of rows",
+        "Sqrt",
+        "ReduceL2",
+        "ReduceL2 of rows",
+    ):
+        return True
+    if term.op in (*MOVES, "ReduceMean of rows", "ReduceSum of rows", "ReduceMean", "ReduceSum", "ReduceMax of rows"):
+        return is_nonnegative(app, term.args[0], depth + 1)
+    if term.op == "Pow":
+        return _number(app, term.args[1]) in (2, 4)
+    if term.op == "Mul" and term.args[0] is term.args[1]:
+        return True
+    is_every = term.op in ("Add", "Mul", "Shifted", "Scaled") and all(
+        is_nonnegative(app, arg, depth + 1) for arg in term.args
+    )
+    return is_every or is_positive(app, term, depth + 1)

@@ -1,0 +1,273 @@
+"""Linear operators with constant weights in one form, up to rounding: constants beside them are in weights and biases.
+
+What is scaled and shifted by constants, one number or one for each channel, is known as such; a product with a matrix,
+a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what is scaled and shifted before and after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from graphkit.shapes import Expr, const
+from graphkit.shapes.tensor import Dims, sizes_of
+from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.terms import Key, Term
+
+__all__ = ["Change", "changed", "columns", "linear", "unscaled", "vector_of"]
+
+LARGEST_FACTOR, LARGEST_SHIFT = 2.0**24, 2.0**10
+Kind = Literal["Scaled", "Shifted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A tensor times a constant, or plus one.
+
+    Attributes:
+        vector: In float64, one number or one for each channel.
+        axis: The axis of the channels; None for one number.
+    """
+
+    kind: Kind
+    vector: np.ndarray
+    axis: int | None
+
+    @property
+    def is_moderate(self) -> bool:
+        """Whether it is far from overflowing, and from hiding what it is added to."""
+        sizes = np.abs(self.vector)
+        if self.kind == "Shifted":
+            return bool((sizes <= LARGEST_SHIFT).all())
+        return bool(((sizes <= LARGEST_FACTOR) & (sizes >= 1 / LARGEST_FACTOR)).all())
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it changes nothing but the sign of zeros."""
+        return bool((self.vector == (1 if self.kind == "Scaled" else 0)).all())
+
+    def after(self, other: Change) -> Change | None:
+        """Return this one and another one of its kind before it as one; None where their channels differ."""
+        axis = self.axis if other.axis is None else other.axis
+        if None not in (self.axis, other.axis) and self.axis != other.axis:
+            return None
+        both = self.vector * other.vector if self.kind == "Scaled" else self.vector + other.vector
+        return Change(self.kind, both, axis)
+
+    def at(self, axis: int | None) -> Change:
+        """Return the same change along an axis of another tensor."""
+        return Change(self.kind, self.vector, axis)
+
+
+def vector_of(array: np.ndarray, rank: int) -> tuple[np.ndarray, int | None] | None:
+    """Return the numbers of a constant that broadcasts to a rank, and their axis; None where it has more axes."""
+    long = [axis for axis, size in enumerate(array.shape) if size != 1]
+    if len(long) > 1 or array.ndim > rank or not array.size:
+        return None
+    flat = array.astype(np.float64).reshape(-1)
+    return (flat, rank - array.ndim + long[0]) if long else (flat[0], None)
+
+
+def changed(tools: Tools, term: Term, change: Change) -> Term:
+    """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
+    if change.is_nothing:
+        return term
+    return _pushed(tools, term, change) or _made(tools, term, change)
+
+
+def _made(tools: Tools, term: Term, change: Change) -> Term:
+    assert term.dims is not None
+    bare = tools.movement.unexpanded(term)
+    if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
+        return tools.movement.expand(changed(tools, bare, change), term.dims)
+    constant = tools.near.of_array(change.vector, term.dtype)
+    dims: Dims = (product(term.dims),)
+    if change.axis is not None:
+        before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
+        dims = (before, term.dims[change.axis], after)
+    flat = tools.movement.reshape(term, dims)
+    return tools.movement.reshape(tools.terms.make(change.kind, (), (flat, constant), term.dtype, dims), term.dims)
+
+
+def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
+    """Return a term with a change inside it, None where it has no place there."""
+    move, inner = tools.movement, term.args[0] if term.args else None
+    if term.op == change.kind and (found := _parts(tools, term)) is not None:
+        return None if (both := change.after(found[1])) is None else changed(tools, found[0], both)
+    if term.op == "Linear":
+        return _into_linear(tools, term, change)
+    if inner is None or inner.dims is None or term.dims is None:
+        return None
+    if term.op == "Reshape":
+        if inner.op == change.kind and (found := _parts(tools, term)) is not None:
+            return None if (both := change.after(found[1])) is None else changed(tools, found[0], both)
+        axis = None if change.axis is None else _same_axis(term.dims, change.axis, inner.dims)
+        made = None if (axis is None) != (change.axis is None) else _pushed(tools, inner, change.at(axis))
+        return None if made is None else move.reshape(made, term.dims)
+    if term.op == "Transpose":
+        axis = None if change.axis is None else term.attributes[change.axis]  # type: ignore[assignment]
+        made = _pushed(tools, inner, change.at(axis))
+        return None if made is None else move.transpose(made, term.attributes)  # type: ignore[arg-type]
+    if term.op == "Shifted" and (found := _parts(tools, term)) is not None:  # scaled afterwards
+        made = _pushed(tools, found[0], change)
+        shift = Change("Scaled", change.vector, change.axis).after(Change("Scaled", found[1].vector, found[1].axis))
+        return (
+            None if made is None or shift is None else changed(tools, made, Change("Shifted", shift.vector, shift.axis))
+        )
+    return None
+
+
+def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
+    """Return what is scaled or shifted, with the dims of the result, and how; None for any other term."""
+    inner = term.args[0] if term.op == "Reshape" else term
+    if inner is None or inner.op not in ("Scaled", "Shifted") or inner.dims is None or term.dims is None:
+        return None
+    source, constant = inner.args
+    array = None if constant is None else tools.constants.array(constant)
+    if source is None or array is None:
+        return None
+    axis = None
+    if array.ndim:
+        axis = _same_axis(inner.dims, 1, term.dims)
+        if axis is None:
+            return None
+    kind: Kind = "Scaled" if inner.op == "Scaled" else "Shifted"
+    return tools.movement.reshape(source, term.dims), Change(kind, array.astype(np.float64), axis)
+
+
+def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
+    """Return the axis of other dims of the same elements that is an axis of dims."""
+    after = product(dims[axis + 1 :])
+    found = [at for at, dim in enumerate(others) if dim == dims[axis] and product(others[at + 1 :]) == after]
+    return found[0] if len(found) == 1 else None
+
+
+def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
+    data, weight, bias = (*term.args, None)[:3]
+    assert data is not None
+    assert weight is not None
+    assert term.dims is not None
+    if change.axis not in (None, _channels(term)):
+        return None
+    old = None if bias is None else tools.constants.array(bias)
+    numbers = np.zeros(_count(term)) if old is None else old.astype(np.float64)
+    if change.kind == "Shifted":
+        return _linear(tools, term, data, weight, numbers + change.vector)
+    array = tools.constants.array(weight)
+    if array is None:
+        return None
+    factor = (
+        change.vector
+        if term.attributes[0] == "MatMul" or not change.vector.ndim
+        else _spread(change.vector, 0, array.ndim)
+    )
+    scaled = tools.near.of_array(array.astype(np.float64) * factor, weight.dtype)
+    return _linear(tools, term, data, scaled, numbers * change.vector)
+
+
+def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray) -> Term:
+    count = _count(like)
+    constant = tools.near.of_array(np.broadcast_to(bias, (count,)), like.dtype) if bias.any() else None
+    return tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
+
+
+def _channels(term: Term) -> int:
+    assert term.dims is not None
+    return len(term.dims) - 1 if term.attributes[0] == "MatMul" else 1
+
+
+def _count(term: Term) -> int:
+    assert term.dims is not None
+    count = term.dims[_channels(term)].constant
+    assert count is not None
+    return count
+
+
+def _spread(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    return vector.reshape([-1 if at == axis else 1 for at in range(rank)])
+
+
+def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
+    """Return the product of data with a constant weight, with what the data is scaled and shifted by inside of it.
+
+    Args:
+        tools: The table of terms and what is beside it.
+        key: "MatMul", with a matrix, or "Conv" and its attributes.
+        data: A matrix, or images.
+        weight: A constant.
+        dims: Of the result.
+        is_padded: Whether zeros stand around the data, so that nothing may be added to it.
+    """
+    is_matrix, sizes = key[0] == "MatMul", sizes_of(weight.dims or ())
+    assert sizes
+    bias = np.zeros(sizes[1] if is_matrix else sizes[0])
+    axis, takes = (1, 0) if is_matrix else (1, 1)
+    array = tools.constants.array(weight)
+    while array is not None and (found := _parts(tools, data)) is not None:
+        inner, change = found
+        is_channel = change.axis == axis and sizes[takes] == change.vector.size
+        if change.axis is not None and not is_channel:
+            break
+        if change.kind == "Shifted" and is_padded:
+            break
+        matrix = array.astype(np.float64)
+        factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
+        if change.kind == "Shifted":
+            summed = (matrix * factor).sum(axis=0 if is_matrix else tuple(range(1, array.ndim)))
+            bias = bias + summed
+        else:
+            weight = tools.near.of_array(matrix * factor, weight.dtype)
+            array = tools.constants.array(weight)
+        data = inner
+    weight = tools.near.of_term(weight)
+    like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
+    return _linear(tools, like, data, weight, bias) if bias.any() else like
+
+
+def columns(tools: Tools, term: Term) -> Term | None:
+    """Return a Slice of the channels of a product with a matrix as a product with these columns."""
+    cut = term.args[0] if term.op == "Reshape" else term
+    source = None if cut is None or cut.op != "Slice" else cut.args[0]
+    whole = source.args[0] if source is not None and source.op == "Reshape" else source
+    if cut is None or source is None or whole is None or whole.op != "Linear" or whole.attributes[0] != "MatMul":
+        return None
+    if source.dims is None or whole.dims is None or len(source.dims) != 3 or source.dims[0] != whole.dims[0]:
+        return None
+    first, count = (each.constant if isinstance(each, Expr) else None for each in cut.attributes[:2])
+    behind = source.dims[2].constant
+    data, weight, bias = (*whole.args, None)[:3]
+    assert data is not None
+    assert weight is not None
+    array = tools.constants.array(weight)
+    if array is None or first is None or not count or not behind:
+        return None
+    chosen = slice(first * behind, (first + count) * behind)
+    part = tools.near.of_array(np.asarray(array)[:, chosen], weight.dtype)
+    dims = (whole.dims[0], const(count * behind))
+    made = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
+    numbers = None if bias is None else tools.constants.array(bias)
+    if numbers is not None:
+        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64))
+    return tools.movement.reshape(made, term.dims or ())
+
+
+def unscaled(tools: Tools, term: Term) -> tuple[Term, float, bool]:
+    """Return a term without the number that it is scaled by, that number, and whether it is that of a weight."""
+    inner = term
+    while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
+        inner = inner.args[0]
+    if inner.op == "Scaled" and inner.args[1] is not None:
+        array = tools.constants.array(inner.args[1])
+        if array is None or array.ndim or not array:
+            return term, 1.0, False
+        number, is_weight = float(array), False
+    elif inner.op == "Linear" and inner.args[1] is not None:
+        array = tools.constants.array(inner.args[1])
+        number, is_weight = (1.0 if array is None or not array.size else float(np.abs(array).max())), True
+    else:
+        return term, 1.0, False
+    inverse = Change("Scaled", np.float64(1 / number if number else 0), None)
+    return (changed(tools, term, inverse), number, is_weight) if inverse.is_moderate else (term, 1.0, False)
