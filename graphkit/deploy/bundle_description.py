@@ -159,9 +159,9 @@ def chain(method: Chain) -> Model:
     """
     model = method.models[0]
     for number, behind in enumerate(method.models[1:]):
-        given = {value.name for value in model.graph.outputs}
+        outputs = {value.name for value in model.graph.outputs}
         links = {value.name: method.links.get(value.name, value.name) for value in behind.graph.inputs}
-        links = {name: source for name, source in links.items() if source in given}
+        links = {name: source for name, source in links.items() if source in outputs}
         if not links:
             raise UsageError(f"{method.name}: {behind.name} reads nothing that the models before it give - add links")
         prefix = f"{number}/"

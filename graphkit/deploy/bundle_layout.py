@@ -90,22 +90,22 @@ def build_bundle(
 
 def _states(parts: Sequence[_Part]) -> list[StateTensor]:
     """Return the states that methods write, each once."""
-    found: dict[str, StateTensor] = {}
+    states: dict[str, StateTensor] = {}
     for part in parts:
         for state in part.states():
-            former = found.setdefault(state.name, state)
+            former = states.setdefault(state.name, state)
             if (former.dtype, former.shape) != (state.dtype, state.shape):
                 raise UsageError(
                     f"state '{state.name}' is {former.dtype}{list(former.shape)}, and {state.dtype}{list(state.shape)} "
                     f"in {part.method.name}: all methods must have it in one layout"
                 )
             if state.update == "swap":
-                found[state.name] = state
+                states[state.name] = state
     for part in parts:
         for name in part.method.reads.values():
-            if name not in found:
+            if name not in states:
                 raise UsageError(f"{part.method.name} reads state '{name}', which no method writes")
-    return list(found.values())
+    return list(states.values())
 
 
 def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
@@ -131,20 +131,20 @@ class _Part:
     def symbols(self) -> Mapping[str, str]:
         """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
         roles = self.model.roles
-        found = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
+        names = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
         has_own = any(
             str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
         )
         for value in self.model.graph.inputs:
             for axis, dim in enumerate(self.shapes[value].dims or ()):
-                if dim.constant is None and dim.atom is not None and str(dim) not in found:
+                if dim.constant is None and dim.atom is not None and str(dim) not in names:
                     of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
                     name = SIZE_NAMES.get(roles.axis(value, axis), str(dim))
                     if name == "source" and not of_encoder and has_own and str(dim) != MASK_LENGTH:
                         name = str(dim)  # the output of the encoder, which is shorter than its mask
                     is_source = of_encoder and axis > 0 and name in ("source", "tokens", "other")
-                    found[str(dim)] = "source" if is_source or name == "source" else name
-        return found
+                    names[str(dim)] = "source" if is_source or name == "source" else name
+        return names
 
     @cached_property
     def largest(self) -> Mapping[str, int]:
@@ -179,13 +179,13 @@ class _Part:
     @cached_property
     def _slots(self) -> Mapping[str, int]:
         """The symbols of axes along which new tokens are written, each with the length of its ring, 0 for no ring."""
-        found: dict[str, int] = {}
+        windows: dict[str, int] = {}
         for name, state in self.method.writes.items():
             dims = self.shapes[self.values[name]].dims or ()
             axis = self._axis(state, self.values[name], len(dims))
             if axis is not None and dims[axis].atom is not None:
-                found[str(dims[axis])] = self._window(self.values[name])
-        return found
+                windows[str(dims[axis])] = self._window(self.values[name])
+        return windows
 
     def _window(self, value: Value) -> int:
         """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""

@@ -129,8 +129,8 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     later = _in_place(_prepared(_with_tokens(step), update), in_place)
     after = _method("step", "step", "step.onnx", later, _with_tokens(step))
     ahead, behind = _prepared(encoder, update, first), _prepared(_with_tokens(first), update, encoder)
-    wanted = {name: _role(after.model, name) for name in after.reads}
-    both = JoinEncoder(ahead.model, wanted).run(behind.model)
+    reads = {name: _role(after.model, name) for name in after.reads}
+    both = JoinEncoder(ahead.model, reads).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
     return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
 
@@ -144,7 +144,7 @@ def _with_tokens(decoder: Model) -> Model:
 def folded(model: Model) -> tuple[Model, list[str]]:
     """Return a folded model, and the changes."""
     result = fold(model).model
-    before, after = (len(found.graph.nodes) for found in (model, result))
+    before, after = (len(each.graph.nodes) for each in (model, result))
     return result, [f"folded: {after:,} of {before:,} nodes are left"]
 
 

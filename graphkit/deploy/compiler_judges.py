@@ -54,17 +54,17 @@ class Judgements(Result):
     judgements: tuple[Judgement, ...]
 
     def findings(self) -> tuple[str, ...]:
-        return tuple(f"{one.model}: `{one.command}`: {one.why}" for one in self.judgements if one.why)
+        return tuple(f"{answer.model}: `{answer.command}`: {answer.why}" for answer in self.judgements if answer.why)
 
     def blocks(self) -> Iterator[Block]:
         yield Table(
             (Column("Model", "code"), Column("Judge", "code"), Column("Status", "number"), Column("Result")),
-            [(one.model, one.command, one.status, one.why or "passes") for one in self.judgements],
+            [(answer.model, answer.command, answer.status, answer.why or "passes") for answer in self.judgements],
         )
-        for one in self.judgements:
-            if one.output:
-                yield Prose(f"`{one.command}` said of {one.model}, last:")
-                yield Table((Column("Output", "code"),), [(line,) for line in one.output[-LINES:]])
+        for answer in self.judgements:
+            if answer.output:
+                yield Prose(f"`{answer.command}` said of {answer.model}, last:")
+                yield Table((Column("Output", "code"),), [(line,) for line in answer.output[-LINES:]])
 
 
 def judge_words(command: str) -> tuple[str, ...]:

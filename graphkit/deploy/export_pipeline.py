@@ -216,8 +216,8 @@ def has_shorter_output(encoder: Model) -> bool:
     if mask is None or output is None:
         return False
     shapes = infer(encoder)
-    one, other = shapes[mask].dims, shapes[output].dims
-    return one is None or other is None or one[1:2] != other[1:2]
+    mask_dims, output_dims = shapes[mask].dims, shapes[output].dims
+    return mask_dims is None or output_dims is None or mask_dims[1:2] != output_dims[1:2]
 
 
 def _with_mask_length(encoder: Model, decoder: Model) -> Model:

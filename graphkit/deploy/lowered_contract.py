@@ -202,8 +202,8 @@ def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[st
     return tuple(tables), arrays
 
 
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+def _is_same(array: np.ndarray, former: np.ndarray) -> bool:
+    return array.dtype == former.dtype and array.shape == former.shape and array.tobytes() == former.tobytes()
 
 
 def build_contract(

@@ -95,11 +95,11 @@ class BundleMethod(AnyMethod):
     @cached_property
     def sources(self) -> Mapping[str, tuple[BundlePort, ...]]:
         """Its inputs by the kind of their source."""
-        found: dict[str, tuple[BundlePort, ...]] = {}
+        ports: dict[str, tuple[BundlePort, ...]] = {}
         for port in self.inputs:
             if port.source is not None:
-                found[port.source.kind] = (*found.get(port.source.kind, ()), port)
-        return found
+                ports[port.source.kind] = (*ports.get(port.source.kind, ()), port)
+        return ports
 
     @cached_property
     def fed(self) -> tuple[tuple[str, BundlePort], ...]:

@@ -139,7 +139,7 @@ def _enumerated(what: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _flat(fields: Fields) -> Iterator[object]:
-    """Yield the members of a struct in C, which has them in the struct itself, and numbers for what is missing."""
+    """Yield the members of a flat struct in C, with numbers for missing ones."""
     for name, value in fields.items():
         if name == "slots":
             slots = value if isinstance(value, Slots) else Slots(-1, 0, fields["bytes"], 1)

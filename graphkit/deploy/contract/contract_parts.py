@@ -95,11 +95,11 @@ class AnyContract(Protocol):
 
     @property
     def methods(self) -> Sequence[AnyMethod]:
-        """What the host runs."""
+        """The models that the host runs."""
 
     @property
     def states(self) -> Sequence[State]:
-        """What the host keeps between runs."""
+        """The tensors that the host keeps between runs."""
 
     @property
     def proof(self) -> ProofRecord:

@@ -110,8 +110,8 @@ def beam_search(
     rows = [_Row(options, steps, list(first)) for _ in range(count)]
     chances = np.repeat(_log_softmax(logits), beams, axis=0)
     while True:
-        for row, own in zip(rows, chances.reshape(count, beams, vocabulary), strict=True):
-            row.advance(own, ends)
+        for row, row_chances in zip(rows, chances.reshape(count, beams, vocabulary), strict=True):
+            row.advance(row_chances, ends)
         if all(row.is_done for row in rows):
             return [list(row.ended[0].tokens) for row in rows]
         bundle.reorder([at * beams + beam.source for at, row in enumerate(rows) for beam in row.open])
@@ -126,11 +126,11 @@ def _best(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:
     least = np.partition(totals, totals.size - count)[totals.size - count]
     places = np.flatnonzero(totals >= least)
     places = places[np.argsort(-totals[places], kind="stable")][:count]
-    found = []
+    best = []
     for place in places.tolist():
         source, token = divmod(place, chances.shape[1])
-        found.append(_Beam(float(totals[place]), (*beams[source].tokens, token), source))
-    return found
+        best.append(_Beam(float(totals[place]), (*beams[source].tokens, token), source))
+    return best
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -97,18 +97,18 @@ class Host:
             UsageError: The source is empty where there must be one, too short or too long; there is not one a sequence;
                 or an input is given twice.
         """
-        source, given = source_and_inputs(source, inputs, named)
+        source, arrays = source_and_inputs(source, inputs, named)
         is_sound = self.contract.sizes.get("sound", 0) > 0
         ids = self._sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
         for array in self.state.values():
             array[...] = 0
         self.position = 0
         length = self.contract.sizes["source"]
-        for one in ids if self.contract.takes_text else ():
-            if not 0 < len(one) <= length:
-                raise UsageError(f"the source has {len(one)} tokens - it takes 1 to {length}")
-        self.valid = [len(one) or length for one in ids]
-        self.given = given
+        for tokens in ids if self.contract.takes_text else ():
+            if not 0 < len(tokens) <= length:
+                raise UsageError(f"the source has {len(tokens)} tokens - it takes 1 to {length}")
+        self.valid = [len(tokens) or length for tokens in ids]
+        self.given = arrays
         if is_sound:
             self._take_sound([int(length) for length in source])  # type: ignore[arg-type]
         outputs: Arrays = {}
@@ -154,7 +154,7 @@ class Host:
             raise UsageError(f"the cache is full: it has {self.contract.sizes['capacity']} slots")
         for method in self.contract.methods:
             if method.when == "step":
-                outputs = self._call(method, [[one] for one in tokens])
+                outputs = self._call(method, [[each] for each in tokens])
                 scores = next(port.name for port in method.outputs if not port.writes)
         self.position += 1
         logits = np.asarray(outputs[scores])
@@ -190,23 +190,23 @@ class Host:
         Raises:
             UsageError: A prompt is empty, or it or a source is too long; or there is not one a sequence.
         """
-        given = self._sequences(prompts, "prompt")
-        if not all(given):
+        starts = self._sequences(prompts, "prompt")
+        if not all(starts):
             raise UsageError("the prompt is empty - give at least the token that decoding starts with")
         self.start(sources)
-        found: list[list[int]] = [[] for _ in given]
+        answers: list[list[int]] = [[] for _ in starts]
         most = self.contract.sizes["positions"]
         ends = self.contract.ends if end is None else end_tokens(end)
-        while any(_goes_on(tokens, steps, ends) for tokens in found):
-            if self.position >= most and all(found):
+        while any(_goes_on(tokens, steps, ends) for tokens in answers):
+            if self.position >= most and all(answers):
                 break
             at = self.position
-            texts = [[*prompt, *tokens] for prompt, tokens in zip(given, found, strict=True)]
+            texts = [[*prompt, *tokens] for prompt, tokens in zip(starts, answers, strict=True)]
             logits = self.step([text[min(at, len(text) - 1)] for text in texts])
-            for row, prompt, tokens in zip(logits.reshape(self.batch, -1), given, found, strict=True):
+            for row, prompt, tokens in zip(logits.reshape(self.batch, -1), starts, answers, strict=True):
                 if at + 1 >= len(prompt) and _goes_on(tokens, steps, ends):
                     tokens.append(int(row.argmax()))
-        return found
+        return answers
 
     def _sequences(self, ids: Tokens, what: str) -> Ids:
         """Return the tokens of each sequence.
@@ -215,10 +215,10 @@ class Host:
             UsageError: There is not one a sequence.
         """
         is_one = self.batch == 1 and not isinstance(ids[0] if len(ids) else 0, Sequence)
-        found = [list(ids)] if is_one else [list(one) for one in ids]  # type: ignore[arg-type]
-        if len(found) != self.batch:
-            raise UsageError(f"there are {len(found)} sequences of tokens as {what} - give {self.batch}")
-        return found  # type: ignore[return-value]
+        sequences = [list(ids)] if is_one else [list(sequence) for sequence in ids]  # type: ignore[arg-type]
+        if len(sequences) != self.batch:
+            raise UsageError(f"there are {len(sequences)} sequences of tokens as {what} - give {self.batch}")
+        return sequences  # type: ignore[return-value]
 
     def _call(self, method: Method, ids: Ids) -> Arrays:
         feed = {port.name: self._input(port, ids) for port in method.inputs}
@@ -256,10 +256,10 @@ class Host:
             )
             return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
         count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
-        padded = [self._padded(port, one, count) for one in ids]
-        for one in padded:
-            if not 0 <= min(one) <= max(one) < len(rows):
-                raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {one}")
+        padded = [self._padded(port, tokens, count) for tokens in ids]
+        for tokens in padded:
+            if not 0 <= min(tokens) <= max(tokens) < len(rows):
+                raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {tokens}")
         return np.ascontiguousarray(rows[np.array(padded)]).reshape(port.shape)
 
     def _place(self, by: By | Literal[""], row: int, ids: list[int]) -> int:
@@ -295,8 +295,8 @@ def source_and_inputs(
         UsageError: An input is given twice.
     """
     ids: Tokens = () if isinstance(source, Mapping) else source
-    found = joined(source if isinstance(source, Mapping) else {}, inputs or {}, named)
-    return ids, {name: np.asarray(array) for name, array in found.items()}
+    arrays = joined(source if isinstance(source, Mapping) else {}, inputs or {}, named)
+    return ids, {name: np.asarray(array) for name, array in arrays.items()}
 
 
 def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:

@@ -99,8 +99,8 @@ def _port(port: BundlePort, value: Value) -> Iterator[str]:
 def _is_same(declared: Sequence[int | str | None], said: Sequence[int | str]) -> bool:
     """Whether dims have one rank and the same numbers; symbols have other names in a bundle."""
     return len(declared) == len(said) and all(
-        one == other or not (isinstance(one, int) and isinstance(other, int))
-        for one, other in zip(declared, said, strict=True)
+        size == other_size or not (isinstance(size, int) and isinstance(other_size, int))
+        for size, other_size in zip(declared, said, strict=True)
     )
 
 
@@ -119,8 +119,8 @@ def _initial(port: BundlePort, value: Value, contract: BundleContract) -> Iterat
         return
     state = contract.state(port.writes)
     if (state.initial is None) != node.is_op("Expand"):
-        found = "one number" if state.initial is None else "several numbers"
-        yield f"state '{state.name}' begins with {found}, unlike what is said"
+        number = "one number" if state.initial is None else "several numbers"
+        yield f"state '{state.name}' begins with {number}, unlike what is said"
         return
     if state.initial is None:
         return

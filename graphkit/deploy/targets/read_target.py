@@ -62,13 +62,13 @@ def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
     root = read_toml(FOLDER / "tflite_operators.toml")
     root.only("sources", "operators")
     sources = _sources(root)
-    found: dict[str, list[Spelling]] = {}
+    spellings: dict[str, list[Spelling]] = {}
     for row in root.sections("operators"):
         row.only("names", "becomes", "source", "where")
         spelling = Spelling(row.texts("becomes"), _source(row, sources), _condition(row.section("where")))
         for name in _operators(row):
-            found.setdefault(name, []).append(spelling)
-    return {name: tuple(spellings) for name, spellings in found.items()}
+            spellings.setdefault(name, []).append(spelling)
+    return {name: tuple(becoming) for name, becoming in spellings.items()}
 
 
 def _target(root: Section) -> Target:
@@ -86,16 +86,16 @@ def _together(root: Section) -> Target:
     if odd := [name for name in names if name not in NAMES or name == root.text("name")]:
         raise root.wrong("together", f"'{odd[0]:.40}' is no other target", f"write some of {', '.join(NAMES)}")
     others = tuple(map(_built_in, names))
-    if joint := [other.name for other in others if other.others]:
+    if joint := [member.name for member in others if member.others]:
         raise root.wrong("together", f"'{joint[0]}' is made of others itself", "name these")
     ranks, opsets, static = (
-        [_of(other, limit) for other in others if (limit := getattr(other, name)) is not None]
+        [_of(member, limit) for member in others if (limit := getattr(member, name)) is not None]
         for name in ("max_rank", "max_opset", "static_shapes")
     )
     return Target(
         name=root.text("name"),
         description=root.text("description"),
-        sources=tuple(_named(other, source) for other in others for source in other.sources),
+        sources=tuple(_named(member, source) for member in others for source in member.sources),
         max_rank=min(ranks, key=_value, default=None),
         max_opset=min(opsets, key=_value, default=None),
         static_shapes=max(static, key=_value, default=None),
@@ -137,12 +137,12 @@ def _sources(root: Section) -> dict[str, Source]:
     table = root.section("sources")
     if not table.values:
         raise root.wrong("sources", "it is missing", "write [sources.NAME] with title, url and date")
-    found = {}
+    sources_by_key = {}
     for key in table.values:
         row = table.section(key)
         row.only("title", "url", "date")
-        found[key] = Source(key, row.text("title"), row.text("url", ""), row.date("date"))
-    return found
+        sources_by_key[key] = Source(key, row.text("title"), row.text("url", ""), row.date("date"))
+    return sources_by_key
 
 
 def _source(row: Section, sources: Sources) -> Source:

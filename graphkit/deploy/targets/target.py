@@ -147,10 +147,10 @@ class Facts:
 
     def __getitem__(self, name: str) -> Fact | None:
         """Return the fact about a name, None where no source states any."""
-        found = self._by_name.get(name)
-        if found is None and self.source is not None:
+        fact = self._by_name.get(name)
+        if fact is None and self.source is not None:
             return Fact(self.otherwise, (name,), self.source, self.note or "not in its list")
-        return found
+        return fact
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -205,12 +205,12 @@ class Target:
         """Return the fact about a dtype of data, None where no source states any."""
         if not self.others:
             return self.dtypes[name]
-        facts = [(other, other.dtype(name)) for other in self.others]
+        facts = [(member, member.dtype(name)) for member in self.others]
         verdict = joint_verdict(["unknown" if fact is None else fact.verdict for _, fact in facts])
-        said = [(other.name, fact) for other, fact in facts if fact is not None and fact.verdict == verdict]
+        said = [(member.name, fact) for member, fact in facts if fact is not None and fact.verdict == verdict]
         if not said:
             return None
-        return Fact(verdict, (name,), replace(said[0][1].source, key=", ".join(other for other, _ in said)))
+        return Fact(verdict, (name,), replace(said[0][1].source, key=", ".join(member for member, _ in said)))
 
     @property
     def needs_static_shapes(self) -> bool:
