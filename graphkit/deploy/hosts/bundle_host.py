@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.deploy.hosts.beam_search import BeamOptions, EarlyStopping, beam_search
+from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.deploy.hosts.bound_methods import BoundMethods, Sessions, packed_files
 from graphkit.deploy.hosts.greedy_search import end_tokens, greedy_search
 from graphkit.deploy.hosts.method_feeds import (
@@ -293,9 +293,7 @@ class Bundle:
         *,
         max_new_tokens: int,
         eos: int | Sequence[int] | None = None,
-        beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: EarlyStopping = False,
+        beams: int | BeamOptions = 1,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
         inputs: Inputs | None = None,
@@ -308,9 +306,8 @@ class Bundle:
             max_new_tokens: The most tokens to give.
             eos: A token to stop at, or several of which any stops, which is given too; by default those of the export.
             beams: Beams of each row; 1 is greedy. The rule is that of transformers' `generate`, and a row gives the
-                same tokens alone and in a batch.
-            length_penalty: What the length of a beam counts for: see `graphkit.deploy.hosts.beam_search.BeamOptions`.
-            early_stopping: When a row is done: see there too.
+                same tokens alone and in a batch. With another penalty of length, or another end of the search, it is a
+                `graphkit.deploy.hosts.beam_search.BeamOptions`.
             prompt: What the decoder beside an encoder starts with; by default the start token of the export.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
             inputs: Other inputs by name, such as `{"input_features": ...}`.
@@ -319,8 +316,9 @@ class Bundle:
         Raises:
             UsageError: As for `encode`; or there are fewer than one token or beam, or too many rows.
         """
-        if max_new_tokens < 1 or beams < 1:
-            raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
+        search = beams if isinstance(beams, BeamOptions) else BeamOptions(beams)
+        if max_new_tokens < 1 or search.beams < 1:
+            raise UsageError(f"{max_new_tokens} tokens and {search.beams} beams: give at least 1 of each")
         ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
         others = {**(inputs or {}), **named}
@@ -330,17 +328,17 @@ class Bundle:
         elif ids is not None:
             prompt = np.atleast_2d(as_array("ids", ids))
         rows = most_rows([*given.values(), *([] if prompt is None else [as_rows(prompt)])])
-        if rows * beams > most:
+        if rows * search.beams > most:
             raise UsageError(
-                f"{rows * beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
+                f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
             )
         logits = (
             self.start(prompt, given, mask=mask) if method.when == "once" else self._read(method, prompt, mask, given)
         )
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
-        if beams == 1:
+        if search.beams == 1:
             return greedy_search(self, logits[:, -1], steps, ends)
-        return beam_search(self, logits[:, -1], steps, ends, BeamOptions(beams, length_penalty, early_stopping))
+        return beam_search(self, logits[:, -1], steps, ends, search)
 
     def _read(
         self, step: BundleMethod, prompt: Tokens | None, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]

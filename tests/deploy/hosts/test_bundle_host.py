@@ -11,6 +11,7 @@ import psutil
 import pytest
 from bundles import SLOTS, VOCABULARY, made, saved
 
+from graphkit.deploy.hosts.beam_search import BeamOptions
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import ModelError, UsageError
@@ -369,6 +370,7 @@ def test_beams_find_the_best_of_all_sequences(opened: Opened) -> None:
     (greedy,), (beams,) = (bundle.generate([1], max_new_tokens=3, beams=count, eos=-1) for count in (1, 3))
     every = [[a, b, c] for a in range(VOCABULARY) for b in range(VOCABULARY) for c in range(VOCABULARY)]
     assert beams in every
+    assert bundle.generate([1], max_new_tokens=3, beams=BeamOptions(3), eos=-1) == [beams]
     assert score(beams) >= score(greedy)
 
 
