@@ -63,7 +63,7 @@ class AskedChanges:
         """The options of the changes that were made."""
         return tuple(change.option for change in self.done)
 
-    def told(self, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> Iterator[str]:
+    def notes(self, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> Iterator[str]:
         """Yield how far results are from those of the export, measured where a proof was asked for."""
         yield from (f"{change.nothing}: {change.option} changed nothing." for change in self.idle)
         if not self.done:

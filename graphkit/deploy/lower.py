@@ -86,7 +86,7 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judged([output / part.method.file for part in draft.parts], options, progress),
-        notes=(*draft.notes, *changes.told(output, options, progress)),
+        notes=(*draft.notes, *changes.notes(output, options, progress)),
         data=draft.data,
     )
 

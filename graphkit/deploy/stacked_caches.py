@@ -11,8 +11,8 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.deploy.targets import Target
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.stack_caches import StackCaches
-from graphkit.shapes import infer
+from graphkit.passes.npu.stack_caches import StackCaches, StackedPort
+from graphkit.rewrite.base import Matched
 
 __all__ = ["stack_caches"]
 
@@ -104,7 +104,7 @@ def _stacked(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered
     }
     return replace(
         part,
-        method=replace(_method(part.method, outcome.model, stacks), became=became),
+        method=replace(_method(part.method, outcome, stacks), became=became),
         model=outcome.model,
         states=tuple(stack.state for stack in stacks) if part.states else (),
         changes=(*part.changes, *outcome.changes),
@@ -112,17 +112,20 @@ def _stacked(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered
     )
 
 
-def _method(method: Method, model: Model, stacks: Sequence[_Stack]) -> Method:
-    """Return a method with the ports of its model, of which some are stacks."""
+def _method(method: Method, outcome: Matched[StackedPort], stacks: Sequence[_Stack]) -> Method:
+    """Return a method with the ports of the model that caches were stacked in."""
     inputs, outputs = ({port.name: port for port in ports} for ports in (method.inputs, method.outputs))
-    dims = {value.name: infer(model)[value].sizes() or () for value in model.graph.outputs}
-    for stack in stacks:
-        state, out = stack.state, f"{stack.name}_new"
-        meaning = f"{'becomes' if state.axis is None else 'goes into the next slot of'} '{stack.name}'"
-        inputs[stack.name] = Port(stack.name, state.dtype, state.shape, stack.meaning, Source("state", stack.name))
-        outputs[out] = Port(out, state.dtype, dims.get(out, ()), meaning, writes=stack.name)
+    named = {stack.name: stack for stack in stacks}
+    for port in outcome.matches:
+        stack, state = named[port.stack], named[port.stack].state
+        if port.is_output:
+            meaning = f"{'becomes' if state.axis is None else 'goes into the next slot of'} '{stack.name}'"
+            outputs[port.name] = Port(port.name, state.dtype, port.shape, meaning, writes=stack.name)
+        else:
+            source = Source("state", stack.name)
+            inputs[port.name] = Port(port.name, state.dtype, state.shape, stack.meaning, source)
     return replace(
         method,
-        inputs=tuple(inputs[value.name] for value in model.graph.inputs),
-        outputs=tuple(outputs[value.name] for value in model.graph.outputs),
+        inputs=tuple(inputs[value.name] for value in outcome.model.graph.inputs),
+        outputs=tuple(outputs[value.name] for value in outcome.model.graph.outputs),
     )

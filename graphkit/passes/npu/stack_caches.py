@@ -15,11 +15,28 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Matched, Pass, copy_proto
 from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["StackCaches"]
+__all__ = ["StackCaches", "StackedPort"]
+
+
+@dataclass(frozen=True, slots=True)
+class StackedPort:
+    """An input or output that stands for those of several layers.
+
+    Attributes:
+        stack: The name of its stack.
+        name: Its own name.
+        shape: Its dims.
+        is_output: Whether it is an output.
+    """
+
+    stack: str
+    name: str
+    shape: tuple[int, ...]
+    is_output: bool
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,7 @@ class StackCaches(Pass):
     inputs: Renames = ()
     outputs: Renames = ()
 
-    def run(self, model: Model) -> Outcome:
+    def run(self, model: Model) -> Matched[StackedPort]:
         """Return the model with stacked caches.
 
         Raises:
@@ -85,7 +102,7 @@ class StackCaches(Pass):
         inputs = _grouped(self.inputs, model.graph.inputs, shapes, model.label)
         outputs = _grouped(self.outputs, model.graph.outputs, shapes, model.label)
         if not names:
-            return Outcome(model)
+            return Matched(model)
         before: list[onnx.NodeProto] = []
         for name in names:
             before += _split(proto.graph, name, inputs[name]) if name in inputs else []
@@ -95,7 +112,9 @@ class StackCaches(Pass):
         del proto.graph.node[:]
         proto.graph.node.extend(nodes)
         text = "the caches of all layers are stacked, [layers, batch, slots, heads * head_dim]"
-        return Outcome(model.with_proto(proto), (text,))
+        matches = [StackedPort(name, name, stack.shape, False) for name, stack in inputs.items()]
+        matches += [StackedPort(name, f"{name}_new", stack.shape, True) for name, stack in outputs.items()]
+        return Matched(model.with_proto(proto), (text,), matches=tuple(matches))
 
 
 @dataclass(frozen=True)
@@ -106,10 +125,15 @@ class _Stack:
     dims: tuple[int, ...]
     dtype: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dims of the one."""
+        batch, heads, slots, size = self.dims
+        return len(self.names), batch, slots, heads * size
+
     def info(self, name: str) -> onnx.ValueInfoProto:
         """Return the declaration of the one."""
-        batch, heads, slots, size = self.dims
-        return helper.make_tensor_value_info(name, self.dtype, (len(self.names), batch, slots, heads * size))
+        return helper.make_tensor_value_info(name, self.dtype, self.shape)
 
 
 def _grouped(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str) -> Mapping[str, _Stack]:
