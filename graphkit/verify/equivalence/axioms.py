@@ -332,7 +332,7 @@ def neutral(app: Application) -> Result:
 
 def is_all(app: Application, term: Term, number: float) -> bool:
     """Whether a constant has nothing but a number, its sign included."""
-    while term.op in ("Expand", "Reshape") and term.args[0] is not None:
+    while term.op in ("Expand", "Reshape", "Slice", "Transpose") and term.args[0] is not None:
         term = term.args[0]
     if not term.is_constant:
         return False

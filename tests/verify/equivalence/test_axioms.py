@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence import axioms, check_equivalence
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.terms import Term
@@ -146,6 +146,10 @@ CASES = (
          "y = Slice (x, three, i6, i2)", WIDE, dtypes=("float", "double", "int64", "int32")),
     Case("constants run once", "n = Add (one, one) c = CastLike (n, x) y = Mul (x, c)",
          "c = CastLike (two, x) y = Mul (x, c)", dtypes=FLOATS, constants={"two": np.int64(2)}),
+    Case("zero states", "s = Shape <start = 1, end = 2> (x) n = Concat <axis = 0> (i2, s, i2) h = ConstantOfShape (n) "
+         "a = Slice (h, i1, i2, i0) o, y = GRU <hidden_size = 2> (x, w, r, , , a)",
+         "o, y = GRU <hidden_size = 2> (x, w, r)",
+         "(float[length, batch, 3] x, float[1, 6, 3] w, float[1, 6, 2] r) => (float[k, l, m] y)", dtypes=("float",)),
     Case("zero states", "s = Shape <start = 1, end = 2> (x) n = Concat <axis = 0> (i1, s, i2) h = ConstantOfShape (n) "
          "o, y = GRU <hidden_size = 2> (x, w, r, , , h)", "o, y = GRU <hidden_size = 2> (x, w, r)",
          "(float[length, batch, 3] x, float[1, 6, 3] w, float[1, 6, 2] r) => (float[k, l, m] y)", dtypes=("float",)),
@@ -290,6 +294,23 @@ def test_a_wrong_axiom_is_found(name: str) -> None:
     assert not [each for each in check_equivalence(*models).outputs if each.exactness == "bit for bit"]
     found = {violation(*models, {"a": 3, "b": 2}, seed, (wrong, *AXIOMS)) for seed in range(20)}
     assert found != {""}
+
+
+CONDITIONS = {  # what is proven, and runs otherwise, without them
+    "-0 is neutral, not 0": (axioms.RIGHT, "Add", 0.0, "y = Add (x, n)", "y = Identity (x)"),
+    "0 is neutral, not -0": (axioms.RIGHT, "Sub", -0.0, "y = Sub (x, m)", "y = Identity (x)"),
+    "only true is neutral": (axioms.RIGHT, "Mul", -1.0, "y = Mul (x, minus)", "y = Identity (x)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_without_a_condition_what_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, key, content, before, after = CONDITIONS[name]
+    constants = {"n": 0.0, "m": -0.0, "minus": -1.0}
+    models = built(Case(name, before, after, dtypes=("float",), constants=constants), "float")
+    assert not [each for each in check_equivalence(*models).outputs if each.exactness == "bit for bit"]
+    monkeypatch.setitem(table, key, content)  # type: ignore[arg-type]
+    assert {violation(*models, {"a": 3, "b": 2}, seed, AXIOMS) for seed in range(20)} != {""}
 
 
 def flipped(array: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from small_models import model
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check, check_equivalence
+from graphkit.verify.equivalence import check, check_equivalence, continuity, linear, near, rounding
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Result
 from graphkit.verify.equivalence.linear import Change, changed
@@ -288,3 +288,30 @@ def test_without_continuity_what_jumps_is_proven(name: str, monkeypatch: pytest.
     models = built(Case(name, before, after, head))
     monkeypatch.setattr(check, "ROUNDING", dataclasses.replace(ROUNDING, is_faithful=lambda _app, _index: True))
     assert check_equivalence(*models).is_proven  # so that the condition is what keeps it from being proven
+
+
+def _everything(*_: object) -> bool:
+    return True
+
+
+CONDITIONS = {  # what is proven without them
+    "constants are nearly equal": (near, "ULPS", 2.0**16, "one weight"),
+    "factors are moderate": (linear, "LARGEST_FACTOR", np.inf, "an overflow"),
+    "shifts are moderate": (linear, "LARGEST_SHIFT", np.inf, "an absorbed number"),
+    "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),
+    "what a root is taken of is not negative": (continuity, "is_nonnegative", _everything,
+                                                "a root of what may be below 0"),
+    "nothing is added beside padding": (rounding, "linear", lambda *args, **_: linear.linear(*args),
+                                        "a shift beside padding"),
+    "means are squares of what is centred": (rounding, "_is_square", _everything, "a variance of what is not centred"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_each_condition_keeps_something_wrong_from_being_proven(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, attribute, content, case = CONDITIONS[name]
+    before, after, head = WRONG[case]
+    models = built(Case(case, before, after, head))
+    assert not check_equivalence(*models).proven
+    monkeypatch.setattr(module, attribute, content)
+    assert check_equivalence(*models).is_proven
