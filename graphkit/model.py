@@ -148,8 +148,8 @@ class Model:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that it consists of, its data files included."""
-        own = [*([self.path] if self.path else []), *(data.path for data in self.source.data_files)]
-        return tuple(dict.fromkeys([*own, *(path for path, _ in self._adopted.values())]))
+        read_files = [*([self.path] if self.path else []), *(data.path for data in self.source.data_files)]
+        return tuple(dict.fromkeys([*read_files, *(path for path, _ in self._adopted.values())]))
 
     @property
     def label(self) -> str:

@@ -122,26 +122,26 @@ def save_models(
         >>> [path.name for path in saved]
         ['copy.onnx_data', 'copy.onnx']
     """
-    wanted = {Path(path): model for path, model in models.items()}
+    models_by_path = {Path(path): model for path, model in models.items()}
     contents = {Path(path): content for path, content in others.items()}
-    first = next(iter(wanted))
-    weights = placed(weights, wanted.values())
+    first = next(iter(models_by_path))
+    weights = placed(weights, models_by_path.values())
     data_path = first.parent / (data_name or f"{first.name}_data")
-    targets = [*([data_path] if weights == "shared" else []), *wanted, *contents]
-    check_targets(targets, wanted.values(), overwrite=overwrite)
-    plan, former = DataPlan(), data_files(wanted) if overwrite else set()
+    targets = [*([data_path] if weights == "shared" else []), *models_by_path, *contents]
+    check_targets(targets, models_by_path.values(), overwrite=overwrite)
+    plan, former = DataPlan(), data_files(models_by_path) if overwrite else set()
     with Files() as files:
-        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in wanted.items()}
+        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in models_by_path.items()}
         bodies |= {path: [content] for path, content in contents.items()}
         written = [*([data_path] if plan.pieces else []), *bodies]
-        finish = partial(_staged, first.parent, wanted.values(), before, weights)
+        finish = partial(_staged, first.parent, models_by_path.values(), before, weights)
         with transaction(written, key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
                 write_body(place(path), body, files)
-    former -= {path for model in wanted.values() for path in model.files}
-    return Saved(written, sorted(former - data_files(wanted)) if former else ())
+    former -= {path for model in models_by_path.values() for path in model.files}
+    return Saved(written, sorted(former - data_files(models_by_path)) if former else ())
 
 
 def fits_inline(model: Weighted) -> bool:
@@ -164,21 +164,21 @@ def _is_one_file(model: Weighted) -> bool:
 
 def unused_text(names: Sequence[str]) -> str:
     """Return a sentence that names data files which are no longer used."""
-    one = len(names) == 1
+    is_single = len(names) == 1
     return (
-        f"{' and '.join(names)} {'is' if one else 'are'} left from the replaced models; the new ones do not use "
-        f"{'it' if one else 'them'}."
+        f"{' and '.join(names)} {'is' if is_single else 'are'} left from the replaced models; the new ones do not use "
+        f"{'it' if is_single else 'them'}."
     )
 
 
 def data_files(paths: Iterable[Path]) -> set[Path]:
     """Return the data files of the models under some names; other files have none."""
-    found: set[Path] = set()
+    paths_of_data: set[Path] = set()
     for path in paths:
         if path.is_file():
             with contextlib.suppress(ModelError):
-                found.update(data.path for data in read(path).data_files if data.size is not None)
-    return found
+                paths_of_data.update(data.path for data in read(path).data_files if data.size is not None)
+    return paths_of_data
 
 
 def _staged(
@@ -188,10 +188,10 @@ def _staged(
     if before is None:
         return
     if weights == "in-place":
-        found = (
+        locations = (
             extent(t).location for model in models for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)
         )
-        for location in {location for location in found if (folder / location).is_file()}:
+        for location in {location for location in locations if (folder / location).is_file()}:
             link = stage / location
             link.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -189,8 +189,8 @@ def _layers(model: Model) -> int | None:
         match = LAYER.match(path)
         if match:
             is_attention = QUERY.search(path) or FUSED.search(path) or "attn" in path or "attention" in path.lower()
-            found = attention if is_attention else others
-            found.setdefault(match[1] + match[2], set()).add(int(match[3]))
+            numbers_of = attention if is_attention else others
+            numbers_of.setdefault(match[1] + match[2], set()).add(int(match[3]))
     return max((len(numbers) for numbers in (attention or others).values()), default=None)
 
 
@@ -314,5 +314,5 @@ def _looks_up(tokens: Sequence[Value], size: int) -> bool:
 
 def _table_rows(tokens: Sequence[Value]) -> int | None:
     """Return the rows of the first table that is looked up by tokens."""
-    found = (table_entries(*lookup) for value in tokens for lookup in lookups(value))
-    return next((rows for rows in found if rows is not None), None)
+    sizes = (table_entries(*lookup) for value in tokens for lookup in lookups(value))
+    return next((rows for rows in sizes if rows is not None), None)

@@ -61,7 +61,7 @@ def _looks_tokens_up(known: Known, node: Node) -> bool:
         return True
     outputs = [value for value in node.outputs if value is not None]
     return known.rests_on_hosted(node) and any(
-        found in known.lookups for value in outputs for found, _ in lookups(value)
+        reader in known.lookups for value in outputs for reader, _ in lookups(value)
     )
 
 

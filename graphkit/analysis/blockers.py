@@ -84,7 +84,10 @@ class Blockers(Judged):
         """Return the same without the passes that have run already, and left what they might have removed."""
 
         def left(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
-            return tuple(replace(one, pass_name=None) if one.pass_name in passes else one for one in obstacles)
+            return tuple(
+                replace(obstacle, pass_name=None) if obstacle.pass_name in passes else obstacle
+                for obstacle in obstacles
+            )
 
         return replace(self, blockers=left(self.blockers), unknown=left(self.unknown))
 
@@ -138,8 +141,8 @@ class Blockers(Judged):
                 Column("Of all", "number"),
             ),
             [
-                (name, one.nodes, _percent(one.nodes / self.nodes), _macs_text(one.macs), _percent(one.part))
-                for name, one in rows
+                (name, share.nodes, _percent(share.nodes / self.nodes), _macs_text(share.macs), _percent(share.part))
+                for name, share in rows
             ],
         )
 
@@ -190,7 +193,10 @@ class _Model:
             if node.is_op("Constant"):
                 continue
             if self.lint.folds(node):
-                self.folded += sum(1 for body in node.bodies.values() for one in body.walk() for _ in one.nodes) + 1
+                self.folded += (
+                    sum(1 for body in node.bodies.values() for scope_inside in body.walk() for _ in scope_inside.nodes)
+                    + 1
+                )
                 continue
             self.linted.append(node)
             self.found[node], unknown = self.lint.obstacles(node)
@@ -208,7 +214,7 @@ class _Model:
             dims=dims,
             nodes=len(self.linted),
             folded=self.folded,
-            blockers=(*self._opset(), *(one for node in self.linted for one in self.found[node])),
+            blockers=(*self._opset(), *(obstacle for node in self.linted for obstacle in self.found[node])),
             unknown=tuple(self.unknown),
             macs=_text(total),
             uncounted=tuple(node.path for node, count in counts.items() if count is None),
@@ -237,8 +243,8 @@ class _Model:
     def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
         """Return the share of blocked nodes and of those in their bodies."""
         stays = [node for node in self.linted if node in blocked or self._is_inside(node, blocked)]
-        own = _sum(counts[node] for node in stays)
-        return Share(len(stays), _text(own), _part(own, total))
+        staying = _sum(counts[node] for node in stays)
+        return Share(len(stays), _text(staying), _part(staying, total))
 
     @staticmethod
     def _is_inside(node: Node, blocked: set[Node]) -> bool:
@@ -261,12 +267,12 @@ def _sum(counts: Iterable[Expr | None]) -> Expr | None:
     return total
 
 
-def _part(own: Expr | None, total: Expr | None) -> float | None:
-    if own is None or total is None or total == 0:
+def _part(staying: Expr | None, total: Expr | None) -> float | None:
+    if staying is None or total is None or total == 0:
         return None
-    if own == 0 or own == total:
-        return 0.0 if own == 0 else 1.0
-    part, whole = own.constant, total.constant
+    if staying == 0 or staying == total:
+        return 0.0 if staying == 0 else 1.0
+    part, whole = staying.constant, total.constant
     return None if part is None or whole is None else part / whole
 
 
@@ -296,17 +302,17 @@ def _spec_text(spec: DimSpec) -> str:
 Group = tuple[Cause, str, str, str | None]
 
 
-def _groups(found: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
+def _groups(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
     """Return obstacles by cause, subject, operator and pass, in the order in which they are met."""
     groups: dict[Group, list[Obstacle]] = {}
-    for one in found:
-        op = one.op if one.cause in ("operator", "control flow", "function") else ""
-        groups.setdefault((one.cause, one.what, op, one.pass_name), []).append(one)
+    for obstacle in obstacles:
+        op = obstacle.op if obstacle.cause in ("operator", "control flow", "function") else ""
+        groups.setdefault((obstacle.cause, obstacle.what, op, obstacle.pass_name), []).append(obstacle)
     return dict(sorted(groups.items(), key=lambda item: CAUSES.index(item[0][0])))
 
 
-def _tables(found: Sequence[Obstacle], title: str, passes: str) -> Iterator[Block]:
-    groups = _groups(found)
+def _tables(obstacles: Sequence[Obstacle], title: str, passes: str) -> Iterator[Block]:
+    groups = _groups(obstacles)
     if not groups:
         return
     columns = [Column("Cause"), Column("What", "code"), Column("Because", "note"), Column("Nodes", "number")]

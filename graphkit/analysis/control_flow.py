@@ -89,7 +89,9 @@ class ControlFlow(Judged):
     merged: tuple[Merged, ...]
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(Finding("merged-if", f"'{one.path}'", _both_steps(one), one.condition) for one in self.merged)
+        return tuple(
+            Finding("merged-if", f"'{merged.path}'", _both_steps(merged), merged.condition) for merged in self.merged
+        )
 
     def blocks(self) -> Iterator[Block]:
         if not self.nodes:
@@ -127,9 +129,9 @@ def _explain(merged: Merged) -> Iterator[Block]:
 
 
 def _both_steps(merged: Merged) -> str:
-    when, other = str(merged.cache_when).lower(), str(not merged.cache_when).lower()
+    when, first = str(merged.cache_when).lower(), str(not merged.cache_when).lower()
     return (
-        f"Merged decoder: '{merged.path}' runs the first step in {merged.first_branch} ({merged.condition} = {other}) "
+        f"Merged decoder: '{merged.path}' runs the first step in {merged.first_branch} ({merged.condition} = {first}) "
         f"and later steps, with the cache, in {merged.cache_branch} ({merged.condition} = {when})."
     )
 
@@ -145,10 +147,10 @@ def control_flow(model: ModelLike) -> ControlFlow:
         'use_cache_branch'
     """
     model = as_model(model)
-    merged = {found.node: found for found in model.roles.merged}
+    merged = {decoder.node: decoder for decoder in model.roles.merged}
     past = model.roles.pasts
     nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
-    return ControlFlow(nodes, tuple(_merged(found) for found in merged.values()))
+    return ControlFlow(nodes, tuple(_merged(decoder) for decoder in merged.values()))
 
 
 def _node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
@@ -164,9 +166,9 @@ def _is_search(node: Node) -> bool:
 def _condition(node: Node) -> str:
     if not node.is_op("If"):
         return ""
-    found = trace_condition(node)
-    if found is not None:
-        return f"on {'not ' if found.negated else ''}input {found.input.name}"
+    condition = trace_condition(node)
+    if condition is not None:
+        return f"on {'not ' if condition.negated else ''}input {condition.input.name}"
     value = node.input(0)
     if value is None:
         return "without a condition"
@@ -186,12 +188,12 @@ def _branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
     )
 
 
-def _merged(found: MergedDecoder) -> Merged:
+def _merged(decoder: MergedDecoder) -> Merged:
     return Merged(
-        found.node.path,
-        found.condition.input.name,
-        found.first_branch,
-        found.cache_branch,
-        found.cache_when,
-        tuple(value.name for value in found.zero_length),
+        decoder.node.path,
+        decoder.condition.input.name,
+        decoder.first_branch,
+        decoder.cache_branch,
+        decoder.cache_when,
+        tuple(value.name for value in decoder.zero_length),
     )

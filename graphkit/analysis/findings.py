@@ -106,14 +106,14 @@ def kinds_named(name: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if name in (kind.name, kind.section))
 
 
-def worst_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, each once, those of the worst kind first."""
-    return tuple(finding for _, group in in_order(dict.fromkeys(found)) for finding in group)
+    return tuple(finding for _, group in in_order(dict.fromkeys(findings)) for finding in group)
 
 
-def in_order(found: Iterable[Finding]) -> list[tuple[Kind, Sequence[Finding]]]:
+def in_order(findings: Iterable[Finding]) -> list[tuple[Kind, Sequence[Finding]]]:
     """Return findings by kind, the worst first."""
     groups: dict[str, list[Finding]] = {name: [] for name in KIND_NAMES}
-    for finding in found:
+    for finding in findings:
         groups[finding.kind].append(finding)
     return [(kind_of(name), group) for name, group in groups.items() if group]

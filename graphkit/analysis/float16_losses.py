@@ -50,7 +50,7 @@ class Float16Losses(Judged):
     lost: tuple[Lost, ...]
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(_finding(one) for one in self.lost)
+        return tuple(_finding(loss) for loss in self.lost)
 
     def blocks(self) -> Iterator[Block]:
         if not self.lost:
@@ -58,9 +58,9 @@ class Float16Losses(Judged):
             return
         yield table(
             "Number:code | Constants:note | In float16:number | Constants:number",
-            [(f"{one.number:.6g}", _where(one), one.becomes, len(one.constants)) for one in self.lost],
+            [(f"{loss.number:.6g}", _where(loss), loss.becomes, len(loss.constants)) for loss in self.lost],
         )
-        becomes = {one.becomes for one in self.lost}
+        becomes = {loss.becomes for loss in self.lost}
         if becomes & {"inf", "-inf"}:
             yield Prose("A product of infinity and 0, and a Softmax of nothing but -inf, is NaN.")
         if "0" in becomes:
@@ -68,15 +68,15 @@ class Float16Losses(Judged):
         yield Prose("Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion.")
 
 
-def _finding(one: Lost) -> Finding:
-    number, constants = f"{one.number:.6g}", len(one.constants)
-    text = f"{number} becomes {one.becomes} in float16: {_where(one)}"
-    return Finding("float16", f"{number} becomes {one.becomes} ({constants:,})", text, number, constants)
+def _finding(loss: Lost) -> Finding:
+    number, constants = f"{loss.number:.6g}", len(loss.constants)
+    text = f"{number} becomes {loss.becomes} in float16: {_where(loss)}"
+    return Finding("float16", f"{number} becomes {loss.becomes} ({constants:,})", text, number, constants)
 
 
-def _where(one: Lost) -> str:
-    more = f" and {len(one.constants) - 1:,} more" if len(one.constants) > 1 else ""
-    return f"{one.constants[0]}{more}, read by {', '.join(one.readers)}"
+def _where(loss: Lost) -> str:
+    more = f" and {len(loss.constants) - 1:,} more" if len(loss.constants) > 1 else ""
+    return f"{loss.constants[0]}{more}, read by {', '.join(loss.readers)}"
 
 
 def float16_losses(model: ModelLike) -> Float16Losses:
@@ -101,11 +101,11 @@ def float16_losses(model: ModelLike) -> Float16Losses:
         if reading and (key := _lost(tensor)) is not None:
             constants[key].append(name)
             readers[key].update(node.operator for node in reading)
-    found = [
+    losses = [
         Lost(number, becomes, tuple(names), tuple(op for op, _ in readers[number, becomes].most_common()))
         for (number, becomes), names in constants.items()
     ]
-    return Float16Losses(tuple(sorted(found, key=lambda one: (-len(one.constants), one.number))))
+    return Float16Losses(tuple(sorted(losses, key=lambda loss: (-len(loss.constants), loss.number))))
 
 
 def _constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:

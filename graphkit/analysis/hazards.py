@@ -150,19 +150,19 @@ class Hazards(Judged):
     is_complete: bool = True
 
     def found(self) -> tuple[Finding, ...]:
-        others = (_finding(one) for one in self.hazards if one.kind != "sizes")
-        found = [finding for rule in self.legal if (finding := self._finding_of(rule)) is not None]
-        if found and not self.is_complete:  # a line of the verdict names the first of them in any case
-            found[0] = replace(found[0], where=f"as far as shapes are known, {found[0].where}")
-        return (*others, *found)
+        others = (_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes")
+        limited = [finding for rule in self.legal if (finding := self._finding_of(rule)) is not None]
+        if limited and not self.is_complete:  # a line of the verdict names the first of them in any case
+            limited[0] = replace(limited[0], where=f"as far as shapes are known, {limited[0].where}")
+        return (*others, *limited)
 
     def _finding_of(self, rule: LegalSizes) -> Finding | None:
-        hazards = [one for one in self.hazards if one.kind == "sizes" and rule.dim in _names(one)]
+        hazards = [hazard for hazard in self.hazards if hazard.kind == "sizes" and rule.dim in _names(hazard)]
         if not hazards:
             return None
         known = "" if self.is_complete else "as far as shapes are known, "
         text = f"{known}legal sizes are {rule}; {hazards[0]}"
-        return Finding(FINDINGS["sizes"], str(rule), text, rule.dim, sum(len(one.nodes) for one in hazards))
+        return Finding(FINDINGS["sizes"], str(rule), text, rule.dim, sum(len(hazard.nodes) for hazard in hazards))
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
@@ -178,46 +178,46 @@ class Hazards(Judged):
         yield Prose("Dims that the inputs allow, the nodes that cannot handle them, and what onnxruntime does.")
         yield table(
             "#:number | Dims:code | Problem:note | Node:note | onnxruntime:note | Checked:note | Kind | Nodes:number",
-            [_row(number, one) for number, one in enumerate(self.hazards[:SHOWN], start=1)],
+            [_row(number, hazard) for number, hazard in enumerate(self.hazards[:SHOWN], start=1)],
         )
         if len(self.hazards) > SHOWN:
             yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
-        kinds = dict.fromkeys(one.kind for one in self.hazards)
+        kinds = dict.fromkeys(hazard.kind for hazard in self.hazards)
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
 
 
-def _names(one: Hazard) -> set[str]:
-    return {name for dims in one.examples for name, _ in dims}
+def _names(hazard: Hazard) -> set[str]:
+    return {name for dims in hazard.examples for name, _ in dims}
 
 
-def _finding(one: Hazard) -> Finding:
+def _finding(hazard: Hazard) -> Finding:
     """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
-    at = dims_text(one.examples[0]) if one.examples else f"'{one.nodes[0]}'"
-    key = f"{one.op} {one.input}({', '.join(sorted(_names(one)))})"
-    return Finding(FINDINGS[one.kind], f"{at} ({one.op})", str(one), key, len(one.nodes))
+    at = dims_text(hazard.examples[0]) if hazard.examples else f"'{hazard.nodes[0]}'"
+    key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names(hazard)))})"
+    return Finding(FINDINGS[hazard.kind], f"{at} ({hazard.op})", str(hazard), key, len(hazard.nodes))
 
 
-def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
-    more = f" or {len(one.examples) - EXAMPLES} more" if len(one.examples) > EXAMPLES else ""
-    dims = " or ".join(dims_text(dims) for dims in one.examples[:EXAMPLES]) + more
-    others = f"; {_count(len(one.also))} there or further on" if one.also else ""
-    problem = f"{one.op}{f' ({one.input})' if one.input else ''}: {one.problem}"
+def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
+    more = f" or {len(hazard.examples) - EXAMPLES} more" if len(hazard.examples) > EXAMPLES else ""
+    dims = " or ".join(dims_text(dims) for dims in hazard.examples[:EXAMPLES]) + more
+    others = f"; {_count(len(hazard.also))} there or further on" if hazard.also else ""
+    problem = f"{hazard.op}{f' ({hazard.input})' if hazard.input else ''}: {hazard.problem}"
     return (
         number,
         dims or "any",
         problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
-        f"at {family_labels(one.nodes)}{others}",
-        None if one.check is not None and one.check.confirmed else _foretold(one),
-        _checked(one.check),
-        one.kind,
-        len(one.nodes),
+        f"at {family_labels(hazard.nodes)}{others}",
+        None if hazard.check is not None and hazard.check.confirmed else _foretold(hazard),
+        _checked(hazard.check),
+        hazard.kind,
+        len(hazard.nodes),
     )
 
 
-def _foretold(one: Hazard) -> str:
-    if one.shape is not None:
-        return f"onnxruntime: no error, and a shape of {list(one.shape)}"
-    return f'onnxruntime: an error with "{one.says}"' if one.says else "onnxruntime: an error"
+def _foretold(hazard: Hazard) -> str:
+    if hazard.shape is not None:
+        return f"onnxruntime: no error, and a shape of {list(hazard.shape)}"
+    return f'onnxruntime: an error with "{hazard.says}"' if hazard.says else "onnxruntime: an error"
 
 
 def _count(nodes: int) -> str:
@@ -270,21 +270,21 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
         )
         for finding in shapes.findings
     ]
-    found = find_triggers(shapes)
+    search = find_triggers(shapes)
     order = list(KINDS)
-    ruled = {rule.name for rule in found.rules}
-    grouped = sorted(_grouped(found.triggers, ruled), key=lambda one: order.index(one.kind))
-    if found.base is None:
-        return Hazards((*never, *grouped), _undecided(found.unmet, found.obstacle))
-    legal = tuple(map(LegalSizes.of, found.rules))
-    works = Sizes(found.base.items()) if legal else Sizes()
+    ruled = {rule.name for rule in search.rules}
+    grouped = sorted(_grouped(search.triggers, ruled), key=lambda hazard: order.index(hazard.kind))
+    if search.base is None:
+        return Hazards((*never, *grouped), _undecided(search.unmet, search.obstacle))
+    legal = tuple(map(LegalSizes.of, search.rules))
+    works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
 
 
 def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
     if obstacle:
         return f"Not looked for: {obstacle}."
-    nodes = ", ".join(f"{one.nodes[0].operator} {one.nodes[0].path}" for one in unmet[:EXAMPLES])
+    nodes = ", ".join(f"{place.nodes[0].operator} {place.nodes[0].path}" for place in unmet[:EXAMPLES])
     return f"Not looked for: no dims were found at which the preconditions of these nodes hold: {nodes}."
 
 
@@ -303,19 +303,19 @@ def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     precondition, node = first.shared.precondition, first.shared.nodes[0]
     values = Values.at(first.dims)
     violation = precondition.violation([int(values.of(expr)[0]) for expr in precondition.exprs])
-    own = {id(one.shared): one.shared for one in group}.values()
-    also = {other.path: None for one in group for shared in one.also for other in shared.nodes}
+    places = {id(trigger.shared): trigger.shared for trigger in group}.values()
+    also = {node_there.path: None for trigger in group for shared in trigger.also for node_there in shared.nodes}
     return Hazard(
         kind=_kind(group, ruled),
         op=node.operator,
         input=_input(node),
-        nodes=tuple(one.path for shared in own for one in shared.nodes),
+        nodes=tuple(trigger.path for shared in places for trigger in shared.nodes),
         problem=violation.problem,
         says=violation.says,
         shape=violation.shape,
         dims=Sizes(first.dims.items()),
         fine=Sizes(first.fine.items()),
-        examples=tuple(dict.fromkeys(_example(one) for one in group)),
+        examples=tuple(dict.fromkeys(_example(trigger) for trigger in group)),
         also=tuple(also),
     )
 
@@ -326,9 +326,9 @@ def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
         return "wrong shape"
     if any(first.dims[name] == 0 for name in first.changed):
         return "empty"
-    if all(name in ruled for one in group for name in one.changed):
+    if all(name in ruled for trigger in group for name in trigger.changed):
         return "sizes"
-    return "limit" if all(one.is_limit for one in group) else "fit"
+    return "limit" if all(trigger.is_limit for trigger in group) else "fit"
 
 
 def _example(trigger: Trigger) -> Dims:

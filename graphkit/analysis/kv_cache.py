@@ -220,12 +220,12 @@ def _total(layouts: list[Layout]) -> int | None:
 
 def _layers(roles: Roles, layouts: list[Layout]) -> int | None:
     """Return the layers of the self-attention cache."""
-    own = [(e, lay) for e, lay in zip(roles.cache, layouts, strict=True) if not roles.is_cross(e)]
-    indices = {entry.slot.index[0] for entry, _ in own if entry.slot.index}
+    self_attention = [(e, lay) for e, lay in zip(roles.cache, layouts, strict=True) if not roles.is_cross(e)]
+    indices = {entry.slot.index[0] for entry, _ in self_attention if entry.slot.index}
     if not indices:
-        return max((lay.layers for _, lay in own), default=None)
-    kinds = {entry.slot.kind for entry, _ in own}
-    if kinds == {"both"} and not any(_is_stacked(entry) for entry, _ in own):
+        return max((lay.layers for _, lay in self_attention), default=None)
+    kinds = {entry.slot.kind for entry, _ in self_attention}
+    if kinds == {"both"} and not any(_is_stacked(entry) for entry, _ in self_attention):
         return None  # keys and values are not told apart: one tensor a layer, or two
     return len(indices)
 

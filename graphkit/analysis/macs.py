@@ -84,8 +84,8 @@ def _einsum(node: Node, shapes: Shapes) -> Expr | None:
 def _attention(node: Node, shapes: Shapes) -> Expr | None:
     """Return the products of queries and keys, and of their weights and the values."""
     queries, keys = _dims(node, shapes, 0), _dims(node, shapes, 1)
-    given = _output(node, shapes)
-    if queries is None or keys is None or given is None or len(queries) not in (3, 4) or len(keys) not in (3, 4):
+    result = _output(node, shapes)
+    if queries is None or keys is None or result is None or len(queries) not in (3, 4) or len(keys) not in (3, 4):
         return None  # among others, queries, keys and values packed into one tensor
     length = keys[1] if len(keys) == 3 else keys[2]
     if node.input(ATTENTIONS[node.operator]) is not None:
@@ -93,20 +93,20 @@ def _attention(node: Node, shapes: Shapes) -> Expr | None:
         if past is None or len(past) != 4:
             return None
         length = length + past[2]
-    scores, weighted = _times(queries, [length]), _times(given, [length])
+    scores, weighted = _times(queries, [length]), _times(result, [length])
     return None if scores is None or weighted is None else scores + weighted
 
 
 def _packed(node: Node, shapes: Shapes) -> Expr | None:
     """Return those of the product with the weights too."""
-    data, weights, given = _dims(node, shapes, 0), _dims(node, shapes, 1), _output(node, shapes)
+    data, weights, result = _dims(node, shapes, 0), _dims(node, shapes, 1), _output(node, shapes)
     past = (const(0),) * 5 if node.input(4) is None else _dims(node, shapes, 4)
-    if data is None or weights is None or given is None or past is None:
+    if data is None or weights is None or result is None or past is None:
         return None
-    if [len(dims) for dims in (data, weights, given, past)] != [3, 2, 3, 5]:
+    if [len(dims) for dims in (data, weights, result, past)] != [3, 2, 3, 5]:
         return None
-    keys = (weights[1] - given[2]) // 2
-    return data[0] * data[1] * (weights[0] * weights[1] + (data[1] + past[3]) * (keys + given[2]))
+    keys = (weights[1] - result[2]) // 2
+    return data[0] * data[1] * (weights[0] * weights[1] + (data[1] + past[3]) * (keys + result[2]))
 
 
 def _dims(node: Node, shapes: Shapes, index: int) -> tuple[Expr, ...] | None:

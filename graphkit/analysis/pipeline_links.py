@@ -79,8 +79,8 @@ class Fit(Judged):
             yield table(
                 "Output:code | Feeds:note | Tensors:number | Fits",
                 [
-                    (f"{one.source}: {one.outputs}", f"-> {one.target}: {one.inputs}", one.count, _fits(one))
-                    for one in self.links
+                    (f"{link.source}: {link.outputs}", f"-> {link.target}: {link.inputs}", link.count, _fits(link))
+                    for link in self.links
                 ],
             )
         for name in self.leftover:
@@ -160,23 +160,31 @@ class _Group:
         """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
         sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
         sources = _of_a_variant(sources, self.variants, target)
-        pairs = {source: found for source in sources if (found := list(pairs_of(self.names, source, target)))}
+        pairs = {
+            source: pairs_of_source
+            for source in sources
+            if (pairs_of_source := list(pairs_of(self.names, source, target)))
+        }
         if len(pairs) > 1:
             most = max(map(len, pairs.values()))
             pairs = {
-                source: found
-                for source, found in pairs.items()
-                if len(found) == most and not any(_problem(*pair) for pair in found)
+                source: pairs_of_source
+                for source, pairs_of_source in pairs.items()
+                if len(pairs_of_source) == most and not any(_problem(*pair) for pair in pairs_of_source)
             }
             alike = {source: _letters_shared(source, target) for source in pairs}
-            pairs = {source: found for source, found in pairs.items() if alike[source] == max(alike.values())}
-        for found in pairs.values():
-            yield from found
+            pairs = {
+                source: pairs_of_source
+                for source, pairs_of_source in pairs.items()
+                if alike[source] == max(alike.values())
+            }
+        for pairs_of_source in pairs.values():
+            yield from pairs_of_source
 
 
-def _letters_shared(one: str, other: str) -> int:
+def _letters_shared(name: str, other_name: str) -> int:
     """Return how many letters the beginnings of two names have in common."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other_name, strict=False)))
 
 
 def _variants(roles: dict[str, str]) -> dict[str, str]:
@@ -193,9 +201,9 @@ def _variants(roles: dict[str, str]) -> dict[str, str]:
 
 def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str) -> list[str]:
     """Return the sources of the variant of a target, else those of none, else all."""
-    for wanted in (variants[target], ""):
-        if found := [source for source in sources if variants[source] == wanted]:
-            return found
+    for variant in (variants[target], ""):
+        if matching := [source for source in sources if variants[source] == variant]:
+            return matching
     return list(sources)
 
 
@@ -218,8 +226,8 @@ def _state_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[
     """Yield the outputs that become the recurrent state of a model: its own, or those of one that starts it."""
     model = names[target]
     after = {entry.past: entry.next for entry in model.roles.states}
-    given = after if source == target else first_states(names[source], model)
-    yield from ((source, state, target, past) for past, state in given.items())
+    next_of = after if source == target else first_states(names[source], model)
+    yield from ((source, state, target, past) for past, state in next_of.items())
 
 
 def first_states(first: Model, step: Model) -> dict[Value, Value]:
@@ -231,13 +239,13 @@ def first_states(first: Model, step: Model) -> dict[Value, Value]:
     outputs = {value.name: value for value in first.graph.outputs}
     if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
         return {}
-    found = {
+    first_of = {
         entry.past: outputs[name]
         for entry in step.roles.states
         for name in (entry.past.name, entry.next.name)
         if name in outputs
     }
-    return found if len(found) == len(step.roles.states) else {}
+    return first_of if len(first_of) == len(step.roles.states) else {}
 
 
 def _presents(model: Model) -> dict[Slot, Value]:
@@ -264,27 +272,27 @@ def _links(pairs: Sequence[Pair]) -> Iterator[Link]:
 
 def _problem(source: str, output: Value, target: str, value: Value) -> str:
     """Return why an output cannot feed an input, "" if it can; symbols fit anything."""
-    given, taken = declared_type(output), declared_type(value)
-    if given is None or taken is None:
+    output_type, input_type = declared_type(output), declared_type(value)
+    if output_type is None or input_type is None:
         return ""
     where = f"{source}: {output.name} -> {target}: {value.name}"
-    if given.dtype != taken.dtype:
-        return f"{where}: {dtype_name(given.dtype)} into {dtype_name(taken.dtype)}"
-    if given.dims is None or taken.dims is None:
+    if output_type.dtype != input_type.dtype:
+        return f"{where}: {dtype_name(output_type.dtype)} into {dtype_name(input_type.dtype)}"
+    if output_type.dims is None or input_type.dims is None:
         return ""
-    numbers = zip(given.dims, taken.dims, strict=False)
+    numbers = zip(output_type.dims, input_type.dims, strict=False)
     clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in numbers)
-    if clash or len(given.dims) != len(taken.dims):
-        return f"{where}: {shape_text(given.dims)} into {shape_text(taken.dims)}"
+    if clash or len(output_type.dims) != len(input_type.dims):
+        return f"{where}: {shape_text(output_type.dims)} into {shape_text(input_type.dims)}"
     return ""
 
 
 def _missing(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
     for name, model in names.items():
         has_encoder = any(role in ("encoder", "vision") for role in roles.values())
-        wanted = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
-        wanted += [value.name for value in model.roles.all("encoder state") if has_encoder]
-        yield from _grouped(name, [port for port in wanted if (name, port) not in fed])
+        needed = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
+        needed += [value.name for value in model.roles.all("encoder state") if has_encoder]
+        yield from _grouped(name, [port for port in needed if (name, port) not in fed])
 
 
 def _leftover(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:

@@ -30,8 +30,8 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    found = [rows for node in all_nodes(model.scopes) if (rows := _rows(model, node)) is not None]
-    return min(found, default=None)
+    counts = [rows for node in all_nodes(model.scopes) if (rows := _rows(model, node)) is not None]
+    return min(counts, default=None)
 
 
 def _rows(model: Model, node: Node) -> int | None:

@@ -40,7 +40,7 @@ class Report(Judged):
 
     def found(self) -> tuple[Finding, ...]:
         sections = [section for section in self.sections.values() if isinstance(section, Judged)]
-        return worst_first(one.of(self.model) for section in sections for one in section.found())
+        return worst_first(finding.of(self.model) for section in sections for finding in section.found())
 
     def findings(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(finding.text for finding in self.found() if finding.is_fault))
@@ -103,7 +103,7 @@ class Comparison(Judged):
 
     def found(self) -> tuple[Finding, ...]:
         together = self.fit.found() if self.fit is not None else ()
-        return worst_first((*together, *(one for report in self.reports for one in report.found())))
+        return worst_first((*together, *(finding for report in self.reports for finding in report.found())))
 
     def findings(self) -> tuple[str, ...]:
         return tuple(str(finding) for finding in self.found() if finding.is_fault)
@@ -138,20 +138,20 @@ class Comparison(Judged):
     def _verdict(self) -> Block:
         weights = sized(sum(row.weight_bytes for row in self.rows), "B")
         names = short_paths(report.model for report in self.reports)
-        places = {one: names.get(one.model, one.where).removesuffix(".onnx") for one in self.found()}
-        found = dict.fromkeys(Finding(one.kind, place, "") for one, place in places.items())
-        commands = self.commands or tuple(command for one in self.reports for command in _commands(one))
-        return verdict_lines(f"{_together(self.rows)}; {weights} of weights.", found, commands)
+        places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
+        distinct = dict.fromkeys(Finding(finding.kind, place, "") for finding, place in places.items())
+        commands = self.commands or tuple(command for finding in self.reports for command in _commands(finding))
+        return verdict_lines(f"{_together(self.rows)}; {weights} of weights.", distinct, commands)
 
 
 def _document(
-    reports: Sequence[Report], found: Sequence[Finding], together: Comparison | None = None
+    reports: Sequence[Report], findings: Sequence[Finding], together: Comparison | None = None
 ) -> dict[str, object]:
     """Return the JSON of a report, which is laid out alike for one model and for several."""
     alone: dict[str, object] = {"rows": [], "fit": None, "commands": [], "failures": []}
     plain = alone if together is None else Result.to_dict(together)
     return {
-        "findings": [asdict(finding) for finding in found],
+        "findings": [asdict(finding) for finding in findings],
         "comparison": plain["rows"],
         "fit": plain["fit"],
         "commands": plain["commands"],
@@ -167,8 +167,8 @@ def _together(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _commands(made: Report) -> tuple[str, ...]:
-    found = made.sections.get(VERDICT.name)
-    return found.commands if isinstance(found, Verdict) else ()
+    verdict = made.sections.get(VERDICT.name)
+    return verdict.commands if isinstance(verdict, Verdict) else ()
 
 
 def report(
@@ -204,33 +204,33 @@ def _shown(model: Model, options: ReportOptions, made: Mapping[str, Result]) -> 
 
 def _made(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:
     """Return the sections that options ask for, and those that the verdict rests on where it is one of them."""
-    wanted = sections_of(options)
-    judged = judged_sections(options) if VERDICT in wanted else ()
-    pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
-    given = Material(model, options)
+    sections = sections_of(options)
+    judged = judged_sections(options) if VERDICT in sections else ()
+    pending = _optimizing(model) if options.optimize and any(section.compares for section in sections) else None
+    material = Material(model, options)
     made: dict[str, Result] = {}
-    for section in dict.fromkeys((*wanted, *judged)):
+    for section in dict.fromkeys((*sections, *judged)):
         if section is VERDICT:
             continue
-        if pending is not None and given.optimized is None and section.compares:
+        if pending is not None and material.optimized is None and section.compares:
             progress("onnxoptimizer")
-            given = replace(given, optimized=pending.result())
-        if given.inferred is None and section.needs_shapes:
+            material = replace(material, optimized=pending.result())
+        if material.inferred is None and section.needs_shapes:
             progress("shapes")
-            given = _inferred(given)
+            material = _inferred(material)
         progress(section.name)
-        made[section.name] = section.make(given)
-    if VERDICT in wanted:
+        made[section.name] = section.make(material)
+    if VERDICT in sections:
         rests_on = {section.name: made[section.name] for section in judged}
-        made[VERDICT.name] = VERDICT.make(replace(given, model=model, judged=rests_on))
+        made[VERDICT.name] = VERDICT.make(replace(material, model=model, judged=rests_on))
     return made
 
 
-def _inferred(given: Material) -> Material:
+def _inferred(material: Material) -> Material:
     from graphkit.shapes import declarations, infer  # which take as long to import as most sections take
 
-    shapes = infer(declarations(given.model).model)
-    return replace(given, model=shapes.model, inferred=shapes)
+    shapes = infer(declarations(material.model).model)
+    return replace(material, model=shapes.model, inferred=shapes)
 
 
 def _optimizing(model: Model) -> Future[Model]:
@@ -281,11 +281,11 @@ def compare(
             failures.append(Failure(model.label if isinstance(model, Model) else str(model), str(error)))
     together = fit([part.model for part in parts]) if any(part.row.role in DECODERS for part in parts) else None
     reports = tuple(_shown(part.model, options, part.made) for part in parts)
-    found = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
-    if VERDICT not in sections_of(options) or any(finding.kind == "fit" for finding in found.found()):
-        return found
-    facts = [facts_of(part.model, part.made, one.found()) for part, one in zip(parts, reports, strict=True)]
-    return replace(found, commands=folder_steps(facts))
+    comparison = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
+    if VERDICT not in sections_of(options) or any(finding.kind == "fit" for finding in comparison.found()):
+        return comparison
+    facts = [facts_of(part.model, part.made, single.found()) for part, single in zip(parts, reports, strict=True)]
+    return replace(comparison, commands=folder_steps(facts))
 
 
 @dataclass(frozen=True)

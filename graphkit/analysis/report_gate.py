@@ -67,13 +67,13 @@ def read_kinds(text: str) -> frozenset[str]:
     Raises:
         UsageError: A name is neither.
     """
-    found: set[str] = set()
+    names_of_kinds: set[str] = set()
     for name in filter(None, map(str.strip, text.split(","))):
         kinds = kinds_named(name)
         if not kinds:
             raise UsageError(f"--fail-on {name}: no such kind of finding - choose from {', '.join(KIND_NAMES)}")
-        found.update(kind.name for kind in kinds)
-    return frozenset(found)
+        names_of_kinds.update(kind.name for kind in kinds)
+    return frozenset(names_of_kinds)
 
 
 SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
@@ -134,7 +134,7 @@ class Baseline:
         """
         reports = made.reports if isinstance(made, Comparison) else (made,)
         pairs = self._pairs(reports)
-        yield from _grown(self.fit, [one for one in made.found() if not one.model])
+        yield from _grown(self.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = _verdict(report)
             self._check(report.model, verdict, earlier)
@@ -146,29 +146,33 @@ class Baseline:
         """Return each report with the baseline's record of the same model."""
         if len(reports) == len(self.models) == 1:
             return [(reports[0], self.models[0])]
-        left, pairs = list(self.models), list[tuple[Report, _Earlier]]()
+        unmatched, pairs = list(self.models), list[tuple[Report, _Earlier]]()
         for report in reports:
-            earlier = self._like(report, left)
-            left.remove(earlier)
+            earlier = self._like(report, unmatched)
+            unmatched.remove(earlier)
             pairs.append((report, earlier))
-        if left:
-            raise UsageError(f"{self.file}: it has a model {left[0].model}, and this report has none - write it anew")
+        if unmatched:
+            raise UsageError(
+                f"{self.file}: it has a model {unmatched[0].model}, and this report has none - write it anew"
+            )
         return pairs
 
-    def _like(self, report: Report, left: Sequence[_Earlier]) -> _Earlier:
+    def _like(self, report: Report, unmatched: Sequence[_Earlier]) -> _Earlier:
         """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
-        shared = {id(one): _shared_parts(one.model, report.model) for one in left}
+        shared = {id(record): _shared_parts(record.model, report.model) for record in unmatched}
         most = max(shared.values(), default=0)
-        named = [one for one in left if most and shared[id(one)] == most]
+        named = [record for record in unmatched if most and shared[id(record)] == most]
         role = _verdict(report).role
-        found = named if len(named) == 1 else [one for one in named or left if one.verdict["role"] == role]
-        if len({one.model for one in found}) != 1:  # one that is reported on twice is in it twice
-            like = counted(len(found), "model(s)")
+        alike = (
+            named if len(named) == 1 else [record for record in named or unmatched if record.verdict["role"] == role]
+        )
+        if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
+            like = counted(len(alike), "model(s)")
             raise UsageError(
                 f"{self.file}: it has {like} like {report.model} - write the baseline anew, of the same models in "
                 "folders of the same names"
             )
-        return found[0]
+        return alike[0]
 
     def _check(self, model: str, verdict: Verdict, earlier: _Earlier) -> None:
         role, sections, target = (earlier.verdict[name] for name in ("role", "sections", "target"))
@@ -184,9 +188,9 @@ class Baseline:
             )
 
 
-def _shared_parts(one: str, other: str) -> int:
+def _shared_parts(path: str, other_path: str) -> int:
     """Return how many parts the ends of two paths have in common."""
-    pairs = zip(reversed(PurePath(one).parts), reversed(PurePath(other).parts), strict=False)
+    pairs = zip(reversed(PurePath(path).parts), reversed(PurePath(other_path).parts), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda parts: parts[0] == parts[1], pairs))
 
 
@@ -196,25 +200,25 @@ def _verdict(report: Report) -> Verdict:
     return verdict
 
 
-def _counts(found: Iterable[tuple[str, str, int]]) -> Counts:
+def _counts(findings: Iterable[tuple[str, str, int]]) -> Counts:
     counts: dict[tuple[str, str], int] = defaultdict(int)
-    for kind, key, count in found:
+    for kind, key, count in findings:
         counts[kind, key] += count
     return counts
 
 
-def _grown(earlier: Counts, found: Sequence[Finding]) -> Iterator[str]:
+def _grown(earlier: Counts, findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings that the earlier report has not, or that concern more now."""
-    first = {(one.kind, one.key): one for one in reversed(found)}
-    for key, count in _counts((one.kind, one.key, one.count) for one in found).items():
-        one = first[key]
-        if one.kind in MEASURED:
+    first = {(finding.kind, finding.key): finding for finding in reversed(findings)}
+    for key, count in _counts((finding.kind, finding.key, finding.count) for finding in findings).items():
+        finding = first[key]
+        if finding.kind in MEASURED:
             continue
         if key not in earlier:
-            yield f"New: {one}"
+            yield f"New: {finding}"
         elif count > earlier[key]:
-            model = f"{one.model}: " if one.model else ""
-            yield f"Grown: {model}{kind_of(one.kind).says}, {one.where}: from {earlier[key]:,} to {count:,}"
+            model = f"{finding.model}: " if finding.model else ""
+            yield f"Grown: {model}{kind_of(finding.kind).says}, {finding.where}: from {earlier[key]:,} to {count:,}"
 
 
 def _measured(model: str, measure: Measure, before: object, verdict: Verdict) -> Iterator[str]:
@@ -233,12 +237,12 @@ def read_baseline(path: Path) -> Baseline:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: it cannot be read as a baseline: {error} - {_HOW}") from error
-    wanted = versioned("report")
+    expected = versioned("report")
     schema = plain.get("schema") if isinstance(plain, dict) else None
-    if schema != wanted:
-        raise UsageError(f"{path}: it is no report of the version {wanted}, but {schema!r} - {_HOW}")
+    if schema != expected:
+        raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {_HOW}")
     try:
-        models = tuple(_earlier(one, plain["findings"]) for one in _list(plain["models"]))
+        models = tuple(_earlier(record, plain["findings"]) for record in _list(plain["models"]))
         return Baseline(str(path), models, _of(plain["findings"], ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {_HOW}") from error
@@ -247,22 +251,26 @@ def read_baseline(path: Path) -> Baseline:
 _HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
 
 
-def _earlier(plain: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> _Earlier:
+def _earlier(plain: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> _Earlier:
     verdict, model = plain["sections"][VERDICT.name], plain["model"]
     texts, counts = (model, verdict["role"], verdict["target"]), [verdict[measure.field] for measure in MEASURES]
     if not all(isinstance(text, str) for text in (*texts, *_list(verdict["sections"]))):
         raise TypeError
     if not all(count is None or _is_count(count) for count in counts):
         raise TypeError
-    return _Earlier(model, verdict, _of(found, model))
+    return _Earlier(model, verdict, _of(findings, model))
 
 
-def _of(found: Sequence[Mapping[str, Any]], model: str) -> Counts:
+def _of(findings: Sequence[Mapping[str, Any]], model: str) -> Counts:
     """Return how much the findings of a model, or of none, concern."""
-    for one in _list(found):
-        if not all(isinstance(one[name], str) for name in ("kind", "key", "model")) or not _is_count(one["count"]):
+    for finding in _list(findings):
+        if not all(isinstance(finding[name], str) for name in ("kind", "key", "model")) or not _is_count(
+            finding["count"]
+        ):
             raise TypeError
-    return _counts((one["kind"], one["key"], one["count"]) for one in found if one["model"] == model)
+    return _counts(
+        (finding["kind"], finding["key"], finding["count"]) for finding in findings if finding["model"] == model
+    )
 
 
 def _list(plain: object) -> Sequence[Any]:

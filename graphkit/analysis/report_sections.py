@@ -185,14 +185,18 @@ BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
     every = _every(options.target)
-    wanted = options.only or tuple(section.name for section in every if section not in EXTRAS)
-    return tuple(section for section in every if section.name in (*wanted, *options.also))
+    names = options.only or tuple(section.name for section in every if section not in EXTRAS)
+    return tuple(section for section in every if section.name in (*names, *options.also))
 
 
 def judged_sections(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that a verdict rests on: all but the extras that options do not ask for."""
-    wanted = sections_of(options)
-    return tuple(one for one in _every(options.target) if one.is_judged and (one not in EXTRAS or one in wanted))
+    shown = sections_of(options)
+    return tuple(
+        section
+        for section in _every(options.target)
+        if section.is_judged and (section not in EXTRAS or section in shown)
+    )
 
 
 def _every(target: Target | None) -> tuple[Section, ...]:

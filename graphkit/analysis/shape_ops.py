@@ -260,9 +260,9 @@ def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> Rema
         Range /Range (limit)
     """
     model = as_model(model)
-    left = [scope for scope in model.graph.walk() if scope.path in without]
+    excluded = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
-    nodes = [node for node in nodes if not any(body.contains(node.scope) for body in left)]
+    nodes = [node for node in nodes if not any(body.contains(node.scope) for body in excluded)]
     return RemainingShapes(tuple(_remaining(model, node) for node in nodes))
 
 

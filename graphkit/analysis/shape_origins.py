@@ -143,11 +143,11 @@ def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, sh
     model = as_model(model)
     inferred = shapes or infer(model)
     tensors = model.shape_tensors
-    found = _consumers(model, full)
-    order = list(found)
-    groups = tuple(_group(key, found[key], inferred) for key in order)
-    largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
-    drawings = (_drawing(key[2], found[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
+    consumers = _consumers(model, full)
+    order = list(consumers)
+    groups = tuple(_group(key, consumers[key], inferred) for key in order)
+    largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(consumers[key]))
+    drawings = (_drawing(key[2], consumers[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
 
 
@@ -159,16 +159,16 @@ def group_drawing(model: Model, number: int) -> Drawing:
     Raises:
         UsageError: There is no such group.
     """
-    found = _consumers(model, False)
-    if not 1 <= number <= len(found):
-        raise UsageError(f"no group {number} - this model has {len(found)}, numbered from 1, see `graphkit report`")
-    (_, name, text), nodes = list(found.items())[number - 1]
+    consumers = _consumers(model, False)
+    if not 1 <= number <= len(consumers):
+        raise UsageError(f"no group {number} - this model has {len(consumers)}, numbered from 1, see `graphkit report`")
+    (_, name, text), nodes = list(consumers.items())[number - 1]
     return _drawing(text, nodes[0], name, model.shape_tensors)
 
 
 def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node]]:
     """Return the nodes that read a shape by (operator, input, expression), in the order of the report."""
-    found: dict[tuple[str, str, str], list[Node]] = {}
+    consumers: dict[tuple[str, str, str], list[Node]] = {}
     position: dict[tuple[str, str], int] = {}
     known: dict[tuple[Value, int], str] = {}
     for node in all_nodes(model.scopes):
@@ -176,9 +176,9 @@ def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node
             position[node.op_type, name] = index
             if name not in AXES:
                 text = expression(node.inputs[index], full, known=known)
-                found.setdefault((node.op_type, name, text), []).append(node)
-    order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
-    return {key: found[key] for key in order}
+                consumers.setdefault((node.op_type, name, text), []).append(node)
+    order = sorted(consumers, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(consumers[key]), key[2]))
+    return {key: consumers[key] for key in order}
 
 
 def _rank(op: str) -> int:
@@ -228,13 +228,13 @@ def _group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> Orig
     for read in reads:
         sources.update(shapes.model.shape_tensors.sources(read))
     ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
-    found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
-    return OriginGroup(op, name, text, tuple(node.path for node in nodes), found, meanings(reads, shapes))
+    sources_found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), sources_found, meanings(reads, shapes))
 
 
 def _read(node: Node, name: str) -> Value | None:
     """Return the value that a node reads through the input of that name."""
-    return next(node.inputs[index] for index, other in value_inputs(node).items() if other == name)
+    return next(node.inputs[index] for index, input_name in value_inputs(node).items() if input_name == name)
 
 
 def _producer(value: Value) -> str:
@@ -298,8 +298,8 @@ class Meaning:
 
 def meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
     """Return the meanings of some shape tensors, the most frequent first, ties in order of first use."""
-    found = Counter(meaning(value, shapes) for value in values)
-    return tuple(Meaning(shape, count, why) for (shape, why), count in found.most_common())
+    counts = Counter(meaning(value, shapes) for value in values)
+    return tuple(Meaning(shape, count, why) for (shape, why), count in counts.most_common())
 
 
 def meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
@@ -330,21 +330,23 @@ def _plain(reason: str) -> str:
     return UNKNOWN_DIM.sub("?", reason)
 
 
-def meanings_text(found: tuple[Meaning, ...], full: bool = False) -> str | None:
+def meanings_text(meanings_found: tuple[Meaning, ...], full: bool = False) -> str | None:
     """Return meanings in one line, shortened unless `full`: `= [batch_size, 8] (36x); [2, 8] (18x)`."""
-    if not found:
+    if not meanings_found:
         return None
-    shown = found if full else found[:SHOWN]
-    texts = [_text(one, full, len(found) > 1) for one in shown]
-    more = f" and {len(found) - len(shown)} more" if len(shown) < len(found) else ""
+    shown = meanings_found if full else meanings_found[:SHOWN]
+    texts = [_text(meaning_shown, full, len(meanings_found) > 1) for meaning_shown in shown]
+    more = f" and {len(meanings_found) - len(shown)} more" if len(shown) < len(meanings_found) else ""
     return f"= {'; '.join(texts)}{more}"
 
 
-def _text(one: Meaning, full: bool, is_counted: bool) -> str:
-    told = without_huge_numbers(one.shape)
-    shape = told if full else _cut(told)
-    reason = one.unknown if full else _cut(one.unknown)
-    notes = ([f"{one.count}x"] if is_counted else []) + ([f"not known: {reason}"] if one.unknown else [])
+def _text(found_meaning: Meaning, full: bool, is_counted: bool) -> str:
+    plain = without_huge_numbers(found_meaning.shape)
+    shape = plain if full else _cut(plain)
+    reason = found_meaning.unknown if full else _cut(found_meaning.unknown)
+    notes = ([f"{found_meaning.count}x"] if is_counted else []) + (
+        [f"not known: {reason}"] if found_meaning.unknown else []
+    )
     return shape + (f" ({'; '.join(notes)})" if notes else "")
 
 

@@ -281,14 +281,14 @@ def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
 def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
     present = {o.op for o in operators}
     left_out = "dequantised weights" if "QuantizeLinear" in present else "QDQ"
-    found = []
+    styles = []
     for style, ops in QUANTIZED.items():
         if style == left_out:
             continue
         shown = [f"{_full_name(o)} {o.count:,}" for o in operators if o.op in ops]
         if shown:
-            found.append(f"{style} ({', '.join(shown)})")
-    return tuple(found)
+            styles.append(f"{style} ({', '.join(shown)})")
+    return tuple(styles)
 
 
 def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
@@ -304,8 +304,8 @@ def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]])
         for tensor, node in members if len(members) > 1 else []:
             digest = hashlib.blake2b(model.payload(tensor), digest_size=16).digest()
             groups[size, digest].append(as_text(tensor.name) or f"value of node {node}")
-    found = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
-    return tuple(sorted(found, key=lambda group: -group.bytes))
+    tied = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
+    return tuple(sorted(tied, key=lambda group: -group.bytes))
 
 
 def _problems(model: Model) -> Iterator[Finding]:

@@ -136,22 +136,22 @@ class Targets(Result):
     def blocks(self) -> Iterator[Block]:
         yield table(
             "Target:code | Rank | Static | Opset | Allowed:number | In part:number | Refused:number | Unknown:number",
-            [_row(one) for one in self.targets],
+            [_row(facts) for facts in self.targets],
             title="Limits, and operators of ONNX",
         )
         yield table(
             "Target:code | What it is:note | Sources:note",
-            [(one.name, one.description, "; ".join(map(str, one.sources))) for one in self.targets],
+            [(facts.name, facts.description, "; ".join(map(str, facts.sources))) for facts in self.targets],
             title="What they are, and where the facts come from",
         )
         yield Prose("`graphkit targets NAME` shows the facts of one; a TOML file of your own works by its path.")
 
 
-def _row(one: TargetFacts) -> tuple[str | int, ...]:
-    values = {row.limit: row.value for row in one.limits}
-    ops = one.operators
+def _row(facts: TargetFacts) -> tuple[str | int, ...]:
+    values = {row.limit: row.value for row in facts.limits}
+    ops = facts.operators
     return (
-        one.name,
+        facts.name,
         *(values[LIMITS[name]] for name in ("max_rank", "static_shapes", "max_opset")),
         *(ops.allowed, ops.in_part, ops.refused, ops.unknown),
     )
@@ -173,8 +173,8 @@ def target_facts(target: Target) -> TargetFacts:
         tuple(_limit(text, getattr(target, name)) for name, text in LIMITS.items()),
         (*(_joint_facts(target) if target.others else _own_facts(target)),),
         tuple(
-            SourceRow(one.key, one.title, one.url, one.date.isoformat())
-            for one in (*target.sources, *sorted(used, key=str))
+            SourceRow(source.key, source.title, source.url, source.date.isoformat())
+            for source in (*target.sources, *sorted(used, key=str))
         ),
     )
 
@@ -194,7 +194,7 @@ def _joint_facts(target: Target) -> Iterator[FactRow]:
     ):
         groups: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            refusing = tuple(other.name for other in target.others if answer(other, name) == "refused")
+            refusing = tuple(part.name for part in target.others if answer(part, name) == "refused")
             groups.setdefault(refusing, []).append(name)
         for refusing, members in sorted(groups.items()):
             if refusing:
@@ -230,13 +230,13 @@ def _facts(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRo
 
 def _counts(target: Target) -> OperatorCounts:
     answers = [_answer(target, name) for name in _operators()]
-    return OperatorCounts(*(answers.count(one) for one in ("allowed", "in part", "refused", "unknown")))
+    return OperatorCounts(*(answers.count(answer) for answer in ("allowed", "in part", "refused", "unknown")))
 
 
 def _answer(target: Target, name: str) -> Answer:
     """Return whether a target takes an operator, whatever the node."""
     if target.others:
-        answers = [_answer(other, name) for other in target.others]
+        answers = [_answer(part, name) for part in target.others]
         verdict = joint_verdict(["allowed" if answer == "in part" else answer for answer in answers])
         return "in part" if verdict == "allowed" and "in part" in answers else verdict
     if target.tflite is None or name in target.operators:
@@ -244,10 +244,10 @@ def _answer(target: Target, name: str) -> Answer:
         if fact is None:
             return "unknown"
         return "in part" if fact.condition != ANYTHING else fact.verdict
-    found = {_spelled(target.tflite, row) for row in tflite_spellings().get(name, ())}
-    if len(found) > 1:
+    verdicts = {_spelled(target.tflite, row) for row in tflite_spellings().get(name, ())}
+    if len(verdicts) > 1:
         return "in part"
-    return found.pop() if found else "unknown"
+    return verdicts.pop() if verdicts else "unknown"
 
 
 def _spelled(tflite: Facts, row: Spelling) -> Answer:

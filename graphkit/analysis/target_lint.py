@@ -81,8 +81,10 @@ class Lint:
 
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
         """Return the obstacles of a node, and the facts that no source states or no shape decides."""
-        found = list(self._obstacles(node))
-        return tuple(one for one, refuses in found if refuses), tuple(one for one, refuses in found if not refuses)
+        obstacles = list(self._obstacles(node))
+        return tuple(obstacle for obstacle, refuses in obstacles if refuses), tuple(
+            obstacle for obstacle, refuses in obstacles if not refuses
+        )
 
     def _obstacles(self, node: Node) -> Iterator[tuple[Obstacle, bool]]:
         if (node.domain, node.op_type) in self.local:
@@ -129,8 +131,8 @@ class Lint:
         unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
         if unfreezable:
             reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"
-            found = self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0])
-            yield found, True
+            obstacle = self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0])
+            yield obstacle, True
         elif dynamic:
             reason = f"dims must be numbers ({self.target.static_shapes.source.key})"
             yield self._obstacle(node, "dynamic shape", INPUT_DIMS, reason, dynamic[0]), True
@@ -152,8 +154,8 @@ class Lint:
 
     def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
         shown = value or next((output for output in node.outputs if output is not None), None)
-        found = None if shown is None else self.shapes[shown]
-        dims = None if found is None else found.dims
+        tensor = None if shown is None else self.shapes[shown]
+        dims = None if tensor is None else tensor.dims
         shape = plain_dims(dims)
         return Obstacle(
             scope=node.scope.path,
@@ -164,29 +166,31 @@ class Lint:
             reason=reason,
             tensor="" if shown is None else shown.name,
             rank=None if dims is None else len(dims),
-            dtype=dtype_name(found.dtype) if found is not None and found.dtype else "?",
-            dims=shape and tuple(dim if is_known(one) else None for dim, one in zip(shape, dims or (), strict=True)),
+            dtype=dtype_name(tensor.dtype) if tensor is not None and tensor.dtype else "?",
+            dims=shape and tuple(dim if is_known(expr) else None for dim, expr in zip(shape, dims or (), strict=True)),
             pass_name=remedy(cause, what, node, self.known),
         )
 
 
 def _known(shapes: Shapes) -> Known:
     graph, tensors = shapes.model.graph, shapes.model.shape_tensors
-    found = {node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None}
-    return Known(tensors, found, _hosted(shapes, found))
+    readers = {
+        node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None
+    }
+    return Known(tensors, readers, _hosted(shapes, readers))
 
 
 def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
     """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
-    found = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
+    hosted = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
     for scope in shapes.model.graph.walk():
         for node in scope.nodes:
             if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
                 continue
             read = [value for value in node.inputs if value is not None]
-            if all(value in found or _rests_on_shapes(value, shapes) for value in read):
-                found.update(value for value in node.outputs if value is not None)
-    return found
+            if all(value in hosted or _rests_on_shapes(value, shapes) for value in read):
+                hosted.update(value for value in node.outputs if value is not None)
+    return hosted
 
 
 def _is_counting(dtype: int) -> bool:
@@ -216,7 +220,7 @@ class Ruling:
 def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
     """Return the ruling of a target on a node's operator."""
     if target.others:
-        return _joint([(other.name, ruling(node, other, shapes)) for other in target.others])
+        return _joint([(part.name, ruling(node, part, shapes)) for part in target.others])
     if target.tflite is not None and node.operator not in target.operators:
         return _by_tflite(node, target, shapes)
     fact = target.operators[node.operator]
@@ -249,7 +253,7 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
 def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
     assert target.tflite is not None
     spellings = tflite_spellings().get(node.operator, ())
-    chosen = next((one for one in spellings if _holds(node, one.condition, shapes)), None)
+    chosen = next((spelling for spelling in spellings if _holds(node, spelling.condition, shapes)), None)
     if chosen is None:
         return Ruling("unknown", "no source says what it becomes in TFLite")
     facts = [(name, target.tflite[name]) for name in chosen.becomes]
@@ -297,8 +301,8 @@ def _comes_from(value: Value | None, op: str) -> bool:
 
 def _is_read_by(node: Node, op: str) -> bool:
     readers = [reader for value in node.outputs if value is not None for reader, _ in value.consumers]
-    given = any(value in node.scope.outputs for value in node.outputs)
-    return bool(readers) and not given and all(reader.operator == op for reader in readers)
+    is_output = any(value in node.scope.outputs for value in node.outputs)
+    return bool(readers) and not is_output and all(reader.operator == op for reader in readers)
 
 
 def _has_dtype(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:

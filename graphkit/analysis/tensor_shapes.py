@@ -91,11 +91,11 @@ class TensorShapes(Result):
             yield Prose(contradiction, "warning")
 
 
-def _rows(found: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
+def _rows(shape_rows: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield a row for each family of names of one dtype and shape."""
-    texts = {row.name: (shape_text(row.shape), row.unknown) for row in found}
+    texts = {row.name: (shape_text(row.shape), row.unknown) for row in shape_rows}
     tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
-    cells = ((row.name, (row.dtype, *_lettered(texts[row.name], tensors_of))) for row in found)
+    cells = ((row.name, (row.dtype, *_lettered(texts[row.name], tensors_of))) for row in shape_rows)
     for label, (dtype, shape, unknown), count in by_family(cells):
         yield label, dtype, *(texts[label] if count == 1 else (shape, unknown or None))
 
@@ -108,11 +108,11 @@ def _lettered(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str,
     """
     letters: dict[str, str] = {}
 
-    def renamed(found: re.Match[str]) -> str:
-        number = found[1]
+    def renamed(unknown_dim: re.Match[str]) -> str:
+        number = unknown_dim[1]
         if number not in letters and tensors_of.get(number) == 1 and len(letters) < len(string.ascii_lowercase):
             letters[number] = string.ascii_lowercase[len(letters)]
-        return f"?{letters[number]}." if number in letters else found[0]
+        return f"?{letters[number]}." if number in letters else unknown_dim[0]
 
     return tuple(UNKNOWN.sub(renamed, text) for text in texts)
 
@@ -195,9 +195,9 @@ def tensor_shapes(
 
 
 def _row(shapes: Shapes, value: Value) -> ShapeRow:
-    found = shapes[value]
-    dtype = dtype_name(found.dtype) if found.dtype else "?"
-    return ShapeRow(value.scope.path, value.name, dtype, plain_dims(found.dims), shapes.reason(value))
+    tensor = shapes[value]
+    dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
+    return ShapeRow(value.scope.path, value.name, dtype, plain_dims(tensor.dims), shapes.reason(value))
 
 
 def why_shape(
@@ -242,8 +242,8 @@ def why_shape(
 
 def _keeps(shapes: Shapes, before: Value, after: Value) -> bool:
     """Whether a node reads a value and gives one of the same known shape, whose elements are not followed."""
-    found = shapes[after]
-    is_same = bool(found.dims) and found.dims == shapes[before].dims and found.elements is None
+    tensor = shapes[after]
+    is_same = bool(tensor.dims) and tensor.dims == shapes[before].dims and tensor.elements is None
     return is_same and after.producer is not None and before in after.producer.inputs
 
 
@@ -345,10 +345,10 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
 
 def _root(shapes: Shapes, value: Value) -> object:
     """Return the origin of an unknown shape: an unknown symbol, or the reason of an unknown rank."""
-    found = shapes[value]
-    if found.dims is None:
-        return found.reason
-    return next(name for dim in found.dims for name in sorted(dim.symbols) if name[:1] == "?")
+    tensor = shapes[value]
+    if tensor.dims is None:
+        return tensor.reason
+    return next(name for dim in tensor.dims for name in sorted(dim.symbols) if name[:1] == "?")
 
 
 def _cause(shapes: Shapes, values: list[Value]) -> UnknownCause:

@@ -104,18 +104,18 @@ class Facts:
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""
-        limits = [one for one in self.hazards.hazards if one.kind == "limit"]
-        sizes = [max(size for _, size in dims) - 1 for one in limits for dims in one.examples if dims]
-        tables = (table_entries(*found) for value in self.model.roles.all("positions") for found in lookups(value))
+        limits = [hazard for hazard in self.hazards.hazards if hazard.kind == "limit"]
+        sizes = [max(size for _, size in dims) - 1 for hazard in limits for dims in hazard.examples if dims]
+        tables = (table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in lookups(value))
         most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
         return (option, str(most)) if 0 < most < default else ()
 
 
-def facts_of(model: Model, sections: Mapping[str, Result], found: Sequence[Finding]) -> Facts:
+def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Finding]) -> Facts:
     """Return the facts that the commands depend on, from the sections that the verdict rests on."""
     return Facts(
         model=model,
-        kinds={finding.kind for finding in found},
+        kinds={finding.kind for finding in findings},
         summary=cast("Summary", sections["summary"]),
         architecture=cast("Architecture", sections["architecture"]),
         control=cast("ControlFlow", sections["control-flow"]),
@@ -166,7 +166,7 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
 def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
-    passes = {one.pass_name for target in targets for one in target.blockers}
+    passes = {blocker.pass_name for target in targets for blocker in target.blockers}
     if None in passes:
         return
     lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
@@ -182,8 +182,8 @@ def _bundle(name: str, models: Sequence[Facts]) -> str:
 def _lengths(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:
     """Yield options for the lengths at which models run that fail at the defaults."""
     for option, default, is_cache in ((source, most, False), (cache, slots, True)):
-        found = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
-        yield from min((words for words in found if words), key=lambda words: int(words[1]), default=())
+        options_of = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
+        yield from min((words for words in options_of if words), key=lambda words: int(words[1]), default=())
 
 
 def _is_joined(past: Value) -> bool:
@@ -266,7 +266,9 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     assert isinstance(architecture, Architecture)
     assert isinstance(shape_ops, ShapeOps)
     assert isinstance(cache, KVCache)
-    faults = worst_first(one for section in sections.values() if isinstance(section, Judged) for one in section.found())
+    faults = worst_first(
+        finding for section in sections.values() if isinstance(section, Judged) for finding in section.found()
+    )
     facts = facts_of(model, sections, faults)
     layers = f", {counted(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
@@ -284,12 +286,12 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     )
 
 
-def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str]) -> Lines:
+def verdict_lines(first: str, findings: Iterable[Finding], commands: Sequence[str]) -> Lines:
     """Return a verdict of at most eight lines: the subject, the findings, the commands to run next.
 
     Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
     """
-    groups = in_order(found)
+    groups = in_order(findings)
     head = first if any(kind.is_fault for kind, _ in groups) else f"{first} {_no_faults(len(groups))}"
     kept = list(commands[:COMMANDS])
     while kept and rows(head) + min(len(groups), LEFT) + len(kept) > ROWS:
@@ -307,18 +309,18 @@ def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) ->
     shown = groups if len(groups) <= room else groups[: room - 1]
     spare = room - len(shown) - (len(shown) < len(groups))
     lines: list[Line] = []
-    for kind, found in shown:
-        text = _line(kind, found, 1 + min(spare, 1))
+    for kind, findings in shown:
+        text = _line(kind, findings, 1 + min(spare, 1))
         spare -= rows(text) - 1
         lines.append((text, "warning" if kind.is_fault else "note"))
-    if left := [kind.name for kind, _ in groups[len(shown) :]]:
-        lines.append((cut(f"also: {', '.join(left)}"), "note"))
+    if hidden := [kind.name for kind, _ in groups[len(shown) :]]:
+        lines.append((cut(f"also: {', '.join(hidden)}"), "note"))
     return lines
 
 
-def _line(kind: Kind, found: Sequence[Finding], most: int) -> str:
+def _line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     """Return a kind of finding with as many places as fit into some rows, and the section that shows it."""
-    places = [finding.where for finding in found]
+    places = [finding.where for finding in findings]
     for count in range(len(places), 0, -1):
         more = f" and {len(places) - count:,} more" if count < len(places) else ""
         text = f"{kind.says}: {', '.join(places[:count])}{more} ({kind.section})"

@@ -92,14 +92,17 @@ class WhatIf(Result):
         if self.today:
             ops = ", ".join(f"{op.op} {op.count:,}" for op in self.today)
             yield Prose(f"Numbers already, at any dims: {sum(op.count for op in self.today):,} ({ops}).")
-        shown = [one for one in self.freezes if not one.symbols or one.removes > self.freezes[0].removes]
+        shown = [freeze for freeze in self.freezes if not freeze.symbols or freeze.removes > self.freezes[0].removes]
         if len(shown) > 1:
             yield table(
                 "Frozen:code | Removes:number | Leaves:number",
-                [(", ".join(one.symbols) or "nothing", one.removes, self.total - one.removes) for one in shown],
+                [
+                    (", ".join(freeze.symbols) or "nothing", freeze.removes, self.total - freeze.removes)
+                    for freeze in shown
+                ],
                 title=f"Of {self.total:,} shape ops, with input dims frozen",
             )
-        if vain := [", ".join(one.symbols) for one in self.freezes if one not in shown]:
+        if vain := [", ".join(freeze.symbols) for freeze in self.freezes if freeze not in shown]:
             yield Prose(f"Freezing these alone removes nothing more: {', '.join(vain)}.")
         for stay in self.stays:
             verb = "stays" if len(stay.nodes) == 1 else "stay"
@@ -155,20 +158,20 @@ class _Sets:
 
     def vanishing(self) -> dict[Node, int]:
         """Return the table of each shape op."""
-        found: dict[Node, int] = {}
+        tables: dict[Node, int] = {}
         for scope in self.shapes.model.scopes:
-            self._scope(scope, 0, found)
-        return dict(reversed(found.items()))
+            self._scope(scope, 0, tables)
+        return dict(reversed(tables.items()))
 
-    def _scope(self, scope: Scope, outside: int, found: dict[Node, int]) -> None:
+    def _scope(self, scope: Scope, outside: int, tables: dict[Node, int]) -> None:
         """Add the tables of a scope's nodes, last first; `outside` is the table of the node around it."""
         outputs = set(scope.outputs)
         for node in reversed(in_order(scope) if scope.problems else scope.nodes):
             table = 0
             if self.tensors.works_on_shapes(node) and not node.is_op("Constant"):
-                table = found[node] = self._numbers(node) | self._dead(node, outputs, outside, found)
+                table = tables[node] = self._numbers(node) | self._dead(node, outputs, outside, tables)
             for body in node.bodies.values():
-                self._scope(body, table, found)
+                self._scope(body, table, tables)
 
     def _numbers(self, node: Node) -> int:
         """Return for which sets all outputs are numbers."""
@@ -190,7 +193,7 @@ class _Sets:
             self.tables[needed] = sum(1 << chosen for chosen in sets if chosen & needed == needed)
         return self.tables[needed]
 
-    def _dead(self, node: Node, outputs: set[Value], outside: int, found: dict[Node, int]) -> int:
+    def _dead(self, node: Node, outputs: set[Value], outside: int, tables: dict[Node, int]) -> int:
         """Return for which sets nothing that stays reads an output."""
         table = self.always
         for value in node.outputs:
@@ -198,7 +201,7 @@ class _Sets:
                 continue
             table &= outside if value in outputs else self.always
             for reader, _ in value.consumers:
-                table &= found.get(reader, 0)
+                table &= tables.get(reader, 0)
         return table
 
     def reason(self, node: Node) -> str:
@@ -226,7 +229,7 @@ def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
     names: dict[str, None] = {}
     for value in shapes.model.graph.inputs:
         for dim in shapes[value].dims or ():
-            names.update((found.name, None) for found in dim.walk_symbols() if is_known(Expr.from_atom(found)))
+            names.update((symbol.name, None) for symbol in dim.walk_symbols() if is_known(Expr.from_atom(symbol)))
     alone: list[tuple[str, ...]] = [(name,) for name in names]
     if len(alone) <= MAX_SYMBOLS:
         return alone
@@ -249,7 +252,7 @@ def _freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
     indices = range(len(sets.symbols))
     shown = [freeze(())]
     for size in (1, 2, 3):
-        found = [freeze(chosen) for chosen in combinations(indices, size) if size == 1 or adds(chosen)]
-        shown += sorted(found, key=lambda one: -one.removes)[: None if size == 1 else SHOWN]
+        freezes = [freeze(chosen) for chosen in combinations(indices, size) if size == 1 or adds(chosen)]
+        shown += sorted(freezes, key=lambda shown_freeze: -shown_freeze.removes)[: None if size == 1 else SHOWN]
     every = freeze(indices)
-    return shown if any(one.removes == every.removes for one in shown) else [*shown, every]
+    return shown if any(shown_freeze.removes == every.removes for shown_freeze in shown) else [*shown, every]

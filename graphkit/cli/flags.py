@@ -112,15 +112,15 @@ def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callabl
         without: Flags that the command has no use for.
     """
     every: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type] # a dataclass, which no type says
-    own = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
-    defaults = {flag: field.default for field in own for flag in field.metadata.get("flags", ())}
+    ordered = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
+    defaults = {flag: field.default for field in ordered for flag in field.metadata.get("flags", ())}
     flags = [flag for flag in defaults if flag not in without]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def wrapped(**words: object) -> Any:
-            given = {flag: words.pop(_key(flag)) for flag in flags}
-            return command(options=Asked(kind, given), **words)
+            values = {flag: words.pop(_key(flag)) for flag in flags}
+            return command(options=Asked(kind, values), **words)
 
         for flag in reversed(flags):
             _click_option(flag, defaults[flag])(wrapped)
@@ -334,8 +334,8 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
         )
     if memory is None:
         return Limits(timeout)
-    found = SIZE.fullmatch(memory.strip())
-    size = int(float(found[1]) * UNITS[found[2].lower()]) if found is not None else 0
+    match = SIZE.fullmatch(memory.strip())
+    size = int(float(match[1]) * UNITS[match[2].lower()]) if match is not None else 0
     if size < 1:
         raise UsageError(f"--memory {memory}: is not a size - write one such as --memory 2GB")
     if not HAS_MEMORY_LIMIT:

@@ -51,8 +51,8 @@ def interruptible() -> Iterator[None]:
     asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def stop(number: int, _: FrameType | None) -> None:
-        for other in asked:
-            signal.signal(other, signal.SIG_IGN)
+        for signal_number in asked:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise StoppedError(number)
 
     for number in asked:

@@ -237,20 +237,20 @@ def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
 
-    found: list[str] = []
+    expanded: list[str] = []
     for name in names:
         if not name:
             raise UsageError("a model name is empty - name a model file or a folder")
         if not os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
-            found.append(name)
+            expanded.append(name)
             continue
         paths = Path(name).glob("**/*.onnx" if recursive else "*.onnx")
         inside = [path for path in paths if not any(part[:1] == "." for part in path.relative_to(name).parts)]
         if not inside:
             deeper = "" if recursive else ", or look into its folders with --recursive"
             raise UsageError(f"{name}: has no .onnx file in it - name a model file{deeper}")
-        found += sorted(map(str, inside))
-    return found
+        expanded += sorted(map(str, inside))
+    return expanded
 
 
 def _loaded(

@@ -58,8 +58,8 @@ def _starting(names: Iterable[str], incomplete: str, before: str = "") -> Comple
 def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
     """Complete the last one of names that are separated by commas; none twice."""
     before, comma, last = incomplete.rpartition(",")
-    given = {name.strip() for name in before.split(",")}
-    return _starting((name for name in names if name not in given), last, before + comma)
+    typed = {name.strip() for name in before.split(",")}
+    return _starting((name for name in names if name not in typed), last, before + comma)
 
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
@@ -159,8 +159,8 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    found = kind(click.get_current_context().find_root().command, {}, "graphkit", "_GRAPHKIT_COMPLETE")
-    script = found.source_template % found.source_vars()  # its `source` also starts bash to ask for its version
+    complete = kind(click.get_current_context().find_root().command, {}, "graphkit", "_GRAPHKIT_COMPLETE")
+    script = complete.source_template % complete.source_vars()  # its `source` also starts bash to ask for its version
     plain, ours = OURS[shell]
     script = script.replace(plain, ours)
     # bash takes a colon for the end of a word, and example:NAME has one

@@ -50,20 +50,20 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
         >>> attribute_value(None, 1), attribute_value(None, int)
         (1, None)
     """
-    given: Any = default
+    fallback: Any = default
     kind = default if isinstance(default, type) else type(default)
     if attribute is None:
-        return None if kind is default else given
+        return None if kind is default else fallback
     value: Any = _held(attribute, *FIELDS[kind])
     return value.decode("utf-8", "replace") if kind is str and value is not None else value  # type: ignore[no-any-return]
 
 
 def _held(attribute: AttributeProto, kind: int, field: str) -> object:
     """Return the value of a field, None for an attribute of another kind; IR version 1 does not write kinds down."""
-    found = attribute.type
-    if attribute.ref_attr_name or (found != kind and found != UNDEFINED):
+    actual = attribute.type
+    if attribute.ref_attr_name or (actual != kind and actual != UNDEFINED):
         return None
-    if found == UNDEFINED and field not in {descriptor.name for descriptor, _ in attribute.ListFields()}:
+    if actual == UNDEFINED and field not in {descriptor.name for descriptor, _ in attribute.ListFields()}:
         return None
     value = getattr(attribute, field)
     return value if isinstance(value, SCALARS) else tuple(value)

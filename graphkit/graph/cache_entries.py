@@ -165,7 +165,7 @@ def _grows(past: Value, present: Value) -> bool:
         return False
     if before.dims is None or after.dims is None:
         return False
-    differing = [dim for dim, other in zip(before.dims, after.dims, strict=True) if dim != other]
+    differing = [dim for dim, dim_after in zip(before.dims, after.dims, strict=True) if dim != dim_after]
     return len(differing) == 1 and isinstance(differing[0], str)
 
 

@@ -49,7 +49,7 @@ def values_read(node: Node) -> set[Value]:
     read = {value for value in node.inputs if value is not None}
     for body in node.bodies.values():
         for inner in body.walk():
-            read.update(value for other in inner.nodes for value in other.inputs if value is not None)
+            read.update(value for inner_node in inner.nodes for value in inner_node.inputs if value is not None)
             read.update(inner.outputs)
     return read
 

@@ -96,7 +96,7 @@ def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value
     Raises:
         UsageError: A glob matches none of those that are shown; `every` has the others, which are constant.
     """
-    found: set[Value] = set()
+    matches: set[Value] = set()
     for glob in globs:
         pattern = _pattern(glob)
         matched = [value for value in shown if any(map(pattern, _names(value)))]
@@ -106,8 +106,8 @@ def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value
             plain = max(re.split(r"[*?\[\]]|\{[^}]*\}", glob), key=len) or glob
             hint = did_you_mean(plain, (value.name for value in shown), "`graphkit shapes` lists the names")
             raise UsageError(f"no tensor matches '{glob}' - {hint}")
-        found.update(matched)
-    return [value for value in shown if value in found]
+        matches.update(matched)
+    return [value for value in shown if value in matches]
 
 
 def _names(value: Value) -> Iterator[str]:

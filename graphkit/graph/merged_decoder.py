@@ -74,13 +74,13 @@ def _before_flag_operator(flag: Value) -> Value | None:
 
 def captures(body: Scope) -> dict[Value, int]:
     """Return the values of outer scopes that a body reads, with the number of reads, in order of first use."""
-    found: dict[Value, int] = {}
+    reads: dict[Value, int] = {}
     for scope in body.walk():
         used = [value for node in scope.nodes for value in node.inputs if value is not None]
         for value in [*used, *scope.outputs]:
             if not body.contains(value.scope):
-                found[value] = found.get(value, 0) + 1
-    return found
+                reads[value] = reads.get(value, 0) + 1
+    return reads
 
 
 def zero_length_outputs(body: Scope) -> Iterator[int]:
@@ -96,8 +96,8 @@ def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[Merged
     past = {entry.past for entry in cache if entry.past is not None}
     for scope in main.walk():
         for node in scope.nodes:
-            if node.is_op("If") and (found := _merged(node, past)) is not None:
-                yield found
+            if node.is_op("If") and (decoder := _merged(node, past)) is not None:
+                yield decoder
 
 
 def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:

@@ -77,8 +77,8 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
         dict_values(['encoder/model.onnx', 'decoder/model.onnx', 'vision.onnx'])
     """
     parts = {path: PurePath(path).parts for path in paths}
-    tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
-    return {path: _shortest(path, own, tails) for path, own in parts.items()}
+    tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
+    return {path: _shortest(path, path_parts, tails) for path, path_parts in parts.items()}
 
 
 def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:
@@ -137,7 +137,7 @@ def families(names: Iterable[str]) -> dict[str, list[str]]:
     by_pattern: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         by_pattern.setdefault(family_pattern(name), []).append(name)
-    return {label: own for members in by_pattern.values() for label, own in _labelled(members)}
+    return {label: family for members in by_pattern.values() for label, family in _labelled(members)}
 
 
 def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
@@ -152,18 +152,18 @@ def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
     for number, (name, cells) in enumerate(rows):
         groups.setdefault((family_pattern(name), cells), []).append(name)
         place.setdefault((name, cells), number)
-    found = [
-        (place[own[0], cells], (label, cells, len(own)))
+    rows_at = [
+        (place[family[0], cells], (label, cells, len(family)))
         for (_, cells), names in groups.items()
-        for label, own in families(names).items()
+        for label, family in families(names).items()
     ]
-    return [row for _, row in sorted(found, key=lambda row: row[0])]
+    return [row for _, row in sorted(rows_at, key=lambda row: row[0])]
 
 
 def family_label(names: Sequence[str]) -> str | None:
     """Return one label for names of the same pattern, or None if there is none; a name may come twice."""
-    found = _labelled(list(dict.fromkeys(names)))
-    return found[0][0] if len(found) == 1 else None
+    labelled = _labelled(list(dict.fromkeys(names)))
+    return labelled[0][0] if len(labelled) == 1 else None
 
 
 def family_labels(names: Iterable[str]) -> str:
@@ -171,14 +171,14 @@ def family_labels(names: Iterable[str]) -> str:
     return in_short(families(names))
 
 
-def in_short(found: Mapping[str, Collection[str]]) -> str:
+def in_short(labels: Mapping[str, Collection[str]]) -> str:
     """Return labels, with the names of each, for a sentence; of a label that is too long, its first name."""
-    short = {label: len(own) for label, own in found.items() if len(label) <= WIDE or len(own) == 1}
-    if len(short) == len(found) <= SHOWN:
-        return ", ".join(found)
-    shown = [(label, short[label]) if label in short else (next(iter(own)), 1) for label, own in found.items()]
-    told, count = zip(*shown[: SHOWN // 2], strict=True)
-    return f"{', '.join(told)} and {sum(map(len, found.values())) - sum(count):,} more"
+    short = {label: len(family) for label, family in labels.items() if len(label) <= WIDE or len(family) == 1}
+    if len(short) == len(labels) <= SHOWN:
+        return ", ".join(labels)
+    shown = [(label, short[label]) if label in short else (next(iter(family)), 1) for label, family in labels.items()]
+    texts, count = zip(*shown[: SHOWN // 2], strict=True)
+    return f"{', '.join(texts)} and {sum(map(len, labels.values())) - sum(count):,} more"
 
 
 def _labelled(names: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -189,10 +189,10 @@ def _labelled(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     columns = list(zip(*rows, strict=True))
     ties = _ties(columns)
     varying = [column for column, words in enumerate(columns) if ties[column] == column and len(set(words)) > 1]
-    found = min((_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
+    products = min((_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
     place = {row: number for number, row in enumerate(zip(*(columns[c] for c in varying), strict=True))}
     labelled = []
-    for sets in found:
+    for sets in products:
         members = sorted(place[row] for row in itertools.product(*sets))
         words = dict(zip(varying, sets, strict=True))
         labelled.append((_label(rows[members[0]], words, ties), [names[member] for member in members]))
@@ -211,14 +211,14 @@ def _ties(columns: Sequence[Words]) -> list[int]:
 
 def _products(rows: Sequence[Words], varying: Sequence[int], order: Sequence[int]) -> list[tuple[Words, ...]]:
     """Return the rows, of their varying columns, as products of sets of words, joined column by column."""
-    found: list[tuple[Words, ...]] = [tuple((row[column],) for column in varying) for row in rows]
+    products: list[tuple[Words, ...]] = [tuple((row[column],) for column in varying) for row in rows]
     for column in order:
         at = varying.index(column)
         joined: dict[tuple[Words, ...], list[str]] = {}
-        for sets in found:
+        for sets in products:
             joined.setdefault((*sets[:at], *sets[at + 1 :]), []).extend(sets[at])
-        found = [(*rest[:at], tuple(sorted(words, key=_order)), *rest[at:]) for rest, words in joined.items()]
-    return found
+        products = [(*rest[:at], tuple(sorted(words, key=_order)), *rest[at:]) for rest, words in joined.items()]
+    return products
 
 
 def _order(word: str) -> tuple[int, int, str]:
@@ -272,39 +272,39 @@ def expanded(label: str) -> Iterator[str]:
         yield label
         return
     pieces, end = [], 0
-    for found in CHOICE.finditer(label):
-        pieces.append((label[end : found.start()], found))
-        end = found.end()
-    for chosen in itertools.product(*(_words(found) for _, found in pieces if not found[3])):
+    for choice in CHOICE.finditer(label):
+        pieces.append((label[end : choice.start()], choice))
+        end = choice.end()
+    for chosen in itertools.product(*(_words(choice) for _, choice in pieces if not choice[3])):
         words, text = iter(chosen), ""
         named: dict[str, str] = {}
-        for before, found in pieces:
-            word = named.get(found[3], found[0]) if found[3] else next(words)
-            if found[1]:
-                named[found[1]] = word
+        for before, choice in pieces:
+            word = named.get(choice[3], choice[0]) if choice[3] else next(words)
+            if choice[1]:
+                named[choice[1]] = word
             text += before + word
         yield text + label[end:]
 
 
 def count_of(label: str) -> int:
     """Return how many names a label stands for."""
-    return math.prod(_size(found) for found in CHOICE.finditer(label))
+    return math.prod(_size(choice) for choice in CHOICE.finditer(label))
 
 
-def _words(found: re.Match[str]) -> list[str]:
+def _words(choice: re.Match[str]) -> list[str]:
     """Return the words of a choice."""
-    if "|" in found[2]:
-        return found[2].split("|")
+    if "|" in choice[2]:
+        return choice[2].split("|")
     words = []
-    for part in found[2].split(","):
+    for part in choice[2].split(","):
         low, _, high = part.partition("-")
         words += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
     return words
 
 
-def _size(found: re.Match[str]) -> int:
+def _size(choice: re.Match[str]) -> int:
     """Return the number of words of a choice."""
-    if found[3] or "|" in found[2]:
-        return 1 if found[3] else len(found[2].split("|"))
-    bounds = (part.partition("-") for part in found[2].split(","))
+    if choice[3] or "|" in choice[2]:
+        return 1 if choice[3] else len(choice[2].split("|"))
+    bounds = (part.partition("-") for part in choice[2].split(","))
     return sum(max(0, int(high or low) + 1 - int(low)) for low, _, high in bounds)

@@ -189,11 +189,11 @@ def value_inputs(node: Node) -> Mapping[int, str]:
     """Return the inputs whose value a node reads: name by index, without those that it leaves out."""
     versions = () if node.domain else VALUE_INPUTS.get(node.op_type, ())
     opset = node.scope.opset()
-    found: Mapping[int, str] = {}
+    inputs_read: Mapping[int, str] = {}
     for since, inputs in versions:
         if opset >= since:
-            found = inputs
-    return {index: name for index, name in found.items() if node.input(index) is not None}
+            inputs_read = inputs
+    return {index: name for index, name in inputs_read.items() if node.input(index) is not None}
 
 
 INT32_MAX = (1 << 31) - 1

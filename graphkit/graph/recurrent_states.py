@@ -68,17 +68,17 @@ def recurrent_states(
         outputs: Outputs that may be state.
         cache: What looks like a KV cache: what is replaced as a whole is none.
     """
-    found = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
-    left = [value for value in inputs if value not in found and _is_fixed(value)]
-    free = [value for value in outputs if value not in set(found.values())]
+    next_of = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
+    unpaired = [value for value in inputs if value not in next_of and _is_fixed(value)]
+    free = [value for value in outputs if value not in set(next_of.values())]
     for test in TESTS:
-        pairs = _fitting(left, free, test)
+        pairs = _fitting(unpaired, free, test)
         times = Counter(value for pair in pairs for value in pair)
-        found |= {past: present for past, present in pairs if times[past] == times[present] == 1}
-        left, free = ([value for value in values if not times[value]] for values in (left, free))
-    found |= _by_flow(scope, left, free)
+        next_of |= {past: present for past, present in pairs if times[past] == times[present] == 1}
+        unpaired, free = ([value for value in values if not times[value]] for values in (unpaired, free))
+    next_of |= _by_flow(scope, unpaired, free)
     order = {value: place for place, value in enumerate(scope.inputs)}
-    entries = (StateEntry(past, present) for past, present in found.items() if present is not None)
+    entries = (StateEntry(past, present) for past, present in next_of.items() if present is not None)
     return tuple(sorted(entries, key=lambda entry: order[entry.past]))
 
 
@@ -92,8 +92,8 @@ def replaces(past: Value, present: Value) -> bool:
     inputs = past.scope.inputs
     known = {dim for value in inputs if (declared := declared_type(value)) is not None for dim in declared.dims or ()}
     return all(
-        one == other or not (isinstance(other, int) or other in known)
-        for one, other in zip(before.dims, after.dims, strict=True)
+        dim_before == dim_after or not (isinstance(dim_after, int) or dim_after in known)
+        for dim_before, dim_after in zip(before.dims, after.dims, strict=True)
     )
 
 
@@ -122,7 +122,7 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
     """
     reached = {value: _reached(value) for value in scope.inputs}
-    found = {}
+    next_of = {}
     for past in inputs:
         words = _state_words(past)
         fitting = [value for value in scope.outputs if value in reached[past] and replaces(past, value)]
@@ -132,8 +132,8 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
         said = set(filter(str.isalpha, tokens(fitting[0].name)))
         is_other = bool(said & STATES - words) or any(replaces(value, fitting[0]) for value in others)
         if others and (said == words or not is_other):
-            found[past] = fitting[0]
-    return found
+            next_of[past] = fitting[0]
+    return next_of
 
 
 def _state_words(value: Value) -> set[str]:
@@ -145,28 +145,28 @@ def _state_words(value: Value) -> set[str]:
 
 def _reached(value: Value) -> set[Value]:
     """Return the values of its graph that are computed from a value, through bodies too."""
-    found, todo = {value}, [value]
+    reached, todo = {value}, [value]
     while todo:
         for reader, _ in todo.pop().consumers:
             node: Node | None = reader
             while node is not None:
-                new = [out for out in node.outputs if out is not None and out not in found]
-                found.update(new)
+                new = [out for out in node.outputs if out is not None and out not in reached]
+                reached.update(new)
                 todo += new
                 node = node.scope.owner
-    return found
+    return reached
 
 
 def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
     """Return the inputs and outputs that a test finds to be one state, some perhaps more than once."""
     of_input, of_output = test
     keyed = [(value, key) for value in outputs for key in of_output(value)]
-    wanted = [(value, key) for value in inputs if (key := of_input(value)) is not None]
+    keyed_inputs = [(value, key) for value in inputs if (key := of_input(value)) is not None]
     return [
         (past, present)
-        for past, one in wanted
-        for present, other in keyed
-        if one == other and replaces(past, present) and unwrapped(present, ("Identity",)) is not past
+        for past, input_key in keyed_inputs
+        for present, output_key in keyed
+        if input_key == output_key and replaces(past, present) and unwrapped(present, ("Identity",)) is not past
     ]
 
 
@@ -205,14 +205,14 @@ def _last_names(value: Value) -> list[Hashable]:
 
 def _of_recurrence(value: Value) -> Hashable:
     """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
-    found = set[tuple[Node, int]]()
+    outputs = set[tuple[Node, int]]()
     for moved in reachable([value], _moved_from):
         for node, index in moved.consumers:
             if node.is_op(*RECURRENT) and index in (5, 6):
-                found.add((node, index - 4))
+                outputs.add((node, index - 4))
             elif not _moves(node, index):
                 return None
-    return frozenset(found) or None
+    return frozenset(outputs) or None
 
 
 def _moves(node: Node, index: int) -> bool:
@@ -228,14 +228,14 @@ def _moved_from(value: Value) -> Iterator[Value | None]:
 
 def _from_recurrence(value: Value) -> list[Hashable]:
     """Return the outputs of recurrent nodes, their last states, that an output consists of."""
-    found = set[tuple[Node, int]]()
+    outputs = set[tuple[Node, int]]()
     for source in reachable([value], _sources):
         node = source.producer
         if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
-            found.add((node, source.output_index))
+            outputs.add((node, source.output_index))
         elif node is None or not node.is_op(*MOVES):
             return []
-    return [frozenset(found)] if found else []
+    return [frozenset(outputs)] if outputs else []
 
 
 def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:

@@ -79,7 +79,7 @@ class Roles:
     @cached_property
     def empty(self) -> tuple[Value, ...]:
         """The outputs of a merged decoder that have no elements once it reads the past."""
-        return tuple(value for found in self.merged for value in found.zero_length)
+        return tuple(value for decoder in self.merged for value in decoder.zero_length)
 
     @property
     def logits(self) -> Value | None:
@@ -168,7 +168,7 @@ def find_roles(main: Scope) -> Roles:
     """Return the roles of the inputs and outputs of a model's main graph."""
     cache = cache_entries(main)
     merged = tuple(merged_decoders(main, cache))
-    known: dict[Value, Role] = {found.condition.input: "condition" for found in merged}
+    known: dict[Value, Role] = {decoder.condition.input: "condition" for decoder in merged}
     known |= {entry.past: "past" for entry in cache if entry.past is not None}
     inputs = {value: known.get(value) or _input_role(value) for value in main.inputs if value.tensor is None}
     inputs = _crossing(_with_tokens(_sided(inputs, has_cache=bool(cache))), cache)
@@ -193,10 +193,10 @@ def _states(
     paired = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
     kinds = ("other", "past", "present", "encoder state", "image")
     named = {value for value in inputs if IMAGE.search(value.name)}
-    left, free = (
+    inputs_left, free = (
         [v for v, role in roles.items() if role in kinds and v not in paired | named] for roles in (inputs, outputs)
     )
-    states = recurrent_states(main, left, free, cache)
+    states = recurrent_states(main, inputs_left, free, cache)
     past = {entry.past for entry in states}
     is_fed = any(role not in (*MASKS, "positions", "past") and value not in past for value, role in inputs.items())
     return states if is_fed else ()
@@ -209,17 +209,17 @@ def _input_role(value: Value) -> Role:
         return "other"
     if declared.is_float or declared.dtype in (TensorProto.UINT8, TensorProto.INT8):
         return _float_role(value, declared)
-    found, words = uses(value), set(tokens(value.name))
+    uses_of_value, words = uses(value), set(tokens(value.name))
     if declared.dtype == TensorProto.BOOL:
-        is_mask = words & MASK_WORDS or ("mask" in found and rank(value) in (2, 3, 4))
+        is_mask = words & MASK_WORDS or ("mask" in uses_of_value and rank(value) in (2, 3, 4))
         return _mask_role(words) if is_mask else "other"
-    return _integer_role(value, found, words) if declared.dtype in INTEGERS else "other"
+    return _integer_role(value, uses_of_value, words) if declared.dtype in INTEGERS else "other"
 
 
-def _integer_role(value: Value, found: frozenset[Use], words: set[str]) -> Role:
-    if words & MASK_WORDS and not ("lookup" in found and "mask" not in found):
+def _integer_role(value: Value, uses_of_value: frozenset[Use], words: set[str]) -> Role:
+    if words & MASK_WORDS and not ("lookup" in uses_of_value and "mask" not in uses_of_value):
         return _mask_role(words)
-    if words & {"position", "positions", "pos"} or (found == {"angle"} and "ids" not in words):
+    if words & {"position", "positions", "pos"} or (uses_of_value == {"angle"} and "ids" not in words):
         return "positions"
     if rank(value) == 0:
         return "other"
@@ -227,7 +227,7 @@ def _integer_role(value: Value, found: frozenset[Use], words: set[str]) -> Role:
         return "token types"
     if re.search(r"(^|_)(ids|tokens)$", value.name, re.IGNORECASE) or {"input", "ids"} <= words:
         return "encoder tokens" if words & CROSS else "tokens"
-    return _mask_role(words) if found == {"mask"} and rank(value) == 2 else "other"
+    return _mask_role(words) if uses_of_value == {"mask"} and rank(value) == 2 else "other"
 
 
 def _mask_role(words: set[str]) -> Role:
@@ -239,8 +239,8 @@ def _mask_role(words: set[str]) -> Role:
 def _float_role(value: Value, declared: TensorType) -> Role:
     words = set(tokens(value.name))
     if words & MASK_WORDS:
-        found = uses(value) if value.consumers else frozenset[Use]({"mask"})
-        return _mask_role(words) if found & {"mask", "hidden"} else "other"
+        uses_of_value = uses(value) if value.consumers else frozenset[Use]({"mask"})
+        return _mask_role(words) if uses_of_value & {"mask", "hidden"} else "other"
     if rank(value) == 3 and declared.is_float:
         if words & CROSS and words & STATE_WORDS:
             return "encoder state"
@@ -264,12 +264,12 @@ def _sided(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
     If some names say "decoder", inputs without such a word are the encoder's. A model without a cache whose inputs are
     all an encoder's is an encoder.
     """
-    own = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
-    is_named = [bool({"decoder", "dec"} & set(tokens(value.name))) for value in own]
+    token_inputs = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
+    is_named = [bool({"decoder", "dec"} & set(tokens(value.name))) for value in token_inputs]
     if any(is_named) and not all(is_named):
         plain = [v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(tokens(v.name))]
         return inputs | {value: OF_ENCODER[inputs[value]] for value in plain}
-    is_encoder = not own and not has_cache and "encoder state" not in inputs.values()
+    is_encoder = not token_inputs and not has_cache and "encoder state" not in inputs.values()
     if is_encoder and "encoder tokens" in inputs.values():
         return {value: OF_MODEL.get(role, role) for value, role in inputs.items()}
     return inputs
@@ -279,18 +279,18 @@ def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
     """Return roles in which the only input [batch, sequence] that looks up rows is tokens, if no other input is."""
     if any(role in ("tokens", "embeddings") for role in inputs.values()):
         return inputs
-    found = [
+    looking_up = [
         value for value, role in inputs.items() if role == "other" and rank(value) == 2 and "lookup" in uses(value)
     ]
-    return inputs | {found[0]: "tokens"} if len(found) == 1 else inputs
+    return inputs | {looking_up[0]: "tokens"} if len(looking_up) == 1 else inputs
 
 
 def _crossing(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:
     """Return roles in which inputs as long as the cache of cross-attention are the encoder's."""
-    own = {dim_at(value, 1) for value, role in inputs.items() if role == "tokens"}
+    token_dims = {dim_at(value, 1) for value, role in inputs.items() if role == "tokens"}
     cross = {dim_at(entry.past or entry.present, entry.axis) for entry in cache if entry.slot.attention == "encoder"}
     cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
-    lengths = {dim for dim in cross - own if isinstance(dim, str)}
+    lengths = {dim for dim in cross - token_dims if isinstance(dim, str)}
     long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}
     masks = [value for value, role in long.items() if role == "mask" and rank(value) == 2]
     states = [value for value, role in long.items() if role == "other" and rank(value) == 3 and _is_float(value)]
@@ -312,11 +312,11 @@ def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> di
     """Return roles in which the only product as wide as the vocabulary is logits, if no other output is."""
     if "logits" in outputs.values():
         return outputs
-    tables = [found for value, role in inputs.items() if role == "tokens" for found in lookups(value)]
-    sizes = {table_entries(*found) for found in tables}
-    found = [v for v, role in outputs.items() if role == "other" and dim_at(v, -1) in sizes - {None}]
-    found = [value for value in found if rank(value) in (2, 3) and _is_projected(value)]
-    return outputs | {found[0]: "logits"} if len(found) == 1 else outputs
+    tables = [candidates for value, role in inputs.items() if role == "tokens" for candidates in lookups(value)]
+    sizes = {table_entries(*candidates) for candidates in tables}
+    candidates = [v for v, role in outputs.items() if role == "other" and dim_at(v, -1) in sizes - {None}]
+    candidates = [value for value in candidates if rank(value) in (2, 3) and _is_projected(value)]
+    return outputs | {candidates[0]: "logits"} if len(candidates) == 1 else outputs
 
 
 def _is_projected(value: Value) -> bool:

@@ -50,69 +50,69 @@ class ShapeTensors:
 
 def find_shape_tensors(scopes: Iterable[Scope]) -> ShapeTensors:
     """Return the shape arithmetic of these scopes and of the bodies in them."""
-    found = ShapeTensors()
+    tensors = ShapeTensors()
     for scope in scopes:
-        _forward(scope, found)
-        _backward(scope, found)
-    return found
+        _forward(scope, tensors)
+        _backward(scope, tensors)
+    return tensors
 
 
-def _forward(scope: Scope, found: ShapeTensors) -> None:
+def _forward(scope: Scope, tensors: ShapeTensors) -> None:
     constants = [value for value in scope.initializers if value.is_constant]
-    found.static.update(constants)
-    found.derived.update(constants)
+    tensors.static.update(constants)
+    tensors.derived.update(constants)
     for node in scope.nodes:
         for body in node.bodies.values():
-            _forward(body, found)
+            _forward(body, tensors)
         outputs = [value for value in node.outputs if value is not None]
         if node.is_op("If"):
-            _forward_if(node, found)
+            _forward_if(node, tensors)
         elif not (node.domain or node.bodies or node.op_type in RANDOM):
             inputs = [value for value in node.inputs if value is not None]
-            if all(value in found.static for value in inputs):
-                found.static.update(outputs)
-                found.derived.update(outputs)
+            if all(value in tensors.static for value in inputs):
+                tensors.static.update(outputs)
+                tensors.derived.update(outputs)
             elif node.is_op("Shape", "Size"):
-                _derive(outputs, frozenset(inputs), found)
-            elif all(value in found.derived for value in inputs):
-                _derive(outputs, _union(inputs, found), found)
+                _derive(outputs, frozenset(inputs), tensors)
+            elif all(value in tensors.derived for value in inputs):
+                _derive(outputs, _union(inputs, tensors), tensors)
 
 
-def _forward_if(node: Node, found: ShapeTensors) -> None:
+def _forward_if(node: Node, tensors: ShapeTensors) -> None:
     bodies = list(node.bodies.values())
     for index, value in enumerate(node.outputs):
         sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
         read = [source for source in sources if source is not None]
-        if value is not None and all(source in found.derived for source in read):
-            _derive([value], _union(read, found), found)
+        if value is not None and all(source in tensors.derived for source in read):
+            _derive([value], _union(read, tensors), tensors)
 
 
-def _derive(outputs: list[Value], sources: frozenset[Value], found: ShapeTensors) -> None:
-    found.derived.update(outputs)
+def _derive(outputs: list[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:
+    tensors.derived.update(outputs)
     for value in outputs:
-        found.measured[value] = sources
+        tensors.measured[value] = sources
 
 
-def _union(values: list[Value], found: ShapeTensors) -> frozenset[Value]:
+def _union(values: list[Value], tensors: ShapeTensors) -> frozenset[Value]:
     """Return the tensors that some derived values are computed from, as the same set where possible."""
     union: frozenset[Value] = frozenset()
     for value in values:
-        sources = found.sources(value)
+        sources = tensors.sources(value)
         if not sources <= union and len(union) < MAX_SOURCES:
             union = sources if union <= sources else union | sources
     return union
 
 
-def _backward(scope: Scope, found: ShapeTensors) -> None:
+def _backward(scope: Scope, tensors: ShapeTensors) -> None:
     for node in reversed(scope.nodes):
         if node.is_op("If"):
             for body in node.bodies.values():
                 pairs = zip(node.outputs, body.outputs, strict=False)
-                found.feeding.update(inner for outer, inner in pairs if outer in found.feeding)
+                tensors.feeding.update(inner for outer, inner in pairs if outer in tensors.feeding)
         for body in node.bodies.values():
-            _backward(body, found)
+            _backward(body, tensors)
         reads = value_inputs(node)
-        passes_on = not node.is_op("Shape", "Size") and found.works_on_shapes(node)
+        passes_on = not node.is_op("Shape", "Size") and tensors.works_on_shapes(node)
         for index, value in enumerate(node.inputs):
             if value is not None and (index in reads or passes_on):
-                found.feeding.add(value)
+                tensors.feeding.add(value)

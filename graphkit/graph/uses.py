@@ -64,17 +64,17 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
 
 def uses(value: Value) -> frozenset[Use]:
     """Return the uses of a value; "hidden" means that a loop or a custom operator reads it."""
-    found: set[Use] = set()
+    kinds: set[Use] = set()
     for node, index in readers(value, _shifts):
         if index in INDEXED.get(node.operator, ()):
-            found.add("lookup")
+            kinds.add("lookup")
         elif node.bodies or (node.domain and not {*MASKED, *TURNED} & {node.operator}):
-            found.add("hidden")
+            kinds.add("hidden")
     if any(index in TURNED.get(node.operator, ()) for node, index in readers(value, _turns)):
-        found.add("angle")
+        kinds.add("angle")
     if any(index in MASKED.get(node.operator, ()) for node, index in readers(value, _masks)):
-        found.add("mask")
-    return frozenset(found)
+        kinds.add("mask")
+    return frozenset(kinds)
 
 
 def _moves(node: Node, index: int) -> bool:

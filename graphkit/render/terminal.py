@@ -129,7 +129,9 @@ def widths_within(columns: Sequence[Sequence[str]], fixed: Sequence[bool], width
     Then the widest column that is not `fixed` becomes narrower, never so narrow that a word of its head breaks.
     """
     widths = [max(map(cell_len, cells)) for cells in columns]
-    least = [own if keep else _widest_word(cells[0]) for own, keep, cells in zip(widths, fixed, columns, strict=True)]
+    least = [
+        natural if keep else _widest_word(cells[0]) for natural, keep, cells in zip(widths, fixed, columns, strict=True)
+    ]
     while (excess := sum(widths) + GAP * (len(widths) - 1) - width) > 0:
         wider = sorted((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: -widths[i])
         if not wider:
@@ -145,12 +147,12 @@ def row_lines(
     """Yield the lines of one row; a cell with a word wider than its column is the last on its line."""
     offset = start = 0
     block: list[list[str]] = []
-    for number, (cell, own, align) in enumerate(zip(cells, widths, right, strict=True)):
+    for number, (cell, column_width, align) in enumerate(zip(cells, widths, right, strict=True)):
         is_last = number == len(cells) - 1
-        overflows = _widest_word(cell) > own
-        lines = wrapped(cell, max(own, width - offset) if is_last or overflows else own)
-        block.append([f"{' ' * (own - cell_len(line))}{line}" if align else line for line in lines])
-        offset += own + GAP
+        overflows = _widest_word(cell) > column_width
+        lines = wrapped(cell, max(column_width, width - offset) if is_last or overflows else column_width)
+        block.append([f"{' ' * (column_width - cell_len(line))}{line}" if align else line for line in lines])
+        offset += column_width + GAP
         if overflows or is_last:
             yield from _side_by_side(block, widths[number + 1 - len(block) :], start, style)
             block, start = [], offset

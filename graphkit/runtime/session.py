@@ -96,8 +96,8 @@ class Session:
             self.onnx = open_model(what, folder=place, optimize=optimize, threads=threads, prepack=prepack)
         except Exception as error:  # onnxruntime's errors have no common base
             raise load_error(str(error), self.label) from error
-        self.inputs: Sequence[str] = [found.name for found in self.onnx.get_inputs()]
-        self.outputs: Sequence[str] = [found.name for found in self.onnx.get_outputs()]
+        self.inputs: Sequence[str] = [port.name for port in self.onnx.get_inputs()]
+        self.outputs: Sequence[str] = [port.name for port in self.onnx.get_outputs()]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name: an array, or a list, a dict or None where it is no tensor.
@@ -213,8 +213,8 @@ class BoundSession:
         """Return copies of the outputs that onnxruntime has allocated, by name; it takes their memory back."""
         if not self._free:
             return {}
-        given = dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
-        return {name: given[name].numpy().copy() for name in self._free}
+        values = dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
+        return {name: values[name].numpy().copy() for name in self._free}
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
         """Whether the array bound under a name has another place or shape."""

@@ -78,13 +78,13 @@ class Arena:
             end = -(-(offset + array.nbytes) // ALIGNMENT) * ALIGNMENT
             return offset
 
-        told = encode(value, place)
+        encoded = encode(value, place)
         mapped = self._mapped(end, grow=True)
         for offset, array in arrays:
             np.copyto(np.ndarray(array.shape, array.dtype, mapped, offset), array, casting="no")
-        return told, end
+        return encoded, end
 
-    def get(self, told: Json, *, copy: bool) -> object:
+    def get(self, encoded: Json, *, copy: bool) -> object:
         """Return a stored value; its arrays are views, which the next value overwrites, unless copied."""
         import numpy as np
 
@@ -93,7 +93,7 @@ class Arena:
             view: np.ndarray = np.ndarray(shape, dtype, self._mapped(offset + size, grow=False), offset)
             return view.copy() if copy else view
 
-        return decode(told, take)
+        return decode(encoded, take)
 
     def trim(self) -> None:
         """Give memory back where a large value was stored; views of it must be gone."""
@@ -151,22 +151,22 @@ def _string(value: object) -> str:
     return value
 
 
-def decode(told: Json, take: Callable[[int, np.dtype, list[int]], np.ndarray]) -> object:
+def decode(encoded: Json, take: Callable[[int, np.dtype, list[int]], np.ndarray]) -> object:
     """Return the value that `encode` made JSON of."""
     import numpy as np
 
-    assert isinstance(told, dict)
-    if "array" in told:
-        return take(told["array"], _dtype(told["dtype"]), told["shape"])
-    if "strings" in told:
-        strings = np.empty(len(told["strings"]), dtype=object)
-        strings[:] = told["strings"]
-        return strings.reshape(told["shape"])
-    if "dict" in told:
-        return {decode(key, take): decode(member, take) for key, member in told["dict"]}
-    if "list" in told:
-        return [decode(member, take) for member in told["list"]]
-    return told["plain"]
+    assert isinstance(encoded, dict)
+    if "array" in encoded:
+        return take(encoded["array"], _dtype(encoded["dtype"]), encoded["shape"])
+    if "strings" in encoded:
+        strings = np.empty(len(encoded["strings"]), dtype=object)
+        strings[:] = encoded["strings"]
+        return strings.reshape(encoded["shape"])
+    if "dict" in encoded:
+        return {decode(key, take): decode(member, take) for key, member in encoded["dict"]}
+    if "list" in encoded:
+        return [decode(member, take) for member in encoded["list"]]
+    return encoded["plain"]
 
 
 def _dtype(name: str) -> np.dtype:

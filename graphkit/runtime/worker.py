@@ -142,8 +142,8 @@ class _Server:
         session = open_model(what, **request["options"])
         self.sessions[number] = session
         return {
-            "inputs": [found.name for found in session.get_inputs()],
-            "outputs": [found.name for found in session.get_outputs()],
+            "inputs": [port.name for port in session.get_inputs()],
+            "outputs": [port.name for port in session.get_outputs()],
         }
 
     def _run(self, request: Message, arena: Arena) -> Message:
@@ -154,8 +154,8 @@ class _Server:
         if size > request["most"]:
             text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
             return {"error": text, "memory": True}
-        told, _ = arena.put(values, request["end"])
-        return {"values": told}
+        encoded, _ = arena.put(values, request["end"])
+        return {"values": encoded}
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -102,9 +102,9 @@ class Worker:
             raise self._death(seconds, timed_out)
         return answer
 
-    def take(self, told: object) -> object:
+    def take(self, encoded: object) -> object:
         """Return a value of an answer, as a copy."""
-        value = self.arena.get(told, copy=True)
+        value = self.arena.get(encoded, copy=True)
         self.arena.trim()
         return value
 
@@ -188,13 +188,13 @@ class _Alarm:
     def _watch(self) -> None:
         with self._changed:
             while not self._is_over:
-                left = self._deadline - time.monotonic()
-                if left <= 0:
+                seconds_left = self._deadline - time.monotonic()
+                if seconds_left <= 0:
                     self._rang = True
                     self._process.kill()
                     return
                 self._waits_until = self._deadline
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._changed.wait(min(seconds_left, threading.TIMEOUT_MAX))
 
 
 def _end(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: IO[bytes], owner: int) -> None:

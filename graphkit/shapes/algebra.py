@@ -174,9 +174,9 @@ def _extreme(op: str, args: frozenset[Expr]) -> Expr:
         flat.update(dict.fromkeys(atom.args if isinstance(atom, Call) and atom.op == op else (arg,)))
     kept: list[Expr] = []
     for arg in sorted(flat, key=str):
-        if any(_is_covered(op, arg, other) for other in kept):
+        if any(_is_covered(op, arg, arg_kept) for arg_kept in kept):
             continue
-        kept = [other for other in kept if not _is_covered(op, other, arg)]
+        kept = [arg_kept for arg_kept in kept if not _is_covered(op, arg_kept, arg)]
         kept.append(arg)
     return kept[0] if len(kept) == 1 else Expr.from_atom(Call("min" if op == "min" else "max", tuple(kept)))
 

@@ -65,23 +65,23 @@ class Length:
 
 def lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
-    found: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
+    places_of: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
     dims = {value.name: input_dims(value) or () for value in model.graph.inputs if value.tensor is None}
     for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
         if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
-            found.setdefault((kind, f"{alone}{dims[name][axis]}"), []).append((name, axis))
+            places_of.setdefault((kind, f"{alone}{dims[name][axis]}"), []).append((name, axis))
     others = {(name, axis): dim for name, known in dims.items() for axis, dim in enumerate(known)}
-    for place in itertools.chain(*found.values()):
+    for place in itertools.chain(*places_of.values()):
         del others[place]
     taken = {name for dim in others.values() for name in dim.symbols}
     result: list[Length] = []
-    for (kind, _), places in found.items():
+    for (kind, _), places in places_of.items():
         (input_name, axis), *_ = places
         declared = dims[input_name][axis]
-        own = _own_name(kind, declared, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
-        taken.add(own)
-        result.append(Length(kind, tuple(places), declared, own))
+        symbol_name = _own_name(kind, declared, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
+        taken.add(symbol_name)
+        result.append(Length(kind, tuple(places), declared, symbol_name))
     return tuple(result)
 
 
@@ -171,18 +171,18 @@ def declarations(model: ModelLike, *, is_branch: bool = False) -> Declarations:
 
 @lru_cache(maxsize=4)  # a workflow asks about one model several times
 def _declarations(model: Model, is_branch: bool) -> Declarations:
-    found = lengths(model)
-    if not found or not (is_branch or _is_suspicious(model, found)):
+    known = lengths(model)
+    if not known or not (is_branch or _is_suspicious(model, known)):
         return Declarations(model)
-    named = {place: length.name for length in found for place in length.places}
-    shapes = infer_from(model, Inputs(model, own=named))
+    named = {place: length.name for length in known for place in length.places}
+    shapes = infer_from(model, Inputs(model, renamed=named))
     branches = list(_branches(model))
     facts = [(name, _facts(shapes, scopes)) for name, scopes in branches]
-    needs = [_needed(length, found, facts, is_branch=is_branch) for length in found]
-    corrections = tuple(_corrections(model, found, needs))
+    needs = [_needed(length, known, facts, is_branch=is_branch) for length in known]
+    corrections = tuple(_corrections(model, known, needs))
     if not corrections:
         return Declarations(model)
-    corrected = _redeclared(model, found, [need for need, _ in needs])
+    corrected = _redeclared(model, known, [need for need, _ in needs])
     if any(_excludes_sizes(infer(corrected), scopes, lengths(corrected)) for _, scopes in _branches(corrected)):
         return Declarations(model)  # what is declared instead would be no better
     return Declarations(corrected, corrections)
@@ -191,14 +191,14 @@ def _declarations(model: Model, is_branch: bool) -> Declarations:
 forget_on_registration(_declarations.cache_clear)
 
 
-def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:
+def _is_suspicious(model: Model, known: Sequence[Length]) -> bool:
     """Whether a mask is declared as long as the tokens, or declarations exclude sizes that must be legal."""
-    literal = {place: length.declared for length in found for place in length.places}
-    given = Inputs(model).symbolic
-    if any((given[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
+    literal = {place: length.declared for length in known for place in length.places}
+    inputs = Inputs(model).symbolic
+    if any((inputs[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
         return True
     shapes = infer(model)
-    return any(_excludes_sizes(shapes, scopes, found) for _, scopes in _branches(model))
+    return any(_excludes_sizes(shapes, scopes, known) for _, scopes in _branches(model))
 
 
 Branch = tuple[str, frozenset[Scope]]
@@ -222,13 +222,13 @@ def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
     return [row for pair in pairs for row in linear_equations(*pair)]
 
 
-def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[Length]) -> bool:
+def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Sequence[Length]) -> bool:
     """Whether the numbers of new tokens, past and encoder positions cannot be chosen freely."""
     if any(finding.body is None or finding.body in scopes for finding in shapes.findings):
         return True
     read = _read(shapes.model, scopes)
     free: dict[str, Expr] = {}  # by kind
-    for length in found:
+    for length in known_lengths:
         if length.kind in INDEPENDENT and read.intersection(name for name, _ in length.places):
             if any(kind != length.kind and dim.symbols & length.declared.symbols for kind, dim in free.items()):
                 return True
@@ -259,15 +259,15 @@ def _read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
 
 
 def _needed(
-    length: Length, found: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
+    length: Length, known: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
 ) -> tuple[Expr, str]:
     """Return the required value of a length, a symbol of its own if branches differ, and the length in each branch."""
-    own = symbol(length.name)
+    symbol_of_length = symbol(length.name)
     if length.kind not in FOLLOWING:
-        return own, ""
-    others = [other for other in found if other.kind not in FOLLOWING]
-    symbols = {other.name: symbol(other.name) for other in others}
-    order = [other.name for other in found if other.name not in symbols]
+        return symbol_of_length, ""
+    others = [independent for independent in known if independent.kind not in FOLLOWING]
+    symbols = {independent.name: symbol(independent.name) for independent in others}
+    order = [independent.name for independent in known if independent.name not in symbols]
     order.sort(key=lambda name: name != length.name)  # what is asked for comes first
     results: dict[str, Expr] = {}
     for name, facts in branches:
@@ -276,15 +276,18 @@ def _needed(
             results[name] = dim
     distinct = set(results.values())
     if not distinct:
-        return _undecided(length, found, is_branch=is_branch)
+        return _undecided(length, known, is_branch=is_branch)
     if len(distinct) == 1 or length.kind == "encoder mask":  # the encoder's length is one, by many names
         return next(iter(results.values())), ""
-    return own, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
+    return symbol_of_length, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
 
 
-def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
+def _undecided(length: Length, known: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
     """Return the length of a mask that no node decides: it spans past and new tokens."""
-    tokens, past = (next((other for other in found if other.kind == kind), None) for kind in ("tokens", "past"))
+    tokens, past = (
+        next((length_of_kind for length_of_kind in known if length_of_kind.kind == kind), None)
+        for kind in ("tokens", "past")
+    )
     if length.kind != "mask" or tokens is None:
         return length.declared, ""
     if is_branch and length.declared == symbol(length.name):
@@ -294,8 +297,8 @@ def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> t
     return length.declared, ""
 
 
-def _corrections(model: Model, found: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
-    for length, (need, why) in zip(found, needs, strict=True):
+def _corrections(model: Model, known: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
+    for length, (need, why) in zip(known, needs, strict=True):
         if str(need) == str(length.declared):
             continue
         families: dict[tuple[str, str], list[str]] = {}
@@ -309,10 +312,10 @@ def _corrections(model: Model, found: Sequence[Length], needs: Sequence[tuple[Ex
             yield Correction(tuple(names), before, after, why)
 
 
-def _redeclared(model: Model, found: Sequence[Length], needs: Sequence[Expr]) -> Model:
+def _redeclared(model: Model, known: Sequence[Length], needs: Sequence[Expr]) -> Model:
     proto = copy.deepcopy(model.proto)
     infos = {info.name: info for info in proto.graph.input}
-    for length, need in zip(found, needs, strict=True):
+    for length, need in zip(known, needs, strict=True):
         for name, axis in length.places:
             dim = infos[name].type.tensor_type.shape.dim[axis]
             if str(need) == str(length.declared):

@@ -126,7 +126,7 @@ class Expr:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """The names in it."""
-        return frozenset(found.name for found in self.walk_symbols())
+        return frozenset(atom.name for atom in self.walk_symbols())
 
     def walk_symbols(self) -> Iterable[Symbol]:
         """Yield the symbol of each occurrence."""

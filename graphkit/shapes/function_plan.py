@@ -178,8 +178,8 @@ class Plan:
 def make_plan(program: ProgramContents) -> Plan:
     """Return the plan of a program's function."""
     steps = Steps(frozenset(source.symbol for source in program.sources))
-    checks, claims, found = _checks(program, steps), _claims(program, steps), tuple(_lists(program, steps))
-    lists, entries = _shared(found)
+    checks, claims, keyed = _checks(program, steps), _claims(program, steps), tuple(_lists(program, steps))
+    lists, entries = _shared(keyed)
     symbols = {source.symbol: f"s{number}" for number, source in enumerate(program.sources)}
     named = tuple((f"t{number}", step) for number, step in enumerate(step for step in steps if step.has_name))
     shapes = tuple(_shapes(program))
@@ -214,22 +214,22 @@ def _checks(program: ProgramContents, steps: Steps) -> tuple[Check, ...]:
     groups: dict[tuple[Expr | None, ...] | None, list[str]] = {}
     for entry in program.inputs:
         groups.setdefault(entry.dims, []).append(entry.name)
-    found = []
+    checks = []
     for dims, names in groups.items():
         expected = None if dims is None else tuple(used(steps.of(dim)) for dim in dims)
-        found.append(Check(tuple(names), "" if dims is None else shape_text(dims), expected))
-    return tuple(found)
+        checks.append(Check(tuple(names), "" if dims is None else shape_text(dims), expected))
+    return tuple(checks)
 
 
 def _claims(program: ProgramContents, steps: Steps) -> tuple[Claim, ...]:
     """Return the conditions that can be computed at any dims."""
-    found = []
+    claims = []
     for condition in program.conditions:
         sides = steps.of(condition.left), steps.of(condition.right)
         if not any(side is None or (isinstance(side, Step) and side.can_fail) for side in sides):
             left, right = (used(used(side)) for side in sides)  # compared, and told
-            found.append(Claim(left, condition.relation, right, str(condition)))
-    return tuple(found)
+            claims.append(Claim(left, condition.relation, right, str(condition)))
+    return tuple(claims)
 
 
 def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operands]]:
@@ -243,12 +243,12 @@ def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operan
 
 
 def _shared(
-    found: Sequence[tuple[str, Operands]],
+    keyed: Sequence[tuple[str, Operands]],
 ) -> tuple[tuple[tuple[str, Operands], ...], tuple[tuple[str, str | Operands], ...]]:
     """Return the lists that occur more than once, by variable, and the operands of each key."""
     distinct: dict[object, Operands] = {}
     counts: Counter[object] = Counter()
-    for _, operands in found:
+    for _, operands in keyed:
         identity = _identity(operands)
         counts[identity] += 1
         if counts[identity] == 1:
@@ -256,7 +256,7 @@ def _shared(
     several = [identity for identity in distinct if counts[identity] > 1]
     variables = {identity: f"v{number}" for number, identity in enumerate(several)}
     lists = tuple((variable, distinct[identity]) for identity, variable in variables.items())
-    return lists, tuple((key, variables.get(_identity(operands), operands)) for key, operands in found)
+    return lists, tuple((key, variables.get(_identity(operands), operands)) for key, operands in keyed)
 
 
 def _identity(operands: Operands) -> object:

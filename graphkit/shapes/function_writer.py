@@ -118,13 +118,13 @@ class Language(ABC):
     def _numbers(self) -> Iterator[str]:
         for variable, name, dims, rank in self.plan.shapes:
             yield self._call("read", self.text(name), self.text(dims), rank, variable=variable)
-        for variable, found, shape, rest in self.plan.sources:
-            size = f"{shape}[{found.axis}]"
+        for variable, source, shape, rest in self.plan.sources:
+            size = f"{shape}[{source.axis}]"
             size = size if rest == 0 else self.difference(size, rest)
-            size = size if found.factor == 1 else self.quotient(size, found.factor)
-            what = f"{found.symbol}, which axis {found.axis} of input '{found.input}' gives,"
-            least, most = self.bound(found.least), self.bound(found.most)
-            yield self._call("inside", size, least, most, self.text(what), self.text(_range(found)), variable=variable)
+            size = size if source.factor == 1 else self.quotient(size, source.factor)
+            what = f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,"
+            least, most = self.bound(source.least), self.bound(source.most)
+            yield self._call("inside", size, least, most, self.text(what), self.text(_range(source)), variable=variable)
         for variable, step in self.plan.steps:
             yield self.assignment.format(variable, self.right_side(step))
 

@@ -113,7 +113,7 @@ def input_dims(value: Value, make_symbol: Callable[[str], Expr] = symbol) -> tup
 class Inputs:
     """The dims of graph inputs as expressions, in a spec and with elements as `infer` takes them.
 
-    `own` has names for dims, by input and axis, instead of those that they declare.
+    `renamed` gives dims, by input and axis, other names than those that they declare.
 
     Raises:
         UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
@@ -125,7 +125,7 @@ class Inputs:
         spec: DimSpec = AS_DECLARED,
         values: Mapping[str, object] | None = None,
         *,
-        own: Mapping[tuple[str, int], str] | None = None,
+        renamed: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         self.file = f"{model.name}: " if model.path is not None else ""
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
@@ -137,12 +137,12 @@ class Inputs:
         typed = [value for value in model.graph.inputs if self.declared[value.name] is not None]
         self.symbolic = {value.name: input_dims(value, self._symbol) for value in typed}
         roles = model.roles
-        if own is not None:
-            for (name, axis), text in own.items():
+        if renamed is not None:
+            for (name, axis), text in renamed.items():
                 self._rename(name, axis, text)
         elif roles.pasts:
             self._free_mask(roles)
-        self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
+        self.names = sorted(set().union(*(dim.symbols for dims in self.symbolic.values() for dim in dims or ())))
         self._check_names(spec)
         self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(roles)})
         self._check_ranges()
@@ -164,8 +164,8 @@ class Inputs:
 
     def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
         """Return the dims of the inputs of new tokens: batch and number of tokens."""
-        found = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
-        return [dims[:2] for dims in found if dims]
+        shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
+        return [dims[:2] for dims in shapes if dims]
 
     def _rename(self, name: str, axis: int, text: str) -> None:
         """Give a dim a symbol of its own, whatever it declares."""
@@ -183,7 +183,7 @@ class Inputs:
             dims = self.symbolic.get(name)
             if dims is None or len(dims) != 2 or dims[-1].constant is not None:
                 continue
-            if any(dims[-1] == other[-1] for other in tokens):
+            if any(dims[-1] == token_dims[-1] for token_dims in tokens):
                 self._rename(name, 1, f"{name}.1")
 
     def _symbol(self, name: str) -> Expr:
@@ -214,9 +214,9 @@ class Inputs:
 
     def _check_ranges(self) -> None:
         for name in self.ranges:
-            (found,) = self._symbol(name).walk_symbols()
-            if found.lower > found.upper:
-                bounds = f"{found.lower} to {found.upper}"
+            (bounded,) = self._symbol(name).walk_symbols()
+            if bounded.lower > bounded.upper:
+                bounds = f"{bounded.lower} to {bounded.upper}"
                 raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
 
     def _set(self, name: str, number: int) -> None:
@@ -241,10 +241,10 @@ class Inputs:
                 raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, sizes))} has {len(sizes)}")
             pending += [(name, dim, size) for dim, size in zip(dims, sizes, strict=True)]
         while pending:
-            left = [equation for equation in pending if not self._solve(*equation)]
-            if len(left) == len(pending):
-                raise UsageError(self._unsolved(*left[0]))
-            pending = left
+            unsolved = [equation for equation in pending if not self._solve(*equation)]
+            if len(unsolved) == len(pending):
+                raise UsageError(self._unsolved(*unsolved[0]))
+            pending = unsolved
 
     def _unsolved(self, name: str, dim: Expr, size: int) -> str:
         """Return why a dim of an input cannot have a size, and which value would result."""
@@ -280,22 +280,22 @@ class Inputs:
         dims = self.symbolic[value.name]
         if dims is None:
             return unknown(f"the input '{value.name}' is declared without rank", kind.dtype)
-        found = Tensor(kind.dtype, [dim.substitute(self.numbers) for dim in dims])
+        tensor = Tensor(kind.dtype, [dim.substitute(self.numbers) for dim in dims])
         if value.name in self.values:
-            return self._with_values(value.name, found)
-        count, sizes = found.count(), found.sizes()
+            return self._with_values(value.name, tensor)
+        count, sizes = tensor.count(), tensor.sizes()
         extent = math.prod(size or 1 for size in sizes or ())  # numpy bounds it for empty arrays too
         if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
-            return Tensor(found.dtype, found.dims, None, f"it is the input '{value.name}'")
+            return Tensor(tensor.dtype, tensor.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
         low = 0 if kind.dtype == 9 else -INF
         elements = [notes.new_symbol(value.name, reason, low) for _ in range(count)]
-        return Tensor(found.dtype, found.dims, array_of(elements, sizes))
+        return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
 
-    def _with_values(self, name: str, found: Tensor) -> Tensor:
+    def _with_values(self, name: str, tensor: Tensor) -> Tensor:
         array = self.values[name]
-        if found.sizes() not in (None, array.shape) or array.dtype == object:
-            raise UsageError(f"input '{name}' is {found} - not of shape {list(array.shape)}")
-        to = float if found.dtype in FLOATS else int
+        if tensor.sizes() not in (None, array.shape) or array.dtype == object:
+            raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
+        to = float if tensor.dtype in FLOATS else int
         elements = [to(element) for element in array.ravel().tolist()]
-        return Tensor(found.dtype, array.shape, array_of(elements, array.shape))
+        return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))

@@ -86,12 +86,12 @@ def _as_declared(model: Model) -> Shapes:
 forget_on_registration(_as_declared.cache_clear)
 
 
-def infer_from(model: Model, given: Inputs) -> Shapes:
+def infer_from(model: Model, inputs: Inputs) -> Shapes:
     """Return the shape of every tensor, inferred from the known facts of the inputs."""
     equal: list[tuple[Expr, Expr]] = []
     passes: list[_Engine] = []
     while len(passes) < MAX_PASSES:
-        passes.append(engine := _Engine(model, given, equal))
+        passes.append(engine := _Engine(model, inputs, equal))
         engine.run_main()
         if engine.is_complete() or not engine.learn(equal):
             break
@@ -100,11 +100,11 @@ def infer_from(model: Model, given: Inputs) -> Shapes:
 
 def _distinct(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:
     """Return the requirements of all passes; a later pass, which builds on one, does not see it again."""
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     for noted in passes:
-        said = {(one.scope, str(one)) for one in found}
-        found.extend(one for one in noted if (one.scope, str(one)) not in said)
-    return tuple(found)
+        said = {(requirement.scope, str(requirement)) for requirement in requirements}
+        requirements.extend(requirement for requirement in noted if (requirement.scope, str(requirement)) not in said)
+    return tuple(requirements)
 
 
 class _Engine:
@@ -192,14 +192,17 @@ class _Engine:
             results = [unknown(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
         for index, value in enumerate(node.outputs):
             if value is not None:
-                found = results[index] if index < len(results) else unknown(f"{node.label} has no such output")
-                self.table[value] = found if found.dims is None else self.rewriter.tensor(found)
+                tensor = results[index] if index < len(results) else unknown(f"{node.label} has no such output")
+                self.table[value] = tensor if tensor.dims is None else self.rewriter.tensor(tensor)
 
     def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
             return node.attributes
-        given = {name: self.bound.get(one.ref_attr_name, one) for name, one in node.attributes.items()}
-        return {name: attribute for name, attribute in given.items() if not attribute.ref_attr_name}
+        bound = {
+            name: self.bound.get(attribute_proto.ref_attr_name, attribute_proto)
+            for name, attribute_proto in node.attributes.items()
+        }
+        return {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
 
     def _results(self, ctx: InferenceContext) -> list[Tensor]:
         node = ctx.node
@@ -225,8 +228,8 @@ class _Engine:
         self.running.append(scope)
         try:
             missing = unknown("it is left out at this call")
-            given = [missing if tensor is None else tensor for tensor in ctx.inputs]
-            results = self.run_body(scope, given + [missing] * (len(scope.inputs) - len(given)))
+            arguments = [missing if tensor is None else tensor for tensor in ctx.inputs]
+            results = self.run_body(scope, arguments + [missing] * (len(scope.inputs) - len(arguments)))
         finally:
             self.running.pop()
             self.bound = outer
@@ -249,10 +252,13 @@ class _Engine:
         """Take the requirements of the main graph's nodes into the next pass, and return whether any is new."""
         main = self.model.graph
         equalities, inequalities = (
-            [one for one in noted if one.scope is main] for noted in (self.notes.equalities, self.notes.inequalities)
+            [requirement for requirement in noted if requirement.scope is main]
+            for noted in (self.notes.equalities, self.notes.inequalities)
         )
-        equalities = [one for one in equalities if is_known(one.left) and is_known(one.right)]
-        pairs = dict.fromkeys((one.left, one.right) for one in equalities)
+        equalities = [
+            requirement for requirement in equalities if is_known(requirement.left) and is_known(requirement.right)
+        ]
+        pairs = dict.fromkeys((requirement.left, requirement.right) for requirement in equalities)
         new_pairs = [pair for pair in pairs if pair not in equal and replacement(*pair) is not None]
         equal += new_pairs
         before = self.given.symbols
@@ -273,8 +279,8 @@ class _Engine:
             table=simplified(self.table, self.notes.equalities),
             reasons=self.notes.reasons,
             findings=tuple(dict.fromkeys(self.notes.findings)),
-            equalities=_distinct(one.notes.equalities for one in passes),
-            inequalities=_distinct(one.notes.inequalities for one in passes),
+            equalities=_distinct(engine.notes.equalities for engine in passes),
+            inequalities=_distinct(engine.notes.inequalities for engine in passes),
             first=first.table,
             certain=frozenset(self.certain),
             broadcasts=tuple(first.notes.broadcasts),

@@ -62,17 +62,17 @@ class Shapes:
     @cached_property
     def impossible(self) -> Mapping[Scope, Finding]:
         """The bodies that cannot run at any legal dims although the model can, with the first reason of each."""
-        found: dict[Scope, Finding] = {}
+        reasons: dict[Scope, Finding] = {}
         for finding in self.findings:
             if finding.body is not None:
-                found.setdefault(finding.body, finding)
-        return found
+                reasons.setdefault(finding.body, finding)
+        return reasons
 
     @property
     def required(self) -> tuple[Requirement, ...]:
         """The conditions under which the main graph runs; a body may not run."""
-        found = (*self.equalities, *self.inequalities)
-        return tuple(one for one in found if one.scope is self.model.graph)
+        requirements = (*self.equalities, *self.inequalities)
+        return tuple(requirement for requirement in requirements if requirement.scope is self.model.graph)
 
     def __iter__(self) -> Iterator[Value]:
         return iter(self.table)
@@ -101,10 +101,10 @@ class Shapes:
     def reason(self, key: Value | str | tuple[str, str] | Expr) -> str:
         """Return why a tensor or a dim is not known, "" if it is; for an unknown rank, with the declared type."""
         if not isinstance(key, Expr):
-            value, found = self.find(key), self[key]
-            if found.dims is None:
-                return f"{found.reason}{_claim(value)}"
-            return "; ".join(dict.fromkeys(text for dim in found.dims if (text := self.reason(dim))))
+            value, tensor = self.find(key), self[key]
+            if tensor.dims is None:
+                return f"{tensor.reason}{_claim(value)}"
+            return "; ".join(dict.fromkeys(text for dim in tensor.dims if (text := self.reason(dim))))
         names = sorted(name for name in key.symbols if name in self.reasons)
         return "; ".join(f"{name}: {self.reasons[name]}" for name in names)
 
@@ -136,18 +136,18 @@ class Shapes:
             return [out for body in node.bodies.values() for out in body.outputs[value.output_index :][:1]]
         reads = [source for index in value_inputs(node) if (source := node.input(index)) is not None]
         variable = [source for source in reads if not source.is_constant]
-        wanted = self._symbols(value) - set().union(*(self._symbols(source) for source in variable))
+        missing = self._symbols(value) - set().union(*(self._symbols(source) for source in variable))
         for source in node.inputs:
-            if source is not None and source not in reads and wanted & self._symbols(source):
-                wanted -= self._symbols(source)
+            if source is not None and source not in reads and missing & self._symbols(source):
+                missing -= self._symbols(source)
                 variable.append(source)
         return variable
 
     def _symbols(self, value: Value) -> set[str]:
-        found = self[value]
-        names = set().union(*(dim.symbols for dim in found.dims or ()))
-        if found.may_have_data:
-            for element in found.elements or ():
+        tensor = self[value]
+        names = set().union(*(dim.symbols for dim in tensor.dims or ()))
+        if tensor.may_have_data:
+            for element in tensor.elements or ():
                 names |= element.symbols if isinstance(element, Expr) else set()
         return names
 

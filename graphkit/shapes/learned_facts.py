@@ -33,38 +33,38 @@ def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement])
     pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
     for equality in equalities:
         pairs.setdefault(equality.scope, []).append((equality.left, equality.right))
-    found = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
-    if not found:
+    replacements = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
+    if not replacements:
         return dict(table)
     rewriters: dict[Scope, Rewriter] = {}
-    return {value: _rewriter(value.scope, found, rewriters).tensor(tensor) for value, tensor in table.items()}
+    return {value: _rewriter(value.scope, replacements, rewriters).tensor(tensor) for value, tensor in table.items()}
 
 
 def replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:
     """Return an atom that can be replaced: an unknown, or a max or min by one of its arguments."""
     left, right = without_common_factor(left, right, is_certain=False)
-    for one, other in ((left, right), (right, left)):
-        atom = one.atom
-        if isinstance(atom, Symbol) and atom.name[:1] == "?" and atom.name not in other.symbols:
-            return atom, other
-        if isinstance(atom, Call) and atom.op in ("min", "max") and other in atom.args:
-            return atom, other
+    for side, opposite in ((left, right), (right, left)):
+        atom = side.atom
+        if isinstance(atom, Symbol) and atom.name[:1] == "?" and atom.name not in opposite.symbols:
+            return atom, opposite
+        if isinstance(atom, Call) and atom.op in ("min", "max") and opposite in atom.args:
+            return atom, opposite
     return None
 
 
 def rewriter_of(equal: Iterable[tuple[Expr, Expr]]) -> Rewriter:
     """Return the rewriter that applies these equalities."""
-    found: Replacements = {}
+    replacements: Replacements = {}
     for pair in equal:
         if (atom := replacement(*pair)) is not None:
-            found.setdefault(*atom)
-    return Rewriter(found)
+            replacements.setdefault(*atom)
+    return Rewriter(replacements)
 
 
-def _rewriter(scope: Scope, found: Mapping[Scope, Replacements], known: dict[Scope, Rewriter]) -> Rewriter:
+def _rewriter(scope: Scope, replacements: Mapping[Scope, Replacements], known: dict[Scope, Rewriter]) -> Rewriter:
     if scope not in known:
-        around = _rewriter(scope.parent, found, known).replacements if scope.parent is not None else {}
-        known[scope] = Rewriter({**around, **found.get(scope, {})})
+        around = _rewriter(scope.parent, replacements, known).replacements if scope.parent is not None else {}
+        known[scope] = Rewriter({**around, **replacements.get(scope, {})})
     return known[scope]
 
 
@@ -109,27 +109,27 @@ MAX_DEPTH = 20
 
 def learned_ranges(relations: Iterable[Relation]) -> Ranges:
     """Return the bounds of symbols that follow from inequalities with a number and from equalities."""
-    found: Ranges = {}
-    for one in relations:
-        if one.relation == "==":
-            _learn_equal(one.left, one.right, found)
-            _learn_equal(one.right, one.left, found)
-        elif one.right.constant is not None:
-            _tighten(one.left, one.right.constant, found, 0)
-    return found
+    ranges: Ranges = {}
+    for relation in relations:
+        if relation.relation == "==":
+            _learn_equal(relation.left, relation.right, ranges)
+            _learn_equal(relation.right, relation.left, ranges)
+        elif relation.right.constant is not None:
+            _tighten(relation.left, relation.right.constant, ranges, 0)
+    return ranges
 
 
-def _learn_equal(one: Expr, other: Expr, found: Ranges) -> None:
-    value, atom = other.constant, one.atom
+def _learn_equal(side: Expr, opposite: Expr, ranges: Ranges) -> None:
+    value, atom = opposite.constant, side.atom
     if value is not None:
-        _tighten(one, value, found, 0)
-        _tighten(-one, -value, found, 0)
-    if isinstance(atom, Call) and atom.op in ("min", "max") and other in atom.args:
+        _tighten(side, value, ranges, 0)
+        _tighten(-side, -value, ranges, 0)
+    if isinstance(atom, Call) and atom.op in ("min", "max") and opposite in atom.args:
         for arg in atom.args:
-            _tighten(arg - other if atom.op == "min" else other - arg, 0, found, 0)
+            _tighten(arg - opposite if atom.op == "min" else opposite - arg, 0, ranges, 0)
 
 
-def _tighten(expr: Expr, least: int, found: Ranges, depth: int) -> None:
+def _tighten(expr: Expr, least: int, ranges: Ranges, depth: int) -> None:
     """Add the ranges of symbols that follow from `expr >= least`."""
     if depth > MAX_DEPTH:
         return
@@ -142,28 +142,28 @@ def _tighten(expr: Expr, least: int, found: Ranges, depth: int) -> None:
             continue
         room = least - int(most)  # factor*atom >= room
         if factor > 0:
-            _tighten_atom(atom, -(-room // factor), found, depth)
+            _tighten_atom(atom, -(-room // factor), ranges, depth)
         elif isinstance(atom, Symbol):
-            _narrow(found, atom.name, -INF, -room // -factor)
+            _narrow(ranges, atom.name, -INF, -room // -factor)
 
 
-def _tighten_atom(atom: Symbol | Call, least: int, found: Ranges, depth: int) -> None:
+def _tighten_atom(atom: Symbol | Call, least: int, ranges: Ranges, depth: int) -> None:
     if isinstance(atom, Symbol):
-        _narrow(found, atom.name, least, INF)
+        _narrow(ranges, atom.name, least, INF)
     elif atom.op == "//" and (size := atom.args[1].constant) is not None and size > 0:
-        _tighten(atom.args[0], least * size, found, depth + 1)
+        _tighten(atom.args[0], least * size, ranges, depth + 1)
     elif atom.op == "min":
         for arg in atom.args:
-            _tighten(arg, least, found, depth + 1)
+            _tighten(arg, least, ranges, depth + 1)
     elif atom.op == "max":
         large = [arg for arg in atom.args if upper(arg) >= least]
         if len(large) == 1:
-            _tighten(large[0], least, found, depth + 1)
+            _tighten(large[0], least, ranges, depth + 1)
 
 
-def _narrow(found: Ranges, name: str, low: Bound, high: Bound) -> None:
-    before = found.get(name, (-INF, INF))
-    found[name] = max(before[0], low), min(before[1], high)
+def _narrow(ranges: Ranges, name: str, low: Bound, high: Bound) -> None:
+    before = ranges.get(name, (-INF, INF))
+    ranges[name] = max(before[0], low), min(before[1], high)
 
 
 def narrower(learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges:

@@ -36,13 +36,13 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
     version = min(max(ctx.node.scope.opset(node.domain), 1), MAX_VERSION)
     names: dict[str, Expr] = {}
     types, data = {}, {}
-    for value, found in zip(node.inputs, ctx.inputs, strict=True):
-        if value is None or found is None:
+    for value, tensor_in in zip(node.inputs, ctx.inputs, strict=True):
+        if value is None or tensor_in is None:
             continue
-        if found.dims is None or not found.dtype:
-            raise UnknownError(found.reason or f"'{value.name}' is unknown")
-        types[value.name] = _type(found, names)
-        if (tensor := _constant(found)) is not None:
+        if tensor_in.dims is None or not tensor_in.dtype:
+            raise UnknownError(tensor_in.reason or f"'{value.name}' is unknown")
+        types[value.name] = _type(tensor_in, names)
+        if (tensor := _constant(tensor_in)) is not None:
             data[value.name] = tensor
     proto = node.proto
     if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: what the call gives
@@ -61,11 +61,11 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
     return [_tensor(ctx, results.get(value.name) if value else None, names) for value in node.outputs]
 
 
-def _type(found: Tensor, names: dict[str, Expr]) -> TypeProto:
+def _type(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
     result = TypeProto()
-    result.tensor_type.elem_type = found.dtype
+    result.tensor_type.elem_type = tensor.dtype
     result.tensor_type.shape.SetInParent()
-    for dim in found.dims or ():
+    for dim in tensor.dims or ():
         added, size = result.tensor_type.shape.dim.add(), dim.constant
         if size is not None and size >= 0:
             added.dim_value = size
@@ -75,11 +75,11 @@ def _type(found: Tensor, names: dict[str, Expr]) -> TypeProto:
     return result
 
 
-def _constant(found: Tensor) -> onnx.TensorProto | None:
-    data = found.data if found.may_have_data else None
+def _constant(tensor: Tensor) -> onnx.TensorProto | None:
+    data = tensor.data if tensor.may_have_data else None
     if data is None or not all(isinstance(element, (int, float)) for element in data.ravel().tolist()):
         return None
-    dtype = FLOATS.get(found.dtype) or onnx.helper.tensor_dtype_to_np_dtype(found.dtype)
+    dtype = FLOATS.get(tensor.dtype) or onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype)
     return onnx.numpy_helper.from_array(data.astype(dtype))
 
 

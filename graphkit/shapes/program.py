@@ -113,16 +113,18 @@ def program(
     model = as_model(model)
     model = declarations(model).model
     shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)
-    given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
-    sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
-    return Program(model.name, given, sources, unread, _conditions(shapes), consumers(shapes))
+    entries = tuple(
+        Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None
+    )
+    sources, unread = find_sources([(entry.name, entry.dims) for entry in entries if entry.dims is not None])
+    return Program(model.name, entries, sources, unread, _conditions(shapes), consumers(shapes))
 
 
 def _conditions(shapes: Shapes) -> tuple[Relation, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
     dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
     symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
-    narrowed = dict.fromkeys(_narrowed(one, symbols) for one in shapes.required)
+    narrowed = dict.fromkeys(_narrowed(requirement, symbols) for requirement in shapes.required)
     return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
 
 

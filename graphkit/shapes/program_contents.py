@@ -70,19 +70,19 @@ class Unread:
 def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
     """Return the sources of the symbols of inputs, plain dims first, and the symbols without one."""
     symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for name, axis, dim in _dims(inputs):
         if isinstance(dim.atom, Symbol):
-            found.setdefault(dim.atom.name, _source(dim.atom, name, axis, 1, const(0)))
+            sources.setdefault(dim.atom.name, _source(dim.atom, name, axis, 1, const(0)))
     count = -1
-    while count != len(found):
-        count = len(found)
+    while count != len(sources):
+        count = len(sources)
         for name, axis, dim in _dims(inputs):
-            missing = dim.symbols - found.keys()
+            missing = dim.symbols - sources.keys()
             if len(missing) == 1 and (line := _line(dim, symbol := symbols[min(missing)])) is not None:
-                found[symbol.name] = _source(symbol, name, axis, *line)
-    unread = (Unread(name, _reason(name, inputs)) for name in symbols if name not in found)
-    return tuple(found.values()), tuple(unread)
+                sources[symbol.name] = _source(symbol, name, axis, *line)
+    unread = (Unread(name, _reason(name, inputs)) for name in symbols if name not in sources)
+    return tuple(sources.values()), tuple(unread)
 
 
 def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
@@ -209,9 +209,9 @@ def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
 
 
 def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
-    found = shapes[value]
-    dtype = dtype_name(found.dtype) if found.dtype else ""
-    elements = found.elements
+    facts = shapes[value]
+    dtype = dtype_name(facts.dtype) if facts.dtype else ""
+    elements = facts.elements
     if elements is None:
         return Read(
             key=key,
@@ -219,9 +219,9 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
             name=name,
             tensor=value.name,
             dtype=dtype,
-            dims=found.sizes(),
+            dims=facts.sizes(),
             elements=None,
-            unknown=_unknown_reason(value, found),
+            unknown=_unknown_reason(value, facts),
         )
     exprs = [_expr(element) for element in elements]
     unknown = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
@@ -233,7 +233,7 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
         name=name,
         tensor=value.name,
         dtype=dtype,
-        dims=found.sizes(),
+        dims=facts.sizes(),
         elements=kept,
         unknown="; ".join(filter(None, unknown)),
     )
@@ -246,17 +246,17 @@ def _expr(element: Expr | Ratio | float) -> Expr | None:
     return element if isinstance(element, Expr) else None
 
 
-def _unknown_reason(value: Value, found: Tensor) -> str:
-    if found.reason:
-        return found.reason
+def _unknown_reason(value: Value, tensor: Tensor) -> str:
+    if tensor.reason:
+        return tensor.reason
     if value.producer is None:
         return "its values cannot be read" if value.kind == "initializer" else f"it is an {value.kind} of its scope"
     return f"the elements that {value.producer.label} gives are not followed"
 
 
-def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
+def known_dims(tensor: Tensor) -> tuple[Expr | None, ...] | None:
     """Return the dims of a tensor, with None for each that is not known."""
-    return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
+    return None if tensor.dims is None else tuple(dim if is_known(dim) else None for dim in tensor.dims)
 
 
 @dataclass(frozen=True)

@@ -114,24 +114,24 @@ def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
 
     A contradiction (0 equals another number) is solved for the symbol "".
     """
-    found: dict[str, dict[str, Fraction]] = {}
+    solved_rows: dict[str, dict[str, Fraction]] = {}
     for row in rows:
         rest = dict(row)
-        for name in [name for name in rest if name in found]:
-            rest = _plus(rest, found[name], -rest[name])
+        for name in [name for name in rest if name in solved_rows]:
+            rest = _plus(rest, solved_rows[name], -rest[name])
         pivot = next((name for name in order if rest.get(name)), "" if rest.get("") else None)
         if pivot is None:
             continue
         rest = {name: factor / rest[pivot] for name, factor in rest.items()}
-        for name, other in found.items():
-            if other.get(pivot):
-                found[name] = _plus(other, rest, -other[pivot])
-        found[pivot] = rest
-    return dict(found)
+        for name, solved_row in solved_rows.items():
+            if solved_row.get(pivot):
+                solved_rows[name] = _plus(solved_row, rest, -solved_row[pivot])
+        solved_rows[pivot] = rest
+    return dict(solved_rows)
 
 
-def _plus(row: Mapping[str, Fraction], other: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
-    total = {name: row.get(name, Fraction(0)) + factor * other.get(name, Fraction(0)) for name in {**row, **other}}
+def _plus(row: Mapping[str, Fraction], added: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
+    total = {name: row.get(name, Fraction(0)) + factor * added.get(name, Fraction(0)) for name in {**row, **added}}
     return {name: number for name, number in total.items() if number}
 
 
@@ -141,9 +141,9 @@ def solved(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> E
     if row is None or any(number.denominator != 1 for number in row.values()):
         return None
     total = const(0)
-    for other, number in row.items():
-        if other not in (name, "") and other not in symbols:
+    for symbol, number in row.items():
+        if symbol not in (name, "") and symbol not in symbols:
             return None
-        if other != name:
-            total = total + (symbols[other] if other else const(1)) * -int(number)
+        if symbol != name:
+            total = total + (symbols[symbol] if symbol else const(1)) * -int(number)
     return total

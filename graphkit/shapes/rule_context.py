@@ -49,10 +49,10 @@ class NodeView:
 
     def tensor(self, index: int = 0) -> Tensor:
         """Return an input."""
-        found = self.inputs[index] if index < len(self.inputs) else None
-        if found is None:
+        tensor = self.inputs[index] if index < len(self.inputs) else None
+        if tensor is None:
             raise UnknownError(f"input {index} is missing")
-        return found
+        return tensor
 
     def name(self, index: int) -> str:
         """Return the name of an input."""
@@ -61,15 +61,15 @@ class NodeView:
 
     def dims(self, index: int = 0) -> Dims:
         """Return the dims of an input, whose rank must be known."""
-        found = self.tensor(index)
-        if found.dims is None:
-            raise UnknownError(found.reason or f"the rank of {self.name(index)} is unknown")
-        return found.dims
+        tensor = self.tensor(index)
+        if tensor.dims is None:
+            raise UnknownError(tensor.reason or f"the rank of {self.name(index)} is unknown")
+        return tensor.dims
 
     def data(self, index: int) -> Array | None:
         """Return the elements of an input, None if it is left out or they are not known."""
-        found = self.inputs[index] if index < len(self.inputs) else None
-        return None if found is None else found.data
+        tensor = self.inputs[index] if index < len(self.inputs) else None
+        return None if tensor is None else tensor.data
 
     def values(self, index: int) -> list[Element]:
         """Return the elements of an input, which must be known."""
@@ -82,10 +82,10 @@ class NodeView:
 
     def numbers(self, index: int) -> list[int]:
         """Return the elements of an integer input, which must be numbers."""
-        found = [number(element) for element in self.values(index)]
-        if None in found:
+        numbers = [number(element) for element in self.values(index)]
+        if None in numbers:
             raise UnknownError(f"the value of {self.name(index)} is not a constant")
-        return [n for n in found if n is not None]
+        return [n for n in numbers if n is not None]
 
     def exprs(self, index: int) -> list[Expr]:
         """Return the elements of an integer input as expressions."""
@@ -103,10 +103,10 @@ class NodeView:
     def attr(self, name: str, default: T | type[T]) -> T:
         """Return the value of an attribute, which must be known, as `attribute_value` does."""
         attribute = self.attributes.get(name)
-        found = attribute_value(attribute, default)
-        if found is None:
+        value = attribute_value(attribute, default)
+        if value is None:
             raise UnknownError(f"its attribute '{name}' is {'missing' if attribute is None else 'of another kind'}")
-        return found
+        return value
 
     def axes(self, index: int, since: int) -> Sequence[int] | None:
         """Return axes, None if they are not given: an input since an opset, an attribute before."""

@@ -85,13 +85,13 @@ def _checked(operator: str, rule: Rule) -> Rule:
             raise
         except Exception as error:  # the code of others may raise anything
             raise fault(f"raised {type(error).__name__}: {error!s:.300}") from error
-        found = list(results) if isinstance(results, (list, tuple)) else [results]
-        if len(found) < len(ctx.node.outputs):
-            raise fault(f"returned {len(found)} of {len(ctx.node.outputs)} outputs")
-        for index, tensor in enumerate(found):
+        tensors = list(results) if isinstance(results, (list, tuple)) else [results]
+        if len(tensors) < len(ctx.node.outputs):
+            raise fault(f"returned {len(tensors)} of {len(ctx.node.outputs)} outputs")
+        for index, tensor in enumerate(tensors):
             if problem := _problem(tensor):
                 raise fault(f"returned output {index} {problem}")
-        return found
+        return tensors
 
     return checked
 

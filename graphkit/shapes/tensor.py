@@ -235,11 +235,11 @@ def numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
     """Return the elements of an integer tensor as an array of its dtype, None if some are not numbers."""
     if tensor.dtype not in INTEGERS or not tensor.may_have_data or (data := tensor.data) is None:
         return None
-    found = [number(element) for element in data.ravel().tolist()]
-    if None in found:
+    elements = [number(element) for element in data.ravel().tolist()]
+    if None in elements:
         return None
     try:
-        return np.array(found, helper.tensor_dtype_to_np_dtype(tensor.dtype)).reshape(data.shape)
+        return np.array(elements, helper.tensor_dtype_to_np_dtype(tensor.dtype)).reshape(data.shape)
     except OverflowError:  # a number outside of its dtype: what the operator gives then, no specification says
         return None
 

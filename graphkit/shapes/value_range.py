@@ -116,8 +116,8 @@ class Affine:
         kept = [(dim, stride) for dim, stride in zip(self.dims, self.strides, strict=True) if dim != 1]
         if [dim for dim, _ in kept] != [dim for dim in dims if dim != 1]:
             return None
-        left = iter(stride for _, stride in kept)
-        return Affine.of(dims, self.start, [const(0) if dim == 1 else next(left) for dim in dims])
+        strides_left = iter(stride for _, stride in kept)
+        return Affine.of(dims, self.start, [const(0) if dim == 1 else next(strides_left) for dim in dims])
 
     def transposed(self, order: Sequence[int]) -> Affine:
         """Return it with its axes in another order."""
@@ -166,17 +166,19 @@ def _affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     expected = np.full(data.shape, origin, data.dtype)
     for axis, stride in enumerate(strides):
         steps = np.arange(data.shape[axis]).astype(data.dtype) * stride
-        expected = expected + np.expand_dims(steps, [other for other in range(data.ndim) if other != axis])
+        expected = expected + np.expand_dims(
+            steps, [other_axis for other_axis in range(data.ndim) if other_axis != axis]
+        )
     if not np.all(expected == data):
         return None
     return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides)))
 
 
 def _least_and_greatest(data: Array | np.ndarray) -> ValueRange | None:
-    found = set(data.flat) if data.dtype == object else {int(data.min()), int(data.max())}
-    if len(found) > MAX_COMPARED and any(isinstance(element, Expr) for element in found):
+    elements = set(data.flat) if data.dtype == object else {int(data.min()), int(data.max())}
+    if len(elements) > MAX_COMPARED and any(isinstance(element, Expr) for element in elements):
         return None
-    return ValueRange(minimum(*found), maximum(*found))
+    return ValueRange(minimum(*elements), maximum(*elements))
 
 
 def _sign(factor: Expr) -> int:

@@ -57,14 +57,14 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
 
     def affine(self, value: Value | None) -> Affine | None:
         """Return the elements of a tensor as a function of their coordinates, None where none is known."""
-        found = self.of(value)
-        return found if isinstance(found, Affine) else None
+        form = self.of(value)
+        return form if isinstance(form, Affine) else None
 
     def range(self, value: Value | None) -> ValueRange | None:
         """Return the least and the greatest element in terms of the input dims, None where they are not known."""
-        found = self.of(value)
+        form = self.of(value)
         with suppress(UnknownError):
-            return found.range if found is not None and found.range.is_known else None
+            return form.range if form is not None and form.range.is_known else None
         return None
 
     def components(self, value: Value | None) -> tuple[Affine, ...] | None:
@@ -76,15 +76,15 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         axis = node.attributes.get("axis") if node is not None and node.is_op("Concat") else None
         joined = node.inputs if node is not None and axis is not None and axis.i in (-1, len(dims) - 1) else (value,)
         parts = [self._parts(source) for source in joined if source is not None]
-        return None if None in parts else tuple(one for part in parts if part is not None for one in part)
+        return None if None in parts else tuple(component for part in parts if part is not None for component in part)
 
     def _parts(self, value: Value) -> list[Affine] | None:
         whole, data = self.affine(value), self._data(value)
         dims = self.tensor(value).dims
         if data is not None and dims:
-            found = [fit(dims[:-1], data[..., index]) for index in range(data.shape[-1])]
-            parts = [one for one in found if isinstance(one, Affine)]
-            return parts if len(parts) == len(found) else None
+            forms = [fit(dims[:-1], data[..., index]) for index in range(data.shape[-1])]
+            parts = [form for form in forms if isinstance(form, Affine)]
+            return parts if len(parts) == len(forms) else None
         count = whole.dims[-1].constant if whole is not None and whole.dims else None
         if whole is None or count is None:
             return None
@@ -99,26 +99,28 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
 
     def _form(self, value: Value) -> Form | None:
         tensor, data, node = self.tensor(value), self._data(value), value.producer
-        if tensor.dims is not None and data is not None and (given := fit(tensor.dims, data)) is not None:
-            return given
+        if tensor.dims is not None and data is not None and (fitted := fit(tensor.dims, data)) is not None:
+            return fitted
         if node is None:
             return uniform(1, tensor.dims) if self.typical and self.model.roles.of(value) in MASKS else None
         rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
         if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if source is None else self.tensor(source) for source in node.inputs]
-        found = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
-        return found if _holds(tensor.dtype, found) else None
+        form = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
+        return form if _holds(tensor.dtype, form) else None
 
     def _data(self, value: Value) -> Array | np.ndarray | None:
         """Return the elements of an integer tensor where they are known: small ones, or those of a constant."""
-        found, tensor = self.tensor(value), value.constant
-        if found.dtype not in INTEGERS:
+        facts, tensor = self.tensor(value), value.constant
+        if facts.dtype not in INTEGERS:
             return None
-        if found.data is not None:
-            is_usable = not self.typical or all(is_known(one) for one in found.data.flat if isinstance(one, Expr))
-            return found.data if is_usable else None
-        if tensor is None or found.dtype not in WIDE or not 0 < math.prod(tensor.dims) <= MAX_CONSTANT:
+        if facts.data is not None:
+            is_usable = not self.typical or all(
+                is_known(element) for element in facts.data.flat if isinstance(element, Expr)
+            )
+            return facts.data if is_usable else None
+        if tensor is None or facts.dtype not in WIDE or not 0 < math.prod(tensor.dims) <= MAX_CONSTANT:
             return None
         try:
             array = self.model.array(tensor)
@@ -161,10 +163,10 @@ class ElementsView(NodeView):
 
     def form(self, index: int) -> Form:
         """Return the form of the elements of an input."""
-        found = self.find(self.node.input(index))
-        if found is None:
+        form = self.find(self.node.input(index))
+        if form is None:
             raise UnknownError(f"the elements of {self.name(index)} are not known")
-        return found
+        return form
 
     def uniform(self, index: int) -> Expr:
         """Return the one value that all elements of an input have."""
@@ -183,10 +185,10 @@ class ElementsView(NodeView):
         return Expr.of(_whole(self.scalar(index)))  # type: ignore[arg-type]
 
 
-def _given(found: T | None) -> T:
-    if found is None:
+def _given(value: T | None) -> T:
+    if value is None:
         raise UnknownError("the elements of an input are not known")
-    return found
+    return value
 
 
 def _whole(element: Element) -> Element:
@@ -244,10 +246,10 @@ def _limit(view: ElementsView) -> Form:
 def _clip(view: ElementsView) -> Form:
     if view.attributes:
         raise UnknownError("before opset 11, its limits are attributes")
-    found = view.form(0)
+    form = view.form(0)
     for index, function in ((1, maximum), (2, minimum)):
-        found = found.range.each(function, view.expr(index)) if view.has(index) else found
-    return found
+        form = form.range.each(function, view.expr(index)) if view.has(index) else form
+    return form
 
 
 def _cum_sum(view: ElementsView) -> Form:

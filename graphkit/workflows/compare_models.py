@@ -96,17 +96,17 @@ class _Comparison:
     progress: Callable[[str], None]
 
     def run(self) -> ModelComparison:
-        told = dict(self.options.names)
+        names = dict(self.options.names)
         b = self.other if isinstance(self.other, Model) else None
-        given = self._given(b)
-        own = {name: array for name, array in given.items() if name in self.model.graph.values}
+        arrays = self._given(b)
+        arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
         timeouts = 0
-        for feed in feeds(self.model, b, self.spec, own, self._inputs_told(told), self.options.seed):
+        for feed in feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
             side = Side(self.model, feed)
-            theirs = None if b is None else Side(b, renamed(self.model, b, feed, given, told))
+            theirs = None if b is None else Side(b, renamed(self.model, b, feed, arrays, names))
             try:
-                return self._compare(side, theirs, told)
+                return self._compare(side, theirs, names)
             except RunError as error:
                 failure = failure or error
                 timeouts += error.timed_out
@@ -128,12 +128,12 @@ class _Comparison:
         check_given({name: file.claimed(name) for name in file.names}, self.model, b)
         return {name: file.read(name) for name in file.names}
 
-    def _inputs_told(self, told: Mapping[str, str]) -> dict[str, str]:
-        names = {value.name for value in self.model.graph.inputs}
-        return {name: other for name, other in told.items() if name in names}
+    def _inputs_told(self, names: Mapping[str, str]) -> dict[str, str]:
+        input_names = {value.name for value in self.model.graph.inputs}
+        return {name: name_in_b for name, name_in_b in names.items() if name in input_names}
 
-    def _compare(self, a: Side, b: Side | None, told: Mapping[str, str]) -> ModelComparison:
-        pairs = self._pairs(a, b, told)
+    def _compare(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
+        pairs = self._pairs(a, b, names)
         tolerance = self._tolerance()
         reader = Reader(pairs, a, b or self._dumps, all_asked=not self.options.bisect)
         if self.options.bisect:
@@ -141,7 +141,9 @@ class _Comparison:
         else:
             measured = sweep(pairs, a, reader, tolerance, self.options.limits, self.progress)
         first = first_differing(measured, a)
-        found = [self._divergence(one, a, b, place < MOST_CAUSES) for place, one in enumerate(first)]
+        divergences = [
+            self._divergence(measured_tensor, a, b, place < MOST_CAUSES) for place, measured_tensor in enumerate(first)
+        ]
         unmatched_a, unmatched_b = self._unmatched(pairs, a, b)
         return ModelComparison(
             a=self.model.label,
@@ -150,8 +152,8 @@ class _Comparison:
             inputs={name: array.shape for name, array in a.feed.items()},
             bisected=self.options.bisect,
             steps=reader.steps,
-            tensors=tuple(_compared(one, a) for one in measured),
-            divergences=tuple(found),
+            tensors=tuple(_compared(measured_tensor, a) for measured_tensor in measured),
+            divergences=tuple(divergences),
             matched=len(pairs),
             unmatched_a=unmatched_a,
             unmatched_b=unmatched_b,
@@ -164,11 +166,11 @@ class _Comparison:
         assert isinstance(self.other, ArrayFile)
         return self.other
 
-    def _pairs(self, a: Side, b: Side | None, told: Mapping[str, str]) -> list[Pair]:
+    def _pairs(self, a: Side, b: Side | None, names: Mapping[str, str]) -> list[Pair]:
         if b is None:
-            return match_dumps(a, self._dumps, told)
-        found = match_models(a, b, told, by_order=self.options.by_order)
-        return [pair for pair in found if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
+            return match_dumps(a, self._dumps, names)
+        pairs = match_models(a, b, names, by_order=self.options.by_order)
+        return [pair for pair in pairs if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
 
     def _tolerance(self) -> float:
         if self.options.tolerance is not None:
@@ -182,52 +184,55 @@ class _Comparison:
         theirs = self._dumps if b is None else Side(b.model, _changed(b, changed))
         return Reader([pair], mine, theirs).read([pair])
 
-    def _divergence(self, one: Measured, a: Side, b: Side | None, wanted: bool) -> Divergence:
-        self.progress(f"looking into '{one.pair.a.name}'")
-        node = one.pair.a.producer
+    def _divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
+        self.progress(f"looking into '{measured.pair.a.name}'")
+        node = measured.pair.a.producer
         return Divergence(
-            one.pair.a.name,
-            one.pair.theirs,
+            measured.pair.a.name,
+            measured.pair.theirs,
             node.label if node is not None else "",
             node.operator if node is not None else "",
-            tuple(self._causes(one.pair, a, b)) if wanted else (),
+            tuple(self._causes(measured.pair, a, b)) if with_causes else (),
         )
 
     def _causes(self, pair: Pair, a: Side, b: Side | None) -> list[Cause]:
         tolerance = self._tolerance()
-        (one, two), mine, theirs = self._arrays(pair, a, b)
-        if one.dtype.kind in "OUS" or two.dtype.kind in "OUS":
+        (mine_array, their_array), mine, theirs = self._arrays(pair, a, b)
+        if mine_array.dtype.kind in "OUS" or their_array.dtype.kind in "OUS":
             return []
-        if two.size > one.size and not any(two.strides):
-            return [Cause("dims", f"dims: B has {list(two.shape)}, and A {list(one.shape)}.")]
-        if not np.isfinite(two[two > -np.inf]).all() and np.isfinite(one[one > -np.inf]).all():
+        if their_array.size > mine_array.size and not any(their_array.strides):
+            return [Cause("dims", f"dims: B has {list(their_array.shape)}, and A {list(mine_array.shape)}.")]
+        if (
+            not np.isfinite(their_array[their_array > -np.inf]).all()
+            and np.isfinite(mine_array[mine_array > -np.inf]).all()
+        ):
             return [Cause("unknown", "B has NaNs or infinities where A has none.")]
-        case = Case.of(one, two, tolerance, mine, theirs)
+        case = Case.of(mine_array, their_array, tolerance, mine, theirs)
         masks = padded_masks(a.model, a.feed)
 
         def agrees(changed: Feed) -> bool:
             return all(measure(pair, *both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
 
-        found = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
-        if not found:
-            found = next((causes for explain in EXPLAINING if (causes := list(explain(case)))), [])
-        found += weights(case, only_named=bool(found))
-        return found or [Cause("unknown", "no simple relation was found between the two.")]
+        causes = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
+        if not causes:
+            causes = next((explained for explain in EXPLAINING if (explained := list(explain(case)))), [])
+        causes += weights(case, only_named=bool(causes))
+        return causes or [Cause("unknown", "no simple relation was found between the two.")]
 
     def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
         """Return the arrays of a pair, and their neighbourhood in each model."""
-        one, mine = _part(a, pair.a)
+        mine_array, mine = _part(a, pair.a)
         if b is not None and isinstance(pair.b, Value):
-            two, theirs = _part(b, pair.b)
-            return (one, two), mine, theirs
-        return (one, self._dumps.beside(pair.theirs, one)), mine, None
+            their_array, theirs = _part(b, pair.b)
+            return (mine_array, their_array), mine, theirs
+        return (mine_array, self._dumps.beside(pair.theirs, mine_array)), mine, None
 
     def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
-        left = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
+        unmatched_a = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
         if b is None:
-            return left, tuple(name for name in self._dumps.names if name not in theirs)
-        return left, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
+            return unmatched_a, tuple(name for name in self._dumps.names if name not in theirs)
+        return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
     def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
         for name, side in (("A", a), ("B", b)):
@@ -252,20 +257,20 @@ def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
     return arrays[0], Part(side, value, dict(zip(near, arrays[1:], strict=True)), nodes)
 
 
-def _compared(one: Measured, side: Side) -> ComparedTensor:
-    node, difference = one.pair.a.producer, one.difference
-    dims = side.dims(one.pair.a)
+def _compared(measured: Measured, side: Side) -> ComparedTensor:
+    node, difference = measured.pair.a.producer, measured.difference
+    dims = side.dims(measured.pair.a)
     return ComparedTensor(
-        a=one.pair.a.name,
-        b=one.pair.theirs,
-        how=one.pair.how,
+        a=measured.pair.a.name,
+        b=measured.pair.theirs,
+        how=measured.pair.how,
         node=node.label if node is not None else "",
         operator=node.operator if node is not None else "",
         module=module_of(node) if node is not None else "",
         dims=tuple(dim if dim is not None else -1 for dim in dims or ()),
         absolute=difference.absolute if difference is not None and not difference.problem else None,
         relative=difference.of_magnitude if difference is not None and not difference.problem else None,
-        cosine=one.cosine,
+        cosine=measured.cosine,
         problem=difference.problem if difference is not None else "",
-        agrees=one.agrees,
+        agrees=measured.agrees,
     )

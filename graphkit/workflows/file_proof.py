@@ -62,15 +62,15 @@ def written_and_proven(
     Raises:
         OutputError: It cannot be written; nothing is left behind.
     """
-    found: list[T] = []
+    proofs: list[T] = []
 
     def run(stage: Path) -> None:
-        found.append(proof(stage / output.name))
+        proofs.append(proof(stage / output.name))
 
     progress("writing")
     before = run if options.verify else None
     written = save_models({output: model}, weights=options.weights, overwrite=options.overwrite, before=before)
-    return written, found[0] if found else None
+    return written, proofs[0] if proofs else None
 
 
 def prove(
@@ -193,8 +193,8 @@ def judged(
     """
     changed, gone = _interface_changes(model, rewritten), _gone(model, rewritten)
     if claim.interface:
-        told = [*changed, *_are_gone("output", gone)]
-        what = f" ({'; '.join(told)})" if told else ""
+        texts = [*changed, *_are_gone("output", gone)]
+        what = f" ({'; '.join(texts)})" if texts else ""
         why = f"{' and '.join(claim.interface)} changed the interface{what}"
         return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
     if changed or (gone and not claim.drops_outputs):
@@ -219,10 +219,10 @@ def _interface_changes(before: Model, after: Model) -> list[str]:
     was, now = fed_inputs(before), fed_inputs(after)
     known = {value.name for value in before.graph.outputs}
     new = [name for name in now if name not in was]
-    other = [name for name in now if name in was and _is_other(was[name], now[name])]
+    retyped = [name for name in now if name in was and _is_other(was[name], now[name])]
     made = [value.name for value in after.graph.outputs if value.name not in known]
-    found = [(new, "input", "new"), (other, "input", "of another dtype or rank"), (made, "output", "new")]
-    return [_sentence(names, kind, what) for names, kind, what in found if names]
+    changes = [(new, "input", "new"), (retyped, "input", "of another dtype or rank"), (made, "output", "new")]
+    return [_sentence(names, kind, what) for names, kind, what in changes if names]
 
 
 def _is_other(before: Value, after: Value) -> bool:
@@ -285,7 +285,7 @@ def prove_unrounded(
     asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=options.limits)
     proof = verify_rewrite(*two, premise.spec | options.spec, asked, progress=progress)
     whole = prove(model, output, replace(options, tolerance=float("inf")), progress, premise=premise)
-    moved = max((found.absolute or 0.0 for found in whole.outputs), default=0.0)
+    moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
     note = (
         "The proof rounds the data of each product as the original does, and compares the products and all that is "
         f"between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."

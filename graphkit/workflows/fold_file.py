@@ -75,7 +75,7 @@ class FoldReport(Result):
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
             return f"Nothing was folded{reason}."
-        counts = [f"{one.op} {one.before:,} -> {one.after:,}" for one in self.counts[-2:]]
+        counts = [f"{row.op} {row.before:,} -> {row.after:,}" for row in self.counts[-2:]]
         return f"Folded: {'; '.join(counts)}."
 
     def blocks(self) -> Iterator[Block]:

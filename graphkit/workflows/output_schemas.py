@@ -227,10 +227,10 @@ class Maker:
     def fields(self, kind: type) -> dict[str, Schema]:
         """Return the schema of each property that the JSON of a dataclass has."""
         hints = get_type_hints(kind)
-        found = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(kind)}
+        schemas = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(kind)}
         for name in kind.computed if issubclass(kind, Result) else ():
-            found[name] = self.of(get_type_hints(getattr(kind, name).fget)["return"])
-        return found
+            schemas[name] = self.of(get_type_hints(getattr(kind, name).fget)["return"])
+        return schemas
 
     def of(self, hint: Any) -> Schema:
         """Return the schema of a type."""

@@ -176,13 +176,13 @@ def _save(
     model: Model, made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
 ) -> tuple[Saved, SplitProof | None]:
     """Write the pair, and prove it before its files get their names."""
-    found: list[SplitProof] = []
+    proofs: list[SplitProof] = []
 
     def prove(stage: Path) -> None:
         progress("proving")
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
         asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        found.append(verify_split(model, *pair, asked, progress=progress))
+        proofs.append(verify_split(model, *pair, asked, progress=progress))
 
     progress("writing")
     models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
@@ -191,4 +191,4 @@ def _save(
         saved = save_models(
             models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite, before=before
         )
-    return saved, found[0] if found else None
+    return saved, proofs[0] if proofs else None

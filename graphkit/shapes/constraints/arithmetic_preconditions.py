@@ -34,8 +34,8 @@ __all__ = ["RULES"]
 
 def elementwise(view: NodeView) -> Iterator[Precondition]:
     """All inputs broadcast; an integer is not divided by 0."""
-    given = [index for index in range(len(view.inputs)) if view.has(index)]
-    yield from broadcast([view.dims(index) for index in given])
+    present = [index for index in range(len(view.inputs)) if view.has(index)]
+    yield from broadcast([view.dims(index) for index in present])
     if view.node.op_type in DIVIDING and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
         count = product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
         for element in integers(view, 1):
@@ -66,8 +66,8 @@ def gemm(view: NodeView) -> Iterator[Precondition]:
     first, second = view.dims(0), view.dims(1)
     if len(first) == len(second) == 2:
         inner = first[0 if view.attr("transA", 0) else 1]
-        other = second[1 if view.attr("transB", 0) else 0]
-        yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
+        rows = second[1 if view.attr("transB", 0) else 0]
+        yield from same(inner, rows, "the inner dims of a product", "Dimension mismatch")
 
 
 def arg_max(view: NodeView) -> Iterator[Precondition]:

@@ -33,7 +33,7 @@ def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
     classes: dict[frozenset[tuple[str, Fraction]], list[str]] = {}
     for name in names:
         row = solved.get(name, {})
-        meaning = {other: -factor for other, factor in row.items() if other != name} if row else {name: Fraction(1)}
+        meaning = {symbol: -factor for symbol, factor in row.items() if symbol != name} if row else {name: Fraction(1)}
         classes.setdefault(frozenset(meaning.items()), []).append(name)
     return {name: tuple(members) for members in classes.values() for name in members}
 
@@ -45,18 +45,18 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
         UsageError: The sizes contradict what the graph needs.
     """
     names, rows = _facts(model)
-    given: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
-    solved = reduced([*given, *rows], names)
+    known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
+    solved = reduced([*known, *rows], names)
     if "" in solved:
-        raise _contradiction(model, sizes, given, rows)
+        raise _contradiction(model, sizes, known, rows)
     fixed = {name: -row.get("", Fraction(0)) for name, row in solved.items() if row.keys() <= {name, ""}}
     return {name: size for name, size in fixed.items() if name and name not in sizes}
 
 
-def _contradiction(model: Model, sizes: Mapping[str, int], given: Sequence[Row], rows: Sequence[Row]) -> UsageError:
+def _contradiction(model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]) -> UsageError:
     """Return the error for sizes that do not go together, with the first equality that they break."""
     names = [*sizes, *{name: None for row in rows for name in row if name}]
-    broken = next(row for at, row in enumerate(rows, 1) if "" in reduced([*given, *rows[:at]], names))
+    broken = next(row for at, row in enumerate(rows, 1) if "" in reduced([*known, *rows[:at]], names))
     text = ", ".join(f"{name}={size}" for name, size in sizes.items())
     needed = " = ".join((_side(broken, 1), _side(broken, -1)))
     return UsageError(f"{model.label}: it cannot run with {text}: the graph needs {needed} - give other sizes")
@@ -181,10 +181,10 @@ def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int
             if not relation.symbols and not Values.at({}).is_met(relation).all():
                 raise _unsolvable(pair, numbers)
         todo = [(pair, relation) for pair, relation in todo if relation.symbols]
-        found = {name: size for _, relation in todo for name, size in _only(relation)}
-        if not found:
+        solved = {name: size for _, relation in todo for name, size in _only(relation)}
+        if not solved:
             break
-        numbers.update(found)
+        numbers.update(solved)
     return numbers, [relation for _, relation in todo]
 
 

@@ -57,10 +57,10 @@ class Values:
 
     def of(self, expr: Expr) -> Ints:
         """Return an expression's values."""
-        found = self.found.get(expr)
-        if found is None:
-            found = self.found[expr] = self._sum(expr)
-        return found
+        values = self.found.get(expr)
+        if values is None:
+            values = self.found[expr] = self._sum(expr)
+        return values
 
     def _sum(self, expr: Expr) -> Ints:
         is_small = self._size(expr) <= LARGEST
@@ -79,12 +79,12 @@ class Values:
     def _atom(self, atom: Symbol | Call) -> Ints:
         if isinstance(atom, Symbol):
             return self.columns[atom.name]
-        function, (result, *others) = FUNCTIONS[atom.op], [self.of(arg) for arg in atom.args]
-        for other in others:
+        function, (result, *operands) = FUNCTIONS[atom.op], [self.of(arg) for arg in atom.args]
+        for operand in operands:
             if atom.op in ("min", "max"):
-                result = function(result, other)
+                result = function(result, operand)
             else:
-                result = np.where(other == 0, 0, function(result, np.where(other == 0, 1, other)))
+                result = np.where(operand == 0, 0, function(result, np.where(operand == 0, 1, operand)))
         return result
 
     def _size(self, part: Expr | Symbol | Call) -> int:
@@ -125,5 +125,5 @@ def _divisors_of(exprs: Sequence[Expr]) -> dict[Expr, None]:
 def _divisors(expr: Expr) -> tuple[Expr, ...]:
     """Return the expressions that an expression divides by, without numbers."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
-    own = [call.args[1] for call in calls if call.op in ("//", "%") and call.args[1].constant is None]
-    return (*own, *(divisor for call in calls for arg in call.args for divisor in _divisors(arg)))
+    direct = [call.args[1] for call in calls if call.op in ("//", "%") and call.args[1].constant is None]
+    return (*direct, *(divisor for call in calls for arg in call.args for divisor in _divisors(arg)))

@@ -110,9 +110,9 @@ def find_triggers(shapes: Shapes) -> Triggers:
     sizes = Grid(shared, symbols).sizes
     grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
     start = {name: base[name] for name in grid.symbols}
-    found = list(_Search(grid, start).triggers())
-    whole = [replace(trigger, dims={**base, **trigger.dims}, fine={**base, **trigger.fine}) for trigger in found]
-    positive = [trigger for trigger in found if not any(trigger.dims[name] == 0 for name in trigger.changed)]
+    triggers = list(_Search(grid, start).triggers())
+    whole = [replace(trigger, dims={**base, **trigger.dims}, fine={**base, **trigger.fine}) for trigger in triggers]
+    positive = [trigger for trigger in triggers if not any(trigger.dims[name] == 0 for name in trigger.changed)]
     sized = {name for trigger in positive for name in trigger.changed}
     rules = size_rules(grid, start, sized)
     multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
@@ -168,12 +168,12 @@ class _Search:
         """Yield the nearest triggers of a direction, in each branch: failures, then wrong shapes."""
         for outcome in (FAILS, WRONG):
             first = self.first(tried, outcome)
-            left: Bools = np.asarray(first.any(axis=1))
+            unreported: Bools = np.asarray(first.any(axis=1))
             if len(direction) > 1:  # leave out what one symbol alone triggers
-                left[sorted(self.told)] = False
-            while left.any():
-                place = int(np.flatnonzero(first[left].any(axis=0))[0])
-                yield from self.nearest(direction, tried[place], left, outcome)
+                unreported[sorted(self.told)] = False
+            while unreported.any():
+                place = int(np.flatnonzero(first[unreported].any(axis=0))[0])
+                yield from self.nearest(direction, tried[place], unreported, outcome)
 
     def first(self, tried: Sequence[Assignment], outcome: int) -> Bools:
         """Return where each precondition is the first that is not met, with that outcome."""
@@ -181,20 +181,27 @@ class _Search:
         result: Bools = self.grid.first(outcomes != FINE) & (outcomes == outcome)
         return result
 
-    def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
-        """Yield the triggers at the nearest sizes, and remove the sizes they report from `left`."""
+    def nearest(self, direction: Direction, dims: Assignment, unreported: Bools, outcome: int) -> Iterator[Trigger]:
+        """Yield the triggers at the nearest sizes, and remove the sizes they report from `unreported`."""
         beside: Assignment = dict(self.base)
         for name, _ in direction:
-            dims, beside = self.shrunk(dims, name, left, outcome)
+            dims, beside = self.shrunk(dims, name, unreported, outcome)
         bad = self.grid.bad([dims])[:, 0]
-        found = np.flatnonzero(self.first([dims], outcome)[:, 0] & left).tolist()
-        for index in found:
-            others = [other for other in self.together(index) if (bad | left)[other] and other not in found]
-            yield self.trigger(index, direction, dims, beside, [one for one in others if one not in self.told], outcome)
-            left[others] = False
+        hits = np.flatnonzero(self.first([dims], outcome)[:, 0] & unreported).tolist()
+        for index in hits:
+            others = [other for other in self.together(index) if (bad | unreported)[other] and other not in hits]
+            yield self.trigger(
+                index,
+                direction,
+                dims,
+                beside,
+                [at for at in others if at not in self.told],
+                outcome,
+            )
+            unreported[others] = False
             self.told.update(others)
-        left[found] = False
-        self.told.update(found)
+        unreported[hits] = False
+        self.told.update(hits)
 
     def trigger(
         self, index: int, direction: Direction, dims: Assignment, beside: Assignment, also: list[int], outcome: int
@@ -203,7 +210,7 @@ class _Search:
         fine = dict(self.base) if self.grid.bad([beside])[self.together(index)].any() else beside
         matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
         is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
-        others = tuple(self.grid.shared[other] for other in also)
+        others = tuple(self.grid.shared[at] for at in also)
         return Trigger(
             shared=self.grid.shared[index],
             dims=dims,
@@ -219,16 +226,16 @@ class _Search:
         """Return the preconditions of nodes that run when one does: of its scope, of those around it and in it."""
         scope = self.grid.shared[index].scope
         pairs = enumerate(self.grid.shared)
-        return [at for at, one in pairs if scope.contains(one.scope) or one.scope.contains(scope)]
+        return [at for at, place in pairs if scope.contains(place.scope) or place.scope.contains(scope)]
 
-    def shrunk(self, dims: Assignment, name: str, left: Bools, outcome: int) -> tuple[Assignment, Assignment]:
+    def shrunk(self, dims: Assignment, name: str, unreported: Bools, outcome: int) -> tuple[Assignment, Assignment]:
         """Return sizes with one symbol as near to the base as possible, and those just before them."""
         good, bad = self.base[name], dims[name]
         while abs(bad - good) > 1:
             sizes: list[int] = sorted(set(np.linspace(good, bad, STEPS).astype(np.int64).tolist()))
             ordered = sizes if bad > good else sizes[::-1]
             first = self.first([self.with_size(dims, name, size) for size in ordered], outcome)
-            hits = np.flatnonzero(first[left].any(axis=0))
+            hits = np.flatnonzero(first[unreported].any(axis=0))
             if not len(hits) or not hits[0]:
                 break
             good, bad = ordered[hits[0] - 1], ordered[hits[0]]
@@ -244,18 +251,18 @@ class _Search:
             return False
         low = int(self.grid.symbols[name].lower)
         sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
-        one = [self.grid.shared[index]]
-        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes], one)
-        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes], one)
+        place = [self.grid.shared[index]]
+        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes], place)
+        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes], place)
         return not bad.all() or bool(good.any())
 
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
         """Whether all larger sizes fail, with the other symbols unchanged, smaller or larger."""
         name = changed[0]
-        larger = {other: 4 * size + 1 for other, size in dims.items()}
-        smaller = {other: int(self.grid.symbols[other].lower) for other in dims}
+        larger = {symbol: 4 * size + 1 for symbol, size in dims.items()}
+        smaller = {symbol: int(self.grid.symbols[symbol].lower) for symbol in dims}
         above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
-        around = [self.with_size(other, name, 4 * dims[name] + ABOVE[-1]) for other in (larger, smaller)]
+        around = [self.with_size(symbol, name, 4 * dims[name] + ABOVE[-1]) for symbol in (larger, smaller)]
         return len(changed) == 1 and bool(
             self.grid.bad(above).any(axis=0).all() and self.grid.bad(around, [self.grid.shared[index]]).all()
         )
@@ -319,7 +326,7 @@ def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[
 
 def impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
     """Return the error for sizes at which a model does not run."""
-    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
+    text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
     legal = "; ".join(f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules)
     hint = f"give other sizes ({legal})" if legal else "give other sizes"
-    return UsageError(f"{model.label}: it cannot run with {given}: {reason} - {hint}")
+    return UsageError(f"{model.label}: it cannot run with {text}: {reason} - {hint}")

@@ -104,7 +104,7 @@ class _Search:
         forced = [_forced(constraint, before) for constraint in constraints]
         only = dict.fromkeys(size for size in forced if size is not None)
         if len(only) == 1:  # the equalities that force it are met
-            constraints = [one for one, size in zip(constraints, forced, strict=True) if size is None]
+            constraints = [free for free, size in zip(constraints, forced, strict=True) if size is None]
         sizes = iter(only) if only else _domain(variable, self.wish.get(variable.name))
         for count in itertools.chain(CHUNKS, itertools.repeat(MAX_DOMAIN)):
             chunk = list(itertools.islice(sizes, count))
@@ -122,7 +122,7 @@ def _are_met(constraints: Sequence[Constraint], before: Assignment, name: str, s
     """Return at which sizes of a symbol all constraints are met, given the sizes of other symbols."""
     if not constraints:
         return [True] * len(sizes)
-    values = Values({**{other: column([size]) for other, size in before.items()}, name: column(sizes)})
+    values = Values({**{symbol: column([size]) for symbol, size in before.items()}, name: column(sizes)})
     met: list[bool] = np.logical_and.reduce([values.is_met(constraint) for constraint in constraints]).tolist()
     return met
 
@@ -184,13 +184,13 @@ class LegalSizes:
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input; on the first step of a merged decoder, without the past."""
-        found: dict[str, tuple[int, ...] | None] = {}
+        shapes: dict[str, tuple[int, ...] | None] = {}
         for name, dims in self.inputs.items():
-            found[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
+            shapes[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
             if name in self.masks and dims is not None and self.tokens is not None:
                 past = 0 if is_first else self.past_size(assignment)
-                found[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
-        return found
+                shapes[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
+        return shapes
 
     def past_size(self, assignment: Assignment) -> int:
         """Return the number of positions in the KV cache, 0 if there is none."""
@@ -230,17 +230,16 @@ def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[R
     roles, numbers = symbol_roles(model), spec.numbers
     shapes = infer(model, with_empty_past(spec, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
-    all_dims = [dim for found in table.values() for dim in found or ()]
-    symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
+    all_dims = [dim for dims in table.values() for dim in dims or ()]
+    symbols = {dims.name: dims for dim in all_dims for dims in dim.walk_symbols()}
     roles |= {f"{name}.1": "total" for name in _masks(model, table)}  # the engine's, for its length
     variables = [
-        Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
-        for name, found in symbols.items()
+        Variable(name, roles.get(name, "other"), int(max(dims.lower, 0)), dims.upper) for name, dims in symbols.items()
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
-    given = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *given))
+    added = [relation.substitute(numbers) for relation in relations]
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *added))
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -266,14 +265,14 @@ def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | 
 
 
 def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    found = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
-    return next((dims[1] for dims in found if dims is not None and len(dims) > 1), None)
+    shapes = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
+    return next((dims[1] for dims in shapes if dims is not None and len(dims) > 1), None)
 
 
 def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
     """Return the masks that span past and new tokens: a merged decoder declares the length that one branch wants."""
-    found = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
-    return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
+    shapes = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
+    return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
 def _concatenated(shapes: Shapes) -> Iterator[Relation]:
@@ -284,9 +283,9 @@ def _concatenated(shapes: Shapes) -> Iterator[Relation]:
     for node in shapes.model.graph.nodes:
         if not node.is_op("Concat") or "axis" not in node.attributes:
             continue
-        found = [shapes[value].dims for value in node.inputs if value is not None]
-        known = [dims for dims in found if dims is not None]
-        if len(known) == len(found) and len({len(dims) for dims in known}) == 1:
+        shapes_of_inputs = [shapes[value].dims for value in node.inputs if value is not None]
+        known = [dims for dims in shapes_of_inputs if dims is not None]
+        if len(known) == len(shapes_of_inputs) and len({len(dims) for dims in known}) == 1:
             axis = node.attributes["axis"].i % max(len(known[0]), 1)
             pairs = Concatenated(tuple(known), axis).equalities()
             yield from (Relation.equal(left, right) for left, right in pairs if left != right)

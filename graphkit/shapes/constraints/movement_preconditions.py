@@ -86,13 +86,13 @@ class Reshaped(Precondition):
 
     def violation(self, values: Sequence[int]) -> Violation:
         source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
-        told = f"{source} to [{', '.join(map(str, self.target))}] = {target}"
+        text = f"{source} to [{', '.join(map(str, self.target))}] = {target}"
         if any(element < -1 for element in target):
-            return Violation(f"{told}: below -1", "A dimension cannot be less than -1")
+            return Violation(f"{text}: below -1", "A dimension cannot be less than -1")
         if not self.allow_zero and 0 in target[len(source) :]:
-            return Violation(f"{told}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
+            return Violation(f"{text}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
         if target.count(-1) > 1:
-            return Violation(f"{told}: more than one -1", "At most one dimension can be -1")
+            return Violation(f"{text}: more than one -1", "At most one dimension can be -1")
         result = [
             source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
         ]
@@ -101,11 +101,11 @@ class Reshaped(Precondition):
         size = int(np.prod([element for element in result if element != -1]))
         total = int(np.prod(source))
         if -1 in target and size == 0 and not self.allow_zero:
-            return Violation(f"{told}: -1 beside 0 cannot be inferred", CANNOT)
+            return Violation(f"{text}: -1 beside 0 cannot be inferred", CANNOT)
         if (-1 in target and total % max(size, 1)) or (-1 not in target and total != size):
-            return Violation(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
+            return Violation(f"{text}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
         result = [total // max(size, 1) if element == -1 else element for element in result]
-        return Violation(f"{told}: {'; '.join(copies)}", "", tuple(result))
+        return Violation(f"{text}: {'; '.join(copies)}", "", tuple(result))
 
 
 MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
@@ -136,18 +136,18 @@ class Sliced(Precondition):
         start, end, size = values[0], values[1], values[2 + self.axis]
         below = ((self.start.constant is None) & (start < 0)) | ((self.end.constant is None) & (end < 0))
         meant = np.maximum(np.clip(end, 0, size) - np.clip(start, 0, size), 0)
-        given = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
-        return np.where(below & (meant != given), WRONG, FINE)
+        actual = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
+        return np.where(below & (meant != actual), WRONG, FINE)
 
     def violation(self, values: Sequence[int]) -> Violation:
         start, end, size = values[0], values[1], values[2 + self.axis]
-        one, value = ("start", start) if start < 0 and self.start.constant is None else ("end", end)
-        expr = self.start if one == "start" else self.end
+        side, value = ("start", start) if start < 0 and self.start.constant is None else ("end", end)
+        expr = self.start if side == "start" else self.end
         bounds = [int(_from_front(np.int64(bound), np.int64(size))) for bound in (start, end)]
         shape = list(values[2:])
         shape[self.axis] = max(bounds[1] - bounds[0], 0)
-        left = f"{shape[self.axis]} of {size} are left"
-        return Violation(f"{one} {named(expr, value)}: it counts from the end, {left}", "", tuple(shape))
+        rest = f"{shape[self.axis]} of {size} are left"
+        return Violation(f"{side} {named(expr, value)}: it counts from the end, {rest}", "", tuple(shape))
 
 
 def _from_front(bound: Ints, size: Ints) -> Ints:
@@ -171,17 +171,17 @@ def reshape(view: NodeView) -> Iterator[Precondition]:
 
 def _always_reshapes(source: Dims, target: Dims) -> bool:
     """Whether a target fits at all legal dims."""
-    wanted = []
+    dims = []
     for index, element in enumerate(target):
         if element == 0 and index < len(source):
             element = source[index]
         if element != -1 and lower(element) < 1:
             return False
-        wanted.append(element)
-    present, total = product([element for element in wanted if element != -1]), product(source)
-    if -1 not in wanted:
+        dims.append(element)
+    present, total = product([element for element in dims if element != -1]), product(source)
+    if -1 not in dims:
         return present == total
-    return wanted.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
+    return dims.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
 
 
 def expand(view: NodeView) -> Iterator[Precondition]:
@@ -265,9 +265,9 @@ def split(view: NodeView) -> Iterator[Precondition]:
         return
     sizes = view.attr("split", ()) if view.opset < 13 else None
     if view.opset >= 13 and view.has(1):
-        given = integers(view, 1)
+        parts_given = integers(view, 1)
     elif sizes:
-        given = [const(size) for size in sizes]
+        parts_given = [const(size) for size in sizes]
     elif view.opset < 18:
         if dim.constant is None:
             yield Multiple(dim, count, "a dim to be split evenly", "cannot be split evenly")
@@ -276,7 +276,7 @@ def split(view: NodeView) -> Iterator[Precondition]:
         parts = view.attr("num_outputs", count)
         yield from least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
         return
-    yield from same(sum(given, const(0)), dim, "the sum of the parts and the whole", "split")
+    yield from same(sum(parts_given, const(0)), dim, "the sum of the parts and the whole", "split")
 
 
 def squeeze(view: NodeView) -> Iterator[Precondition]:

@@ -116,8 +116,8 @@ def _limit(expr: Expr, value: int) -> str:
 
 def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
     """Return expressions with their values as a list in a sentence, numbers last."""
-    told = sorted(zip(exprs, values, strict=True), key=lambda pair: pair[0].constant is not None)
-    return listed([named(expr, value) for expr, value in told])
+    pairs = sorted(zip(exprs, values, strict=True), key=lambda pair: pair[0].constant is not None)
+    return listed([named(expr, value) for expr, value in pairs])
 
 
 def failing(where: npt.NDArray[np.bool_]) -> Ints:
@@ -331,7 +331,7 @@ def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precond
     if all(dims == shapes[0] for dims in shapes[1:]):
         return
     for place in range(1, max(map(len, shapes), default=0) + 1):
-        found = dict.fromkeys(dims[-place] for dims in shapes if len(dims) >= place)
-        sizes = tuple(dim for dim in found if dim != 1)
+        dims_there = dict.fromkeys(dims[-place] for dims in shapes if len(dims) >= place)
+        sizes = tuple(dim for dim in dims_there if dim != 1)
         if len(sizes) > 1 and all(map(is_known, sizes)):
             yield Broadcast(sizes, says)

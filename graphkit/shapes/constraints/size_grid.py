@@ -29,7 +29,7 @@ PAIRED = 8  # sizes of each symbol that are tried together with those of another
 
 def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
     """Return the symbols of the inputs' dims by name."""
-    return {found.name: found for expr in exprs for found in expr.walk_symbols()}
+    return {symbol.name: symbol for expr in exprs for symbol in expr.walk_symbols()}
 
 
 def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
@@ -37,10 +37,10 @@ def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]
     ties: dict[str, Expr] = {}
     for precondition in preconditions:
         for left, right in precondition.equalities():
-            for name, given in _solved(left, right):
-                expr = given.substitute(ties)
+            for name, solution in _solved(left, right):
+                expr = solution.substitute(ties)
                 if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
-                    ties = {other: known.substitute({name: expr}) for other, known in ties.items()}
+                    ties = {tied_name: known.substitute({name: expr}) for tied_name, known in ties.items()}
                     ties[name] = expr
                     break
     return ties
@@ -53,14 +53,14 @@ def _is_plain(expr: Expr) -> bool:
 
 
 def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
-    for one, other in ((left, right), (right, left)):
-        atom = one.atom
+    for side, opposite in ((left, right), (right, left)):
+        atom = side.atom
         if isinstance(atom, Symbol):
-            yield atom.name, other
-        elif isinstance(atom, Call) and atom.op == "max" and other in atom.args:
+            yield atom.name, opposite
+        elif isinstance(atom, Call) and atom.op == "max" and opposite in atom.args:
             for arg in atom.args:
-                if arg != other:
-                    yield from _solved(arg, other)
+                if arg != opposite:
+                    yield from _solved(arg, opposite)
 
 
 def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
@@ -81,12 +81,12 @@ def pools(
     numbers: dict[str, set[int]] = {name: set() for name in symbols}
     named = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
     for precondition in preconditions:
-        found = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
+        constants = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
         names = precondition.symbols
         named |= names
         for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
             if name in numbers:
-                numbers[name] |= found
+                numbers[name] |= constants
     result: dict[str, list[int]] = {name: [] for name in symbols}
     for name, symbol in symbols.items():
         if name not in named:
@@ -113,14 +113,14 @@ def candidates(
 ) -> list[dict[str, int]]:
     """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
     free = [name for name in base if name not in ties and sizes[name]]
-    found = [dict(base)]
-    found += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
+    assignments = [dict(base)]
+    assignments += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
     for first, second in combinations(free, 2):
         few = [[size for size in _few(sizes[name]) if size != base[name]] for name in (first, second)]
-        found += [tied({**base, first: size, second: other}, ties) for size, other in product(*few)]
-        if len(found) > MAX_CANDIDATES:
+        assignments += [tied({**base, first: size, second: other_size}, ties) for size, other_size in product(*few)]
+        if len(assignments) > MAX_CANDIDATES:
             break
-    return [assignment for assignment in found if _is_legal(assignment, symbols)]
+    return [assignment for assignment in assignments if _is_legal(assignment, symbols)]
 
 
 def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
@@ -176,14 +176,14 @@ class Grid:
         result = np.zeros_like(bad)
         before: dict[Scope, Bools] = {}
         nothing = np.zeros(bad.shape[1], np.bool_)
-        for index, one in enumerate(self.shared):
+        for index, place in enumerate(self.shared):
             earlier = nothing
-            scope: Scope | None = one.scope
+            scope: Scope | None = place.scope
             while scope is not None:
                 earlier = earlier | before.get(scope, nothing)
                 scope = scope.parent
             result[index] = bad[index] & ~earlier
-            before[one.scope] = before.get(one.scope, nothing) | bad[index]
+            before[place.scope] = before.get(place.scope, nothing) | bad[index]
         return result
 
     def base(self, count: int | None = None) -> dict[str, int] | None:
@@ -193,8 +193,8 @@ class Grid:
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
         constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
         wish = {name: self._guess(name) for name in self.symbols}
-        found = next(nearest(variables, constraints, wish, MAX_VISITS), None)
-        return None if found is None else {name: found[name] for name in self.symbols}
+        assignment = next(nearest(variables, constraints, wish, MAX_VISITS), None)
+        return None if assignment is None else {name: assignment[name] for name in self.symbols}
 
     def first_unmet(self) -> SharedPrecondition:
         """Return the first precondition that no assignment meets together with those before it, if there is no base."""
@@ -207,5 +207,5 @@ class Grid:
 
     def _guess(self, name: str) -> int:
         low, high = int(self.symbols[name].lower), self.symbols[name].upper
-        wanted = next((size for part, size in NAMED if part in name), low and low + 2)
-        return int(min(max(wanted, low, self.least.get(name, low)), high))
+        usual = next((size for part, size in NAMED if part in name), low and low + 2)
+        return int(min(max(usual, low, self.least.get(name, low)), high))

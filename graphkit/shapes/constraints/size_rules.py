@@ -114,7 +114,7 @@ class _Legal:
         multiples = _some(rule, random)
         sizes = [*range(self.low(name), self.low(name) + 64), *multiples, *(size + 1 for size in multiples)]
         for _ in range(TOGETHER):
-            others = {other: int(random.choice(_some(rules[other], random))) for other in rules if other != name}
+            others = {symbol: int(random.choice(_some(rules[symbol], random))) for symbol in rules if symbol != name}
             if not _agree(rule, sizes, self.at(name, sizes, others)):
                 return False
         return True

@@ -46,17 +46,17 @@ class Sizes:
 
 def symbol_roles(model: Model) -> dict[str, Role]:
     """Return the role of each symbol in the declared dims of a model's inputs."""
-    found: dict[str, Role] = {}
+    roles: dict[str, Role] = {}
     inputs = model.roles.inputs
     known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))
     for value in known:  # the cache first, masks last: their dims may be those of the tokens
         for axis, name in _plain_symbols(value):
-            found.setdefault(name, model.roles.axis(value, axis))
+            roles.setdefault(name, model.roles.axis(value, axis))
     for value in inputs:
         for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
-                found.setdefault(name, _by_name(name))
-    return found
+                roles.setdefault(name, _by_name(name))
+    return roles
 
 
 def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:

@@ -33,8 +33,8 @@ def if_(ctx: InferenceContext) -> list[Tensor]:
     otherwise = _branch(ctx, "else_branch", None if is_false is None else bool(is_false))
     if is_false is not None:
         return otherwise if is_false else then
-    found = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
-    reasons = {name: found.get(body, "") for name, body in ctx.node.bodies.items()}
+    reasons_of = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
+    reasons = {name: reasons_of.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
         ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
     return [_merged(ctx, pair) for pair in zip(then, otherwise, strict=False)]

@@ -62,11 +62,11 @@ def unknown_values(ctx: InferenceContext, index: int, low: float = 0) -> list[Ex
 
 def reshape(ctx: InferenceContext) -> Tensor:
     """Read the target dims from the second input: 0 copies a dim (allowzero=0), one -1 takes the rest."""
-    found = ctx.tensor()
-    wanted = target(ctx)
-    if found.dims is None:
-        return Tensor(found.dtype, [_of_unknown_rank(ctx, element) for element in wanted])
-    return reshaped(ctx, _dims_after(ctx, found.dims, wanted))
+    tensor = ctx.tensor()
+    elements = target(ctx)
+    if tensor.dims is None:
+        return Tensor(tensor.dtype, [_of_unknown_rank(ctx, element) for element in elements])
+    return reshaped(ctx, _dims_after(ctx, tensor.dims, elements))
 
 
 def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
@@ -78,9 +78,9 @@ def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
     return expr if lower(expr) >= 0 else ctx.new_symbol(f"it is {expr}, which may be below 0")
 
 
-def _dims_after(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dims:
+def _dims_after(ctx: InferenceContext, source: Dims, elements: list[Element]) -> Dims:
     allow_zero = bool(ctx.attr("allowzero", 0))
-    dims: list[Expr | None] = [_explicit(ctx, source, i, element, allow_zero) for i, element in enumerate(wanted)]
+    dims: list[Expr | None] = [_explicit(ctx, source, i, element, allow_zero) for i, element in enumerate(elements)]
     missing = [index for index, dim in enumerate(dims) if dim is None]
     total = product(source)
     present = product([dim for dim in dims if dim is not None])
@@ -123,9 +123,9 @@ def _is_zero_together(copied: Expr, expr: Expr) -> bool:
     return copied == expr or (atom is not None and copied.substitute({str(atom): 0}) == 0)
 
 
-def _check_count(ctx: InferenceContext, source: Dims, wanted: Dims) -> None:
+def _check_count(ctx: InferenceContext, source: Dims, dims_after: Dims) -> None:
     """Note that both dims have the same number of elements, common factors left out."""
-    left, right = list(source), list(wanted)
+    left, right = list(source), list(dims_after)
     for dim in source:
         if dim in right and is_nonzero(dim):
             left.remove(dim)
@@ -196,7 +196,7 @@ def concat(ctx: InferenceContext) -> Tensor:
     if len({len(dims) for dims in shapes}) > 1:
         raise ctx.impossible("inputs of different rank", "the inputs differ in rank")
     dims = [dim if index == axis else _common(ctx, shapes, index) for index, dim in enumerate(shapes[0])]
-    dims[axis] = sum((other[axis] for other in shapes[1:]), dims[axis])
+    dims[axis] = sum((dims_of_input[axis] for dims_of_input in shapes[1:]), dims[axis])
     return moved(ctx, tuple(dims), _joined(ctx, axis))
 
 
@@ -216,9 +216,9 @@ def _common(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
 
 def _joined(ctx: InferenceContext, axis: int) -> Array | None:
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
-    if not any(found.may_have_data for found in tensors):
+    if not any(tensor.may_have_data for tensor in tensors):
         return None
-    counts = [found.count() for found in tensors]
+    counts = [tensor.count() for tensor in tensors]
     if sum(MAX_ELEMENTS + 1 if count is None else count for count in counts) > MAX_ELEMENTS:
         return None
     arrays = [_filled(ctx, index) for index in range(len(tensors))]
@@ -228,13 +228,13 @@ def _joined(ctx: InferenceContext, axis: int) -> Array | None:
 
 def _filled(ctx: InferenceContext, index: int) -> Array | None:
     """Return the elements of an integer input, unknown ones where it has none."""
-    found = ctx.tensor(index)
-    if (data := found.data) is not None:
+    tensor = ctx.tensor(index)
+    if (data := tensor.data) is not None:
         return data
-    if not found.is_shape_like or (count := found.count()) is None or count > 8:
+    if not tensor.is_shape_like or (count := tensor.count()) is None or count > 8:
         return None
-    reason = found.reason or f"the value of {ctx.name(index)} is unknown"
-    return array_of([ctx.new_symbol(reason, -INF) for _ in range(count)], found.sizes())
+    reason = tensor.reason or f"the value of {ctx.name(index)} is unknown"
+    return array_of([ctx.new_symbol(reason, -INF) for _ in range(count)], tensor.sizes())
 
 
 def split(ctx: InferenceContext) -> list[Tensor]:
@@ -245,8 +245,8 @@ def split(ctx: InferenceContext) -> list[Tensor]:
     sizes: list[Expr]
     if ctx.opset >= 13 and ctx.has(1):
         sizes = [ctx.unknown_value(1) for _ in range(count)] if ctx.data(1) is None else ctx.exprs(1)
-    elif ctx.opset < 13 and (given := ctx.attr("split", ())):
-        sizes = [const(size) for size in given]
+    elif ctx.opset < 13 and (sizes_given := ctx.attr("split", ())):
+        sizes = [const(size) for size in sizes_given]
     else:
         parts = ctx.attr("num_outputs", count) if ctx.opset >= 18 else count
         if parts != count:

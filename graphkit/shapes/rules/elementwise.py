@@ -22,9 +22,9 @@ PAIRED = frozenset(BROADCASTING) - names("Max Mean Min Sum")  # operators of two
 
 def unary(ctx: InferenceContext) -> Tensor:
     """Return the dims of the first input; the dtype is that of the input, or bool."""
-    found = ctx.tensor()
-    dtype = TensorProto.BOOL if ctx.node.op_type in _TRUTH else found.dtype
-    return Tensor(dtype, found.dims, _propagated(ctx, dtype, [found], found.dims), found.reason)
+    tensor = ctx.tensor()
+    dtype = TensorProto.BOOL if ctx.node.op_type in _TRUTH else tensor.dtype
+    return Tensor(dtype, tensor.dims, _propagated(ctx, dtype, [tensor], tensor.dims), tensor.reason)
 
 
 def broadcasting(ctx: InferenceContext) -> Tensor:
@@ -42,7 +42,7 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
         return None
     if len(tensors) < 2 and name in PAIRED:
         return None  # no model that runs
-    if len({found.dtype for found in tensors}) > 1 and name != "Pow":
+    if len({tensor.dtype for tensor in tensors}) > 1 and name != "Pow":
         return None  # no model that runs
     if name == "Mod" and ctx.attr("fmod", 0):
         return None
@@ -57,12 +57,12 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
 
 def _arrays(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
     """Return the elements of tensors that broadcast to some dims, None where they are too many or not all known."""
-    if not all(found.may_have_data for found in tensors):
+    if not all(tensor.may_have_data for tensor in tensors):
         return None
     sizes = sizes_of(dims)
     if sizes is None or prod(sizes) > MAX_ELEMENTS:
         return None
-    arrays = [data for found in tensors if (data := found.data) is not None]
+    arrays = [data for tensor in tensors if (data := tensor.data) is not None]
     return arrays if len(arrays) == len(tensors) else None
 
 
@@ -77,7 +77,7 @@ def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
     reason, low = "its value depends on data, or on what the dims are", -INF
     if dtype == TensorProto.BOOL:
         reason, low = "its value depends on what the dims are", 0
-    return array_of([ctx.new_symbol(reason, low) if one is None else one for one in elements], data.shape)
+    return array_of([ctx.new_symbol(reason, low) if element is None else element for element in elements], data.shape)
 
 
 def where(ctx: InferenceContext) -> Tensor:
@@ -91,19 +91,21 @@ def where(ctx: InferenceContext) -> Tensor:
 
 def cast(ctx: InferenceContext) -> Tensor:
     """Return the dims and the elements of the input in another dtype."""
-    found = ctx.tensor()
+    tensor = ctx.tensor()
     to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
-    if found.may_have_data and (array := found.data) is not None and (to in FLOATS or to in INTEGERS):
-        from_float = found.dtype in FLOATS
-        data = finished(ctx, value_propagation.each(lambda one: value_propagation.cast(one, to, from_float), array), to)
-    return Tensor(to, found.dims, data, found.reason)
+    if tensor.may_have_data and (array := tensor.data) is not None and (to in FLOATS or to in INTEGERS):
+        from_float = tensor.dtype in FLOATS
+        data = finished(
+            ctx, value_propagation.each(lambda element: value_propagation.cast(element, to, from_float), array), to
+        )
+    return Tensor(to, tensor.dims, data, tensor.reason)
 
 
 def dropout(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input, for the output and for the mask."""
-    found = ctx.tensor()
-    return [found.of_dtype(found.dtype), found.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else found.dtype)]
+    tensor = ctx.tensor()
+    return [tensor.of_dtype(tensor.dtype), tensor.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else tensor.dtype)]
 
 
 def second(ctx: InferenceContext) -> Tensor:
@@ -124,13 +126,13 @@ def half(ctx: InferenceContext) -> Tensor:
 
 def clip(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, and its elements where the limits are known."""
-    found = ctx.tensor()
-    data = found.data if found.may_have_data and ctx.opset >= 11 else None
+    tensor = ctx.tensor()
+    data = tensor.data if tensor.may_have_data and ctx.opset >= 11 else None
     for index, limit in ((1, "Max"), (2, "Min")):
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
-            data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], found.dtype)
-    return found.replaced(found.dims, None if data is None else finished(ctx, data, found.dtype))
+            data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], tensor.dtype)
+    return tensor.replaced(tensor.dims, None if data is None else finished(ctx, data, tensor.dtype))
 
 
 # The first output has the dims and the dtype of the first input.

@@ -61,8 +61,8 @@ def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     columns: list[list[Element | None]] = []
     for index in (1, 2, 4):
         data = ctx.data(index)
-        given: list[Element | None] = [None] * count if data is None else data.ravel().tolist()
-        columns.append([1] * count if index == 4 and not ctx.has(4) else given)
+        elements: list[Element | None] = [None] * count if data is None else data.ravel().tolist()
+        columns.append([1] * count if index == 4 and not ctx.has(4) else elements)
     rows = zip(chosen, *columns, strict=False)
     return [(ctx.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
 
@@ -160,12 +160,12 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
 
 def scatter(ctx: InferenceContext) -> Tensor:
     """Return the dims of the data, and its elements where the indices are numbers."""
-    found = ctx.tensor()
-    array = found.data if found.may_have_data else None
+    tensor = ctx.tensor()
+    array = tensor.data if tensor.may_have_data else None
     data = None
     if array is not None and ctx.node.op_type == "ScatterND" and ctx.attr("reduction", "none") == "none":
         data = _scattered(ctx, array)
-    return Tensor(found.dtype, found.dims, data, found.reason)
+    return Tensor(tensor.dtype, tensor.dims, data, tensor.reason)
 
 
 def _scattered(ctx: InferenceContext, array: Array) -> Array | None:

@@ -30,8 +30,8 @@ def _product(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule
     """Return the rule of a product of input 0 and another one, of a dtype, or of that of an input."""
 
     def product(ctx: InferenceContext) -> Tensor:
-        found = ctx.tensor(like).dtype if dtype is None else dtype
-        return Tensor(found, matmul_dims(ctx, ctx.dims(0), ctx.dims(right)))
+        result_dtype = ctx.tensor(like).dtype if dtype is None else dtype
+        return Tensor(result_dtype, matmul_dims(ctx, ctx.dims(0), ctx.dims(right)))
 
     return product
 
@@ -66,15 +66,15 @@ def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
 
 def mlp(ctx: InferenceContext) -> list[Tensor]:
     """Infer MatMulNBitsMlp(A, skip, ...): the product of two projections to N, then the sum of input and residual."""
-    found, dims = ctx.tensor(), ctx.dims()
-    return [Tensor(found.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(found.dtype, dims)]
+    tensor, dims = ctx.tensor(), ctx.dims()
+    return [Tensor(tensor.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(tensor.dtype, dims)]
 
 
 def qkv(ctx: InferenceContext) -> list[Tensor]:
     """Infer MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv, then the sum of input and residual."""
-    found, dims = ctx.tensor(), ctx.dims()
+    tensor, dims = ctx.tensor(), ctx.dims()
     sizes = [ctx.attr(name, 0) for name in ("Nq", "Nkv", "Nkv")]
-    return [*(Tensor(found.dtype, (*dims[:-1], size)) for size in sizes), Tensor(found.dtype, dims)]
+    return [*(Tensor(tensor.dtype, (*dims[:-1], size)) for size in sizes), Tensor(tensor.dtype, dims)]
 
 
 def distances(ctx: InferenceContext) -> Tensor:
@@ -99,8 +99,8 @@ def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
     if len(first) != 2 or len(second) != 2:
         raise UnknownError("a factor is not a matrix")
     rows, inner = first[::-1] if ctx.attr("transA", 0) else first
-    other, columns = second[::-1] if ctx.attr("transB", 0) else second
-    ctx.same(inner, other, INNER)
+    inner_right, columns = second[::-1] if ctx.attr("transB", 0) else second
+    ctx.same(inner, inner_right, INNER)
     return rows, columns
 
 
@@ -146,7 +146,7 @@ def recurrent(ctx: InferenceContext) -> list[Tensor]:
     every, last = (dims[0], directions, dims[1], hidden), (directions, dims[1], hidden)
     if ctx.attr("layout", 0):  # batch first
         every, last = (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
-    return [Tensor(ctx.tensor().dtype, found) for found in (every, last, last)]
+    return [Tensor(ctx.tensor().dtype, result_dims) for result_dims in (every, last, last)]
 
 
 RULES: Mapping[str, Rule] = {

@@ -19,17 +19,17 @@ STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin"
 
 def reduce(ctx: InferenceContext) -> Tensor:
     """Reduce the axes that are given, or all of them unless `noop_with_empty_axes` says otherwise."""
-    found = ctx.tensor()
+    tensor = ctx.tensor()
     dims = ctx.dims()
     since = 13 if ctx.node.op_type == "ReduceSum" else 18
     if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
-        return Tensor(found.dtype, [dim if dim == 1 else ctx.unknown_value(1) for dim in dims])
+        return Tensor(tensor.dtype, [dim if dim == 1 else ctx.unknown_value(1) for dim in dims])
     axes = ctx.axes(1, since)
     if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
-        return Tensor(found.dtype, dims)
+        return Tensor(tensor.dtype, dims)
     chosen = {ctx.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
     result = _reduced(dims, chosen, bool(ctx.attr("keepdims", 1)))
-    return Tensor(found.dtype, result, _folded(ctx, chosen, result))
+    return Tensor(tensor.dtype, result, _folded(ctx, chosen, result))
 
 
 def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
@@ -38,15 +38,15 @@ def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
 
 def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     """Return the one element that a small tensor is reduced to."""
-    found, step, sizes = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims)
-    if step is None or not found.may_have_data or sizes is None or len(axes) < len(ctx.dims()):
+    tensor, step, sizes = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims)
+    if step is None or not tensor.may_have_data or sizes is None or len(axes) < len(ctx.dims()):
         return None
-    data = found.data
+    data = tensor.data
     if data is None or not 0 < data.size <= 32:
         return None
     total, *elements = (array_of([element], ()) for element in data.ravel().tolist())
     for element in elements:
-        total = value_propagation.apply(step, [total, element], found.dtype)
+        total = value_propagation.apply(step, [total, element], tensor.dtype)
         if total.item() is None:
             return None
     return total.reshape(sizes)
@@ -61,10 +61,10 @@ def arg_extreme(ctx: InferenceContext) -> Tensor:
 
 def layer(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; those of mean and deviation are 1 from the axis on."""
-    found, dims = ctx.tensor(), ctx.dims()
+    tensor, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", -1), max(len(dims), 1))
     statistics = Tensor(ctx.attr("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
-    return [Tensor(found.dtype, dims), statistics, statistics]
+    return [Tensor(tensor.dtype, dims), statistics, statistics]
 
 
 def rms(ctx: InferenceContext) -> Tensor:
@@ -74,8 +74,8 @@ def rms(ctx: InferenceContext) -> Tensor:
 
 def skip(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; the fourth output is the sum of input and residual."""
-    found, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
-    return [found, statistics, statistics, found]
+    result, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
+    return [result, statistics, statistics, result]
 
 
 def embedding(ctx: InferenceContext) -> list[Tensor]:
@@ -95,8 +95,8 @@ def batch(ctx: InferenceContext) -> list[Tensor]:
 
 def group(ctx: InferenceContext) -> list[Tensor]:
     """Infer SkipGroupNorm: the dims of the input, also for the sum of input and residual."""
-    found = Tensor(ctx.tensor().dtype, ctx.dims())
-    return [found, found]
+    result = Tensor(ctx.tensor().dtype, ctx.dims())
+    return [result, result]
 
 
 RULES: Mapping[str, Rule] = {

@@ -30,62 +30,62 @@ def empty(ctx: InferenceContext) -> Tensor:  # noqa: ARG001 - one signature for 
 
 def insert(ctx: InferenceContext) -> Tensor:
     """Infer SequenceInsert(sequence, tensor, position), which inserts at the end where no position is given."""
-    found, new = _sequence(ctx), ctx.tensor(1)
-    place = _position(ctx, 2, found) if ctx.has(2) else len(found.items or ())
-    if found.items is not None and len(found.items) < MAX_ITEMS and place is not None:
-        return TensorSequence.of((*found.items[:place], new, *found.items[place:]))
-    count = None if found.length is None else found.length + 1
-    return TensorSequence(None, union(found.common, Common(new.dtype, new.dims)), count)
+    sequence, new = _sequence(ctx), ctx.tensor(1)
+    place = _position(ctx, 2, sequence) if ctx.has(2) else len(sequence.items or ())
+    if sequence.items is not None and len(sequence.items) < MAX_ITEMS and place is not None:
+        return TensorSequence.of((*sequence.items[:place], new, *sequence.items[place:]))
+    count = None if sequence.length is None else sequence.length + 1
+    return TensorSequence(None, union(sequence.common, Common(new.dtype, new.dims)), count)
 
 
 def erase(ctx: InferenceContext) -> Tensor:
     """Infer SequenceErase(sequence, position), which erases the last tensor where no position is given."""
-    found = _sequence(ctx)
-    if found.length == 0:
+    sequence = _sequence(ctx)
+    if sequence.length == 0:
         raise UnknownError("there is nothing to erase in an empty sequence")
-    place = _position(ctx, 1, found) if ctx.has(1) else len(found.items or ()) - 1
-    if found.items and place is not None and place < len(found.items):
-        return TensorSequence.of((*found.items[:place], *found.items[place + 1 :]))
-    return TensorSequence(None, found.common, None if found.length is None else found.length - 1)
+    place = _position(ctx, 1, sequence) if ctx.has(1) else len(sequence.items or ()) - 1
+    if sequence.items and place is not None and place < len(sequence.items):
+        return TensorSequence.of((*sequence.items[:place], *sequence.items[place + 1 :]))
+    return TensorSequence(None, sequence.common, None if sequence.length is None else sequence.length - 1)
 
 
 def at(ctx: InferenceContext) -> Tensor:
     """Infer SequenceAt(sequence, position)."""
-    found, place = _sequence(ctx), None
-    if found.items and (place := _position(ctx, 1, found)) is not None and place < len(found.items):
-        return found.items[place]
-    return _any(ctx, found)
+    sequence, place = _sequence(ctx), None
+    if sequence.items and (place := _position(ctx, 1, sequence)) is not None and place < len(sequence.items):
+        return sequence.items[place]
+    return _any(ctx, sequence)
 
 
 def length(ctx: InferenceContext) -> Tensor:
     """Infer SequenceLength."""
-    found = _sequence(ctx).length
-    value = ctx.new_symbol("it is the length of a sequence") if found is None else found
+    count = _sequence(ctx).length
+    value = ctx.new_symbol("it is the length of a sequence") if count is None else count
     return Tensor(TensorProto.INT64, (), array_of([plain(value)], ()))
 
 
 def concat_from(ctx: InferenceContext) -> Tensor:
     """Infer ConcatFromSequence, which joins along an axis, or stacks along a new one."""
-    found, is_new = _sequence(ctx), bool(ctx.attr("new_axis", 0))
-    if found.items and not is_new:
-        return concat(InferenceContext(ctx.node, found.items, ctx.attributes, ctx.engine))
-    one = _any(ctx, found)
-    if one.dims is None:
-        return unknown(one.reason, one.dtype)
-    axis = ctx.axis(ctx.attr("axis", 0), len(one.dims) + is_new)
+    sequence, is_new = _sequence(ctx), bool(ctx.attr("new_axis", 0))
+    if sequence.items and not is_new:
+        return concat(InferenceContext(ctx.node, sequence.items, ctx.attributes, ctx.engine))
+    member = _any(ctx, sequence)
+    if member.dims is None:
+        return unknown(member.reason, member.dtype)
+    axis = ctx.axis(ctx.attr("axis", 0), len(member.dims) + is_new)
     if not is_new:
         total = ctx.new_symbol("it is the sum of the lengths of a sequence's tensors")
-        return Tensor(one.dtype, (*one.dims[:axis], total, *one.dims[axis + 1 :]))
-    count = found.length if found.length is not None else ctx.new_symbol("it is the length of a sequence")
-    return Tensor(one.dtype, (*one.dims[:axis], count, *one.dims[axis:]))
+        return Tensor(member.dtype, (*member.dims[:axis], total, *member.dims[axis + 1 :]))
+    count = sequence.length if sequence.length is not None else ctx.new_symbol("it is the length of a sequence")
+    return Tensor(member.dtype, (*member.dims[:axis], count, *member.dims[axis:]))
 
 
 def split_to(ctx: InferenceContext) -> Tensor:
     """Infer SplitToSequence(input, split): parts of the sizes that are given, of one size, or of 1."""
-    found, dims = ctx.tensor(), ctx.dims()
+    tensor, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     if ctx.has(1) and len(ctx.dims(1)) == 1:
-        return _parts(ctx, found, axis)
+        return _parts(ctx, tensor, axis)
     step = const(1)
     if ctx.has(1):
         data = ctx.data(1)
@@ -94,50 +94,50 @@ def split_to(ctx: InferenceContext) -> Tensor:
     size, width = dims[axis].constant, step.constant
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
         widths = [min(width, size - start) for start in range(0, size, width)]
-        return TensorSequence.of(tuple(_part(found, axis, const(n), is_dropped) for n in widths))
+        return TensorSequence.of(tuple(_part(tensor, axis, const(n), is_dropped) for n in widths))
     kept = () if is_dropped else (const(1) if step == 1 else None,)
     parts = (*dims[:axis], *kept, *dims[axis + 1 :])
-    return TensorSequence(None, Common(found.dtype, parts), ceil_div(dims[axis], step))
+    return TensorSequence(None, Common(tensor.dtype, parts), ceil_div(dims[axis], step))
 
 
-def _parts(ctx: InferenceContext, found: Tensor, axis: int) -> Tensor:
+def _parts(ctx: InferenceContext, tensor: Tensor, axis: int) -> Tensor:
     """Return the parts of the sizes that the second input lists."""
     dims, count = ctx.dims(), ctx.dims(1)[0]
     if ctx.data(1) is not None and (count.constant or 0) <= MAX_ITEMS:
-        return TensorSequence.of(tuple(_part(found, axis, size, False) for size in ctx.exprs(1)))
-    return TensorSequence(None, Common(found.dtype, (*dims[:axis], None, *dims[axis + 1 :])), count)
+        return TensorSequence.of(tuple(_part(tensor, axis, size, False) for size in ctx.exprs(1)))
+    return TensorSequence(None, Common(tensor.dtype, (*dims[:axis], None, *dims[axis + 1 :])), count)
 
 
-def _part(found: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:
-    dims: Dims = found.dims or ()
-    return Tensor(found.dtype, (*dims[:axis], *(() if is_dropped else (size,)), *dims[axis + 1 :]))
+def _part(tensor: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:
+    dims: Dims = tensor.dims or ()
+    return Tensor(tensor.dtype, (*dims[:axis], *(() if is_dropped else (size,)), *dims[axis + 1 :]))
 
 
 def identity(ctx: InferenceContext) -> Tensor:
     """Return the input, which may be a sequence."""
-    found = ctx.tensor()
-    return found if isinstance(found, TensorSequence) else unary(ctx)
+    tensor = ctx.tensor()
+    return tensor if isinstance(tensor, TensorSequence) else unary(ctx)
 
 
 def _sequence(ctx: InferenceContext) -> TensorSequence:
-    found = ctx.tensor()
-    if not isinstance(found, TensorSequence):
-        raise UnknownError(found.reason or f"{ctx.name(0)} is not a sequence")
-    return found
+    tensor = ctx.tensor()
+    if not isinstance(tensor, TensorSequence):
+        raise UnknownError(tensor.reason or f"{ctx.name(0)} is not a sequence")
+    return tensor
 
 
-def _position(ctx: InferenceContext, index: int, found: TensorSequence) -> int | None:
+def _position(ctx: InferenceContext, index: int, sequence: TensorSequence) -> int | None:
     """Return a position counted from the front, None where it is not known or there is no such one."""
-    data, items = ctx.data(index), found.items or ()
+    data, items = ctx.data(index), sequence.items or ()
     place = None if data is None or data.size != 1 else Expr.of(data.ravel()[0]).constant
     if place is None or not -len(items) <= place <= len(items):
         return None
     return place + len(items) if place < 0 else place
 
 
-def _any(ctx: InferenceContext, found: TensorSequence) -> Tensor:
+def _any(ctx: InferenceContext, sequence: TensorSequence) -> Tensor:
     """Return the facts that hold for any tensor of a sequence."""
-    shared = found.common
+    shared = sequence.common
     if shared is None or shared.dims is None:
         reason = "nothing is known to be in the sequence" if shared is None else "the tensors of the sequence differ"
         return unknown(reason, 0 if shared is None else shared.dtype)

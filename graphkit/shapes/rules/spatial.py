@@ -20,10 +20,10 @@ ASPECT = "the sizes follow an aspect ratio"
 
 
 def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
-    found = ctx.attr(name, ()) or (default,) * count
-    if len(found) != count:
-        raise UnknownError(f"the attribute {name} has {len(found)} numbers, not {count}")
-    return found
+    numbers = ctx.attr(name, ()) or (default,) * count
+    if len(numbers) != count:
+        raise UnknownError(f"the attribute {name} has {len(numbers)} numbers, not {count}")
+    return numbers
 
 
 def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr]) -> list[Expr]:
@@ -46,10 +46,10 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr]) -> list[
 
 def _pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
     """Return the padding before and after each spatial dim, None where it follows from the strides."""
-    automatic, given = ctx.attr("auto_pad", "NOTSET"), _list(ctx, "pads", 2 * count, 0)
+    automatic, explicit = ctx.attr("auto_pad", "NOTSET"), _list(ctx, "pads", 2 * count, 0)
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return None
-    return (0,) * (2 * count) if automatic == "VALID" else given
+    return (0,) * (2 * count) if automatic == "VALID" else explicit
 
 
 def _parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
@@ -74,8 +74,8 @@ def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
     def conv(ctx: InferenceContext) -> Tensor:
         dims, kernel = ctx.dims(), ctx.dims(weight)
         if len(dims) != len(kernel) or len(dims) < 3:
-            found = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
-            raise ctx.impossible(found, "the ranks of input and weight differ")
+            ranks = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
+            raise ctx.impossible(ranks, "the ranks of input and weight differ")
         batch, channels, spatial = _parts(ctx)
         ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight")
         result = _image(ctx, batch, kernel[0], _windows(ctx, spatial, kernel[2:]))
@@ -91,9 +91,9 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
         raise UnknownError("the ranks of input and weight differ")
     count = len(dims) - 2
     head = (dims[0], kernel[1] * ctx.attr("group", 1))
-    given = ctx.attr("output_shape", ())
-    if given:
-        return Tensor(ctx.tensor().dtype, (*head, *given[-count:]))
+    output_shape = ctx.attr("output_shape", ())
+    if output_shape:
+        return Tensor(ctx.tensor().dtype, (*head, *output_shape[-count:]))
     strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
     extra = _list(ctx, "output_padding", count, 0)
     if pads is None:
@@ -125,34 +125,34 @@ def resize(ctx: InferenceContext) -> Tensor:
     at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
     axes = [ctx.axis(axis, len(dims)) for axis in ctx.attr("axes", ()) or range(len(dims))]
     has_sizes = at_sizes > 0 and ctx.has(at_sizes) and ctx.tensor(at_sizes).dims != (const(0),)
-    given: Sequence[Element]
+    sizes: Sequence[Element]
     if not has_sizes and ctx.node.op_type == "Upsample" and ctx.opset < 9 and "scales" in ctx.attributes:
-        given = list(ctx.attributes["scales"].floats)
+        sizes = list(ctx.attributes["scales"].floats)
     elif ctx.data(read := at_sizes if has_sizes else at_scales) is not None:
-        given = ctx.values(read)
+        sizes = ctx.values(read)
     else:
-        found = [ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)]
-        return Tensor(ctx.tensor().dtype, found)
+        unknown_dims = [ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)]
+        return Tensor(ctx.tensor().dtype, unknown_dims)
     if not has_sizes:
-        given = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
+        sizes = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, sizes, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
-        given = _fitted(ctx, [dims[axis] for axis in axes], given)
-    if len(given) != len(axes):
-        raise ctx.impossible(f"{len(given)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
-    for axis, size in zip(axes, given, strict=True):
+        sizes = _fitted(ctx, [dims[axis] for axis in axes], sizes)
+    if len(sizes) != len(axes):
+        raise ctx.impossible(f"{len(sizes)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
+    for axis, size in zip(axes, sizes, strict=True):
         dims[axis] = Expr.of(size)  # type: ignore[arg-type]
     return Tensor(ctx.tensor().dtype, dims)
 
 
-def _fitted(ctx: InferenceContext, dims: Sequence[Expr], wanted: Sequence[Element]) -> list[Element]:
+def _fitted(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Element]) -> list[Element]:
     """Return sizes that keep the aspect ratio: one scale for all, the smallest or the largest that was asked for.
 
     The runtime computes in float32, so that half a pixel may be rounded either way.
     """
-    numbers = [(dim.constant, number(size)) for dim, size in zip(dims, wanted, strict=False)]
+    numbers = [(dim.constant, number(size)) for dim, size in zip(dims, sizes, strict=False)]
     ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
-    if len(ratios) < max(len(wanted), 1):
-        return [ctx.new_symbol(ASPECT) for _ in wanted]
+    if len(ratios) < max(len(sizes), 1):
+        return [ctx.new_symbol(ASPECT) for _ in sizes]
     scale = min(ratios) if ctx.attr("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
     exact = [scale * dim for dim, _ in numbers if dim]
     return [

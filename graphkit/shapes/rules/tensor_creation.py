@@ -23,14 +23,14 @@ __all__ = ["RULES"]
 
 def shape(ctx: InferenceContext) -> Tensor:
     """Return the dims from `start` to `end` as elements."""
-    found = ctx.tensor()
-    if found.dims is None:
+    tensor = ctx.tensor()
+    if tensor.dims is None:
         dims = (ctx.new_symbol("the rank of the input is unknown"),)
-        return Tensor(TensorProto.INT64, dims, None, found.reason or f"the rank of {ctx.name(0)} is unknown")
-    rank = len(found.dims)
+        return Tensor(TensorProto.INT64, dims, None, tensor.reason or f"the rank of {ctx.name(0)} is unknown")
+    rank = len(tensor.dims)
     bounds = [ctx.attr("start", 0), ctx.attr("end", rank)]
     start, end = (min(max(bound + rank if bound < 0 else bound, 0), rank) for bound in bounds)
-    elements = [plain(dim) for dim in found.dims[start : max(start, end)]]
+    elements = [plain(dim) for dim in tensor.dims[start : max(start, end)]]
     return Tensor(TensorProto.INT64, (len(elements),), array_of(elements))
 
 
@@ -74,9 +74,9 @@ def range_(ctx: InferenceContext) -> Tensor:
     start, limit = map(ctx.scalar, range(2))
     delta = ctx.scalar(2) if ctx.has(2) else 1  # com.microsoft may leave it out
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
-        found = range(start, limit, delta)
-        elements: list[Element] = list(found) if len(found) <= MAX_ELEMENTS else []
-        return Tensor(dtype, (len(found),), array_of(elements) if len(found) <= MAX_ELEMENTS else None)
+        numbers = range(start, limit, delta)
+        elements: list[Element] = list(numbers) if len(numbers) <= MAX_ELEMENTS else []
+        return Tensor(dtype, (len(numbers),), array_of(elements) if len(numbers) <= MAX_ELEMENTS else None)
     if all(isinstance(value, (int, float)) for value in (start, limit, delta)):
         typed = FLOATS[dtype].type
         count = np.ceil((typed(limit) - typed(start)) / typed(delta))
