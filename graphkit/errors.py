@@ -1,6 +1,6 @@
 """The errors that graphkit raises on purpose; all else is a defect of graphkit.
 
-Every message says what was met, what was expected and, after a dash, what to do about it.
+Every message states the fault, the expectation and, after a dash, the remedy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class ModelError(GraphkitError):
     """A model file, or a model in memory, that cannot be read.
 
     Args:
-        problem: What was met and what was expected.
+        problem: The fault and the expectation.
         file: The file at fault, where there is one.
         offset: Byte offset of the fault in that file.
         tensor: Name of the tensor at fault.
         node: Name of the node at fault.
-        hint: What the user can do.
+        hint: The remedy.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class PassError(GraphkitError):
 
     Args:
         name: The pass, as it was named.
-        problem: What was met.
-        hint: What the user can do.
+        problem: The fault.
+        hint: The remedy.
     """
 
     def __init__(self, name: str, problem: str, hint: str) -> None:
@@ -77,10 +77,10 @@ class TargetError(GraphkitError):
     """A target file that cannot be read, or states an impossible fact.
 
     Args:
-        problem: What was met and what was expected.
+        problem: The fault and the expectation.
         file: The file at fault.
         key: The key at fault, such as `operators.facts[2].names`; "" where the file itself is.
-        hint: What the user can do.
+        hint: The remedy.
     """
 
     def __init__(self, problem: str, *, file: str, key: str = "", hint: str) -> None:

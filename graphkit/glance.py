@@ -30,7 +30,7 @@ class Glance(Result):
         origin: Its opset and its producer.
         nodes: How many nodes there are, of which operators most.
         weights: How many tensors there are, and their bytes.
-        ports: `input` or `output`, names, dtype and shape; what is named and shaped alike is one row.
+        ports: `input` or `output`, names, dtype and shape; ports of one family and shape are one row.
     """
 
     title: ClassVar[str] = "Model"
@@ -45,7 +45,7 @@ class Glance(Result):
         return self.name
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what to show, in order."""
+        """Yield the blocks to show, in order."""
         yield Prose(f"{self.origin}. {self.nodes}. {self.weights}.")
         yield table(" | Name:code | Dtype | Shape:code", self.ports[:SHOWN_PORTS])
         if len(self.ports) > SHOWN_PORTS:

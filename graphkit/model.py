@@ -40,13 +40,13 @@ class Model:
     """A model whose large tensors stay on disk until something asks for their values.
 
     Attributes:
-        source: What was read: the weightless proto, the file, the data files, the references.
-        is_edited: Whether a rewrite made it, so that it is not what its file has.
+        source: The source that was read: the weightless proto, the file, the data files, the references.
+        is_edited: Whether a rewrite made it, so that it differs from its file.
     """
 
     source: Source
     _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
-    _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared by what rewrites make of it
+    _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared with its rewrites
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
     is_edited: bool = False
@@ -56,7 +56,7 @@ class Model:
         """Return a model that is already in memory; external data lies beside `path` where one is given.
 
         Raises:
-            ModelError: A tensor claims what cannot be.
+            ModelError: A tensor has impossible claims.
         """
         data_files = tensors.check_tensors(proto, path, {})
         return cls(Source(proto, path, proto.ByteSize(), {}, tuple(data_files)))
@@ -87,7 +87,7 @@ class Model:
         return self._glance().to_markdown()
 
     def _glance(self) -> Glance:
-        from graphkit.glance import glance  # what renders is not loaded with a model
+        from graphkit.glance import glance  # renderers are not loaded with a model
 
         return glance(self.name, self.proto, self.scopes)
 
@@ -194,7 +194,7 @@ class Model:
                 return memoryview(tensor.raw_data)
             return memoryview(tensors.typed_payload(tensor))
         path, offset, length = self.piece(tensor)
-        if offset + length > path.stat().st_size:  # the map of what is gone would end the process
+        if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
             raise ModelError(
                 "it ends before its tensor does: it has shrunk since the model was read",
                 file=str(path),
@@ -266,7 +266,7 @@ class Model:
         """Return a tensor's values, read from its file where it is external.
 
         Raises:
-            ModelError: The data file is missing, or what the tensor holds does not fit its dtype and dims.
+            ModelError: The data file is missing, or the content of the tensor does not fit its dtype and dims.
         """
         inline = tensor
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

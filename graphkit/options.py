@@ -142,7 +142,7 @@ class RewriteOptions:
     """How to write a rewritten model, and how to prove it.
 
     Attributes:
-        spec: What is known about the input dims.
+        spec: The known facts about the input dims.
         weights: Where the weights go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
         overwrite: Replace existing files.
@@ -251,9 +251,9 @@ class LowerOptions(DeployOptions):
         target: The name of a target, or the path of its file.
         src_len: Positions of a padded source.
         max_cache_len: Slots of the cache; None for 64, or as many as the model has positions where these are fewer.
-        mask_floor: What is added to scores that do not count; None for what the target takes, and for one that takes
+        mask_floor: The number added to masked scores; None for one that the target takes, and for a target that takes
             quantised models at least twice the largest score.
-        pad: The token that pads; None for what the export says, else 0.
+        pad: The token that pads; None for that of the export, else 0.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
         kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
@@ -337,7 +337,7 @@ class BundleOptions(DeployOptions):
         update: The operator that writes into slots: `scatter-nd` (opset 16), into slots that come first, of which a
             host gives those in use alone, or `tensor-scatter` (opset 24), into all slots, of which attention reads a
             copy of those in use.
-        dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
+        dry_run: Whether to report the plan only: nothing is written or run, and the weights need not be there.
         copy_host: Whether to put `bundle.mjs`, the host in JavaScript, beside the models.
     """
 
@@ -463,8 +463,8 @@ class CompareOptions:
     """How to compare.
 
     Attributes:
-        names: Tensors of A and what they are in B, (name, name).
-        by_order: Whether what is left within a module goes by order.
+        names: Names of tensors in A and in B, (name, name).
+        by_order: Whether the remaining tensors of a module match by order.
         bisect: Whether to find the first difference in about log2 of the tensors' number of runs, instead of measuring
             all of them.
         tolerance: Largest difference that counts as equal, times the largest magnitude where that is above 1.

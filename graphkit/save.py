@@ -211,7 +211,7 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
 
     Args:
         targets: The files, all in one folder.
-        models: What they are made of, whose files are never replaced.
+        models: Their sources, whose files are never replaced.
         overwrite: Whether files that exist may be replaced.
 
     Raises:
@@ -281,7 +281,7 @@ def _inlined(
 ) -> Body:
     """Return a model with its weights inside, which stay in their files until they are written."""
     nonce = os.urandom(16)
-    stand_ins: dict[bytes, memoryview] = {}  # of the right lengths; what they show is not looked at
+    stand_ins: dict[bytes, memoryview] = {}  # of the right lengths; their content is not read
     for number, tensor in enumerate(external):
         mark = nonce + number.to_bytes(8, "little")
         stand_ins[mark] = model.payload(tensor)

@@ -43,7 +43,7 @@ def from_graphsurgeon(graph: gs.Graph, model: ModelLike) -> Model:
 
     Args:
         graph: The graph, perhaps changed.
-        model: What `to_graphsurgeon` was called with; the weights stay where they lie for it.
+        model: The argument of `to_graphsurgeon`; the weights stay where they lie for it.
 
     Returns:
         The model, with its weights where they lie for the other one.

@@ -29,7 +29,7 @@ FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|
 LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d{1,9})[./]")
 WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
 WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
-# what may stand between a projection and the Reshape that splits it into heads
+# operators that may stand between a projection and the Reshape that splits it into heads
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 WRAPPING = {"Cast", "com.microsoft.DequantizeLinear", "DequantizeLinear", "Identity", "Transpose"}  # of a weight
 OFFSETTING = {"Add", "Sub", "Reshape", "Unsqueeze", "Cast", "Expand", "Identity", "Transpose"}  # of positions
@@ -40,7 +40,7 @@ DESCRIBED = {
     "recurrent decoder": "step of a recurrent decoder",
     "recurrent": "step of a recurrent model",
 }
-JOINED = {"decoder", "dec", "predictor", "prediction", "prednet"}  # words in what the joiner of a transducer reads
+JOINED = {"decoder", "dec", "predictor", "prediction", "prednet"}  # words in the inputs of a transducer's joiner
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Architecture(Result):
         role: "encoder", "first-step decoder", "decoder with past", "merged decoder", "decoder-only",
             "recurrent decoder", "recurrent", "vision" or "other".
         reason: The evidence for the role.
-        reads_encoder: Whether it is a decoder that reads what an encoder made.
+        reads_encoder: Whether it is a decoder that reads the output of an encoder.
         layers: Layers; of the decoder where there is a KV cache.
 
     A size is None if names and shapes do not reveal it.

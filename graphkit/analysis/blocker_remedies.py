@@ -45,8 +45,8 @@ class Remedy(NamedTuple):
     """A row: of those that fit a blocker, the first one counts.
 
     Attributes:
-        of: Its operator, or what of the node it is, such as a dtype; "" for any.
-        applies: What else must be true of the node.
+        of: Its operator, or another property of the node, such as a dtype; "" for any.
+        applies: A further condition on the node.
     """
 
     cause: Cause

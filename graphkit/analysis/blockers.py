@@ -38,7 +38,7 @@ class Share:
     Attributes:
         nodes: Nodes that stay there.
         macs: Their multiply-accumulates: a number, an expression in the input dims, or "?" where it is too large.
-        part: What part of all multiply-accumulates that is, None where it depends on the dims or there are none.
+        part: Their part of all multiply-accumulates, None where it depends on the dims or there are none.
     """
 
     nodes: int
@@ -53,14 +53,14 @@ class Blockers(Judged):
     Attributes:
         target: Name of the target.
         dims: The input dims that were given, by symbol or input.
-        nodes: Nodes that are linted; constants and what folding removes are not among them.
+        nodes: Nodes that are linted, without constants and nodes that folding removes.
         folded: Nodes that folding removes.
-        blockers: What keeps nodes from the target, in file order; the opset, which is no node's, first.
-        unknown: What no source says of a node, or no shape tells.
+        blockers: Obstacles of nodes, in file order; the opset, which is no node's, first.
+        unknown: Facts about nodes that no source states or no shape decides.
         macs: Multiply-accumulates of all nodes, as in `Share`.
         uncounted: Paths of nodes whose multiply-accumulates are not known.
-        as_is: What stays on the CPU of the model as it is.
-        frozen: What stays there once the dims are frozen and shape arithmetic is folded.
+        as_is: The share on the CPU of the model as it is.
+        frozen: The share there once the dims are frozen and shape arithmetic is folded.
     """
 
     title: ClassVar[str] = "Blockers"
@@ -81,7 +81,7 @@ class Blockers(Judged):
         return len({(obstacle.scope, obstacle.node) for obstacle in self.unknown})
 
     def without_passes(self, passes: Collection[str]) -> Blockers:
-        """Return the same without the passes that have run already, and left what they might have removed."""
+        """Return the blockers without the passes that have run already and have left them."""
 
         def left(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
             return tuple(
@@ -158,7 +158,7 @@ def blockers(
 
     Args:
         model: The model, or its path.
-        target: The target, or what `load_target` takes for one.
+        target: The target, or its name or file as `load_target` takes it.
         spec: Sizes of input dims, as if they were frozen.
         shapes: What was inferred of the model at these sizes, where that is known already.
 

@@ -31,13 +31,13 @@ class StateFamily:
     """States that differ in the numbers in their names only.
 
     Attributes:
-        name: What they are called together.
+        name: Their common name.
         count: How many.
         dtype, shape: Of each.
         update: How methods write them.
         offset: Where the first lies in the arena.
         bytes: Of all together.
-        access: What each method does with them, by its name.
+        access: The access of each method, by its name.
     """
 
     name: str
@@ -56,9 +56,9 @@ class BundleOverview(Result):
 
     Attributes:
         name: Its folder.
-        contract: What `bundle.json` says.
+        contract: The content of `bundle.json`.
         families: Its states, by family.
-        bytes_per_token: What a token of one row adds to the slots in use.
+        bytes_per_token: Bytes that a token of one row adds to the slots in use.
     """
 
     title: ClassVar[str] = "Bundle"

@@ -15,9 +15,9 @@ class Kind:
     """A kind of finding.
 
     Attributes:
-        name: What `graphkit report --fail-on` calls it.
+        name: Its name for `graphkit report --fail-on`.
         section: The section of a report that shows it; `fit` is the part of a folder's report.
-        says: What is wrong, in a clause that a verdict begins with.
+        says: The fault, in a clause that a verdict begins with.
         is_fault: Whether --strict fails on it; else it is a note, because nearly every model has one.
     """
 
@@ -27,7 +27,7 @@ class Kind:
     is_fault: bool = True
 
 
-# The worst first: what cannot run; what is wrong or breaks in use; what a target refuses; what costs speed; limits.
+# The worst first: models that cannot run, faults in use, refusals of a target, costs of speed, limits.
 KINDS: tuple[Kind, ...] = (
     Kind("invalid-graph", "summary", "the graph is not valid"),
     Kind("missing-data", "summary", "weights are missing"),
@@ -58,8 +58,8 @@ class Finding:
     Attributes:
         kind: Its kind, a name in `KINDS`.
         where: The nodes, tensors or dims that show it, in a few words.
-        text: What is wrong, in a sentence.
-        key: What tells it from others of its kind, whatever file it is in and however nodes are numbered.
+        text: The fault, in a sentence.
+        key: An identity among findings of its kind, whatever file it is in and however nodes are numbered.
         count: How many nodes, tensors or outputs it concerns.
         model: The model that it is found in, "" where that goes without saying.
     """

@@ -31,7 +31,7 @@ class Lost:
 
     Attributes:
         number: The number; of a tensor with several, that of the largest magnitude.
-        becomes: What is nearest to it in float16: "inf", "-inf" or "0".
+        becomes: The nearest float16: "inf", "-inf" or "0".
         constants: The tensors, or the nodes that hold them.
         readers: The operators that read them, the most frequent first.
     """

@@ -50,7 +50,7 @@ class Check:
 
     Attributes:
         confirmed: Whether the run met the prediction; None if there was no run.
-        message: What onnxruntime said, or why there was no run.
+        message: The message of onnxruntime, or why there was no run.
     """
 
     confirmed: bool | None
@@ -65,13 +65,13 @@ class Hazard:
         kind: A key of `KINDS`, the worst first.
         input: The input at fault, "" for all of them.
         nodes: Paths of the nodes with this precondition; the first one fails first.
-        problem: What goes wrong, in words.
+        problem: The fault, in words.
         says: Part of onnxruntime's message, "" if there is none or it is unknown.
         dims: The dims that trigger it, for each symbol of the inputs; empty for all dims.
         fine: Dims near them at which the model runs.
         examples: The dims that matter, here and in other cases of the same hazard.
         also: Paths of nodes that also fail there, or further on.
-        check: What a run showed, None without a check.
+        check: The result of a run, None without a check.
     """
 
     kind: Kind

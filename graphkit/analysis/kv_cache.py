@@ -32,7 +32,7 @@ class Feed:
         past: Label of the inputs, "" if there are none.
         present: Label of the outputs, "" if there are none.
         pairs: (past, present) names; "" for a missing one.
-        rule: What to do with it, in words.
+        rule: Its handling from step to step, in words.
     """
 
     past: str
@@ -64,7 +64,7 @@ class StateFeed:
     """A family of recurrent states of one dtype and shape: inputs that outputs replace at each step.
 
     Attributes:
-        input, output: Labels of what comes in and what goes out.
+        input, output: Labels of the states before and after a step.
         pairs: (input, output) names.
         dtype: Such as `float32`.
         shape: Its dims.
@@ -175,7 +175,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         context: Positions for which to state the memory; no more than the model has.
 
     Returns:
-        What feeds what from step to step, and the memory that it takes.
+        The contract from step to step, and the memory that it takes.
 
     Example:
         >>> graphkit.kv_cache(graphkit.load("example:merged-decoder")).bytes_per_token
@@ -321,7 +321,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
     Args:
         past: Type of the input; where there is none, the layout is read from `present`.
         present: Type of the output.
-        entry: What the tensor is for.
+        entry: The role of the tensor.
     """
     declared = past or present
     unknown = Layout(None, None, None, None, None)

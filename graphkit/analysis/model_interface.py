@@ -16,7 +16,7 @@ from graphkit.render.blocks import Block, Prose, table
 
 __all__ = ["Interface", "Port", "interface"]
 
-# What the usual names mean; a doc string in the model goes before.
+# Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {
     "input_ids": "token ids",
     "decoder_input_ids": "token ids of the decoder",
@@ -51,7 +51,7 @@ class Port:
         dtype: Such as `float32`, or `seq(float32)`.
         shape: The dims: numbers, symbols, None for an unknown one, `*` where the family's members differ; None for an
             unknown rank.
-        description: From the model's doc string, or what the name usually means.
+        description: From the model's doc string, or the usual meaning of the name.
         optional: Whether it is an input with a default value.
     """
 
@@ -75,7 +75,7 @@ class Interface(Judged):
     """Inputs and outputs of a model's main graph; initializers that are listed as inputs are `optional`.
 
     Attributes:
-        inputs, outputs: What the model declares.
+        inputs, outputs: The declarations of the model.
         contradictions: Where the nodes need other dims than are declared, in one sentence.
     """
 

@@ -100,7 +100,7 @@ def fit(models: Sequence[ModelLike]) -> Fit:
         models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
 
     Returns:
-        What feeds what, which inputs nothing feeds, and which cache outputs nothing takes.
+        The links, the inputs that nothing feeds, and the cache outputs that nothing takes.
 
     Example:
         >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])

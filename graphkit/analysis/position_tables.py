@@ -47,7 +47,7 @@ def _rows(model: Model, node: Node) -> int | None:
 
 
 def _offset(model: Model, value: Value) -> int | None:
-    """Return what is added to the position, where a value counts positions; None where it does not."""
+    """Return the offset of a value that counts positions, None for any other value."""
     offset = 0
     for _ in range(STEPS):
         node = value.producer

@@ -90,7 +90,7 @@ class Comparison(Judged):
     """Several models side by side, how they fit together if one is a decoder, and the report of each.
 
     Attributes:
-        commands: What to run next on all of them; the verdict on each says what to run on it.
+        commands: The next commands for all of them; the verdict on each has those for it alone.
         failures: The models that there is no report of.
     """
 

@@ -38,7 +38,7 @@ class Gate:
     Attributes:
         strict: Any finding that is no note, of the sections that are shown.
         kinds: Findings of these kinds.
-        baseline: What is new or has grown since this report.
+        baseline: An earlier report; findings that are new or have grown since fail.
     """
 
     strict: bool = False
@@ -118,8 +118,8 @@ class Baseline:
 
     Attributes:
         file: Where it was read from.
-        models: What it says of each model.
-        fit: What it says of how they fit together.
+        models: Its record of each model.
+        fit: Its findings on how they fit together.
     """
 
     file: str

@@ -47,8 +47,8 @@ class FactRow:
 
     Attributes:
         verdict: `allowed`, `refused`, `unknown`, or `as in TFLite`: as that which it becomes there.
-        names: Of the operators or dtypes; "all others" for what is true of those.
-        note: What the source says besides.
+        names: Of the operators or dtypes; "all others" for the rest.
+        note: Further words of the source.
         condition: Under which it is allowed, "" for always.
     """
 

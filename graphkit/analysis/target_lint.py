@@ -32,8 +32,8 @@ class Obstacle:
     Attributes:
         scope: Path of the scope of the node, "" for the main graph.
         node: Its name, or its operator and position where it has none.
-        cause: What kind of reason it is.
-        what: What of the node it is: the operator, the rank, the dims, the dtype.
+        cause: The kind of reason.
+        what: The property of the node: its operator, rank, dims or dtype.
         reason: Who says so, or why it is not known.
         tensor: The tensor that shows it.
         dtype: Of that tensor, "?" where unknown.
@@ -206,7 +206,7 @@ def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
     return all(source in tensors.derived or shapes[source].is_known for source in tensors.sources(value))
 
 
-MAX_OPSET = 1 << 31  # what onnx counts them with
+MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 
 
 @dataclass(frozen=True)

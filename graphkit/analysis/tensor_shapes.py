@@ -162,16 +162,16 @@ def tensor_shapes(
 
     Args:
         model: The model, or its path.
-        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         filters: Globs such as `/model/layers.0/*`, or families such as `present.{0-5}.key`: only tensors that one of
             them matches, by name, as `SCOPE::NAME` or by the path of their node.
-        constants: Whether to have rows also for initializers and what follows from them alone.
+        constants: Whether to have rows also for initializers and values that follow from them alone.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
 
     Returns:
-        A row for each tensor, and what must hold for the model to run.
+        A row for each tensor, and the equalities that must hold for the model to run.
 
     Raises:
         UsageError: A symbol or an input does not exist, a size contradicts the model, or a filter matches nothing.
@@ -214,7 +214,7 @@ def why_shape(
     Args:
         model: The model, or its path.
         name: A tensor of the main graph, or `SCOPE::NAME`.
-        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
@@ -282,7 +282,7 @@ class UnknownShapes(Judged):
     Attributes:
         tensors: How many there are.
         unknown: How many have an unknown rank or dim.
-        causes: What they depend on, in the order of the graph.
+        causes: The values that they depend on, in the order of the graph.
     """
 
     title: ClassVar[str] = "Unknown shapes"
@@ -323,7 +323,7 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
         shapes: The inferred shapes of the model, if they are known already.
 
     Returns:
-        How many there are, and what they depend on.
+        Their number, and the values that they depend on.
 
     Example:
         >>> graphkit.unknown_shapes(graphkit.load("example:causal-attention")).unknown

@@ -55,7 +55,7 @@ ENCODERS = ("encoder", "vision")
 RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
-ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # what lowering does only where it is asked to
+ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Facts:
 
     Attributes:
         kinds: The kinds of its findings.
-        blockers: What keeps it from the target, None without a target.
+        blockers: The obstacles on the target, None without a target.
     """
 
     model: Model
@@ -226,15 +226,15 @@ class Verdict(Judged):
 
     Attributes:
         role: The role, as in `Architecture`.
-        is_a: What the model is, in words.
+        is_a: The kind of model, in words.
         bytes: Bytes of the graph and its weights.
         parameters: Weights, counted.
         nodes, shape_nodes: All nodes, and those that compute shapes.
         kv_bytes_per_token: Bytes that each token adds to the KV cache; 0 without one, None where that is unknown.
-        sections: The sections that it rests on: what they did not look for is not known.
+        sections: The sections that it rests on.
         target: The target that it is for, with the dims that were given; "" for none.
-        faults: What is wrong, the worst first.
-        commands: What to run next.
+        faults: The findings, the worst first.
+        commands: The commands to run next.
     """
 
     title: ClassVar[str] = "Verdict"

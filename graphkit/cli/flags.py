@@ -277,7 +277,7 @@ def _check_report(file: Path, *, replaces: bool) -> None:
     """Check before any work that a report can be written to a file.
 
     Raises:
-        OutputError: It is what the command makes, or exists and is not to be replaced, or its folder is not there.
+        OutputError: It is an output of the command, or exists and is not to be replaced, or its folder is not there.
     """
     from graphkit.errors import OutputError
 
@@ -297,7 +297,7 @@ def _check_report(file: Path, *, replaces: bool) -> None:
         raise OutputError(f"{file}: cannot be written: its folder takes no files - name another file for the report")
 
 
-format_option = report_option("--report")  # where --output is what a command makes
+format_option = report_option("--report")  # where --output names the output of the command
 output_format_option = report_option("--output", "-o")
 
 

@@ -1,4 +1,4 @@
-"""Turn output that cannot be written, and signals that stop the process, into errors; write what a stream can."""
+"""Errors for output that cannot be written and for stop signals; streams that replace characters they cannot encode."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     )
 
     def check(self, models: int) -> None:
-        """Check that options are for what is proven.
+        """Check that options apply to the kind of proof.
 
         Raises:
             UsageError: One is not.

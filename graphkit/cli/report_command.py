@@ -33,7 +33,7 @@ __all__ = ["report"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """What a report is to have, and what is to fail on.
+    """The sections of a report, and the findings that it fails on.
 
     Attributes:
         recursive: Whether to look for models in the folders of a folder.

@@ -43,7 +43,7 @@ short_output_file = click.option(
 
 @dataclass(frozen=True)
 class Job:
-    """A model that a command is to write: what it reads, where it writes, and its options."""
+    """The work of a command that writes a model: source, output file and options."""
 
     name: str
     output: Path
@@ -203,7 +203,7 @@ RENAMED = {
     "output": "Rename an output",
     "dim": "Rename a symbol of dims, or name a dim without one, such as x.0=batch",
     "value": "Rename any value of the main graph",
-}  # what `rename` renames, and the help text of its option
+}  # kinds of names, and the help text of their options
 
 
 def rename_options(command: Callable[..., None]) -> Callable[..., None]:

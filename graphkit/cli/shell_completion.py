@@ -1,7 +1,7 @@
 """Shell completion: candidates for models, tensors, passes and targets, and the scripts of shells.
 
 A function that completes is called with the context, the parameter and what was typed so far, as click does; it
-imports what it needs when it is called, because a shell waits for it.
+imports its needs when it is called, because a shell waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 Completed = list[CompletionItem]
 SHELLS = ("bash", "zsh", "fish")
-# A line of click's script, and what ours has for it: no space follows NAME=, for a size does (fish knows that), and a
+# A line of click's script, and its replacement: no space follows NAME=, for a size does (fish knows that), and a
 # list with commas stays whole.
 OURS = {
     "bash": ("    return 0\n", "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n    return 0\n"),

@@ -31,7 +31,7 @@ FORMS: Mapping[str, tuple[int, str, int, str]] = {
     "value_strings": (AttributeProto.STRINGS, "strings", TensorProto.STRING, "string_data"),
 }
 VALUES = frozenset({*FORMS, "value", "sparse_value"})
-ZERO = TensorProto(data_type=TensorProto.FLOAT, dims=[1], float_data=[0.0])  # what ConstantOfShape fills with
+ZERO = TensorProto(data_type=TensorProto.FLOAT, dims=[1], float_data=[0.0])  # the default value of ConstantOfShape
 
 
 def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T | None:
@@ -39,8 +39,8 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
 
     Args:
         attribute: The attribute, None if it is not given.
-        default: What to return in that case: an int, a float, a str, a tuple of ints or a tensor. The attribute must
-            be of the same kind. For an attribute without a default, the type itself.
+        default: The value to return in that case: an int, a float, a str, a tuple of ints or a tensor. The attribute
+            must be of the same kind. For an attribute without a default, the type itself.
 
     Returns:
         None if it is not known: the attribute is of another kind, comes from the call of a function, or is missing and

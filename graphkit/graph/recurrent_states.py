@@ -66,7 +66,7 @@ def recurrent_states(
         scope: The graph.
         inputs: Inputs that may be state: those of no other role.
         outputs: Outputs that may be state.
-        cache: What looks like a KV cache: what is replaced as a whole is none.
+        cache: Possible entries of a KV cache; one that is replaced as a whole is recurrent state instead.
     """
     next_of = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
     unpaired = [value for value in inputs if value not in next_of and _is_fixed(value)]
@@ -243,7 +243,7 @@ def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
 
     Args:
         value: The output.
-        is_cut_last: Whether it must be cut after it is joined, as what is selected before may be one of many layers.
+        is_cut_last: Whether it must be cut after it is joined, because a slice before may select one of many layers.
     """
 
     def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:

@@ -42,7 +42,7 @@ class Roles:
     Attributes:
         inputs: The role of each input without a default. "tokens", "mask" and so on are the model's own: those of an
             encoder in an encoder, those of the decoder in a decoder, whose "encoder mask" is that of cross-attention.
-        outputs: The role of each output; an "encoder state" is what a decoder takes.
+        outputs: The role of each output; an "encoder state" is an input of a decoder.
         cache: The KV cache: which past goes with which present, of which layer.
         merged: The Ifs that hold both steps of a decoder.
         states: The recurrent state: which input each output replaces.

@@ -1,6 +1,6 @@
 """Find shape arithmetic: values computed from Shape, Size and constants, and read as shapes.
 
-Two passes over each scope in file order: forward for what a value is computed from, backward for what it
+Two passes over each scope in file order: forward for the sources of a value, backward for the values it
 feeds. A value behind a custom operator, a loop or an unsorted graph counts as data.
 """
 

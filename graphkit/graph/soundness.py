@@ -1,6 +1,6 @@
 """Check that a graph can be rewritten: every name has one definition, and every node fits its operator.
 
-Analyses tell what they can of any graph. A rewrite that moves names must know what they mean, and no runtime loads a
+Analyses accept any graph. A rewrite that moves names must know their meaning, and no runtime loads a
 graph that is not sound.
 """
 

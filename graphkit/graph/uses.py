@@ -20,8 +20,8 @@ KEEPING = (
     "DequantizeLinear",
     "Identity",
     "com.microsoft.DequantizeLinear",
-)  # what a table may go through before it is looked up in
-SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # what is done to indices before a lookup
+)  # operators between a table and its lookup
+SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # operators on indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
 PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
 COMPARING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "CumSum", "ArgMax", "Mod")
@@ -134,7 +134,7 @@ def readers_beside(before: Value, after: Value) -> Iterator[Node]:
 
     Args:
         before: The input.
-        after: The output; its producer writes in place what its first input is.
+        after: The output; its producer writes its first input in place.
     """
     writer = after.producer
     for node, index in before.consumers:

@@ -32,7 +32,7 @@ class Value:
 
     Attributes:
         name: Unique in its scope.
-        kind: What defines it: a graph (or function) input, an initializer, a node, or nothing.
+        kind: The place of its definition: a graph (or function) input, an initializer, a node, or nowhere.
         producer: The node that computes it, None if none does.
         output_index: Which output of the producer it is.
         consumers: (node, input index) of each use, also in nested scopes.

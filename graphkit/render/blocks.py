@@ -51,7 +51,7 @@ class Column:
     """A column.
 
     Attributes:
-        kind: `code` for names and expressions, `number` for what is aligned to the right, `note` for what a
+        kind: `code` for names and expressions, `number` for cells aligned to the right, `note` for cells that a
             terminal, to save width, prints beneath the first `code` cell of the row.
     """
 

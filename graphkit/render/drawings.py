@@ -67,7 +67,7 @@ def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
     for node in graph.nodes:
         layers[depth[node]].append(node)
     place: dict[str, float] = {}
-    for layer in layers:  # from the sink upwards: order by the mean place of what a node feeds
+    for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
         layer.sort(key=lambda node: _mean([place[after] for after in graph.successors(node)]))
         for number, node in enumerate(layer):
             place[node] = number - len(layer) / 2

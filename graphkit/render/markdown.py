@@ -21,7 +21,7 @@ from graphkit.render.blocks import (
 
 __all__ = ["markdown", "mermaid"]
 
-# what starts a heading, a list, a line or an underlined heading; not -5 and 39.52
+# beginnings of a heading, a list, a line or an underlined heading; not -5 and 39.52
 STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
 
 

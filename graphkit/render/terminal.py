@@ -66,7 +66,7 @@ def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
         yield from _table(block, width, table_width)
         yield Text("")
     elif isinstance(block, Bars | Drawing):
-        return  # pictures of what a table beside them says: HTML draws both, Markdown drawings
+        return  # pictures of a table beside them: HTML draws both, Markdown drawings
 
 
 def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:

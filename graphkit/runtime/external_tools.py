@@ -88,7 +88,7 @@ def main(memory: str, tool: str, version: str = "") -> None:
     model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
     try:
         result = (_optimized(model) if tool == "optimize" else _converted(model, int(version))).SerializeToString()
-    except Exception as error:  # what a C++ core throws depends on the tool
+    except Exception as error:  # the exceptions of a C++ core depend on the tool
         sys.stderr.write(str(error) or type(error).__name__)
         raise SystemExit(REFUSED) from None
     sys.stdout.buffer.write(result)

@@ -32,11 +32,11 @@ LIMITED = "raise --timeout or --memory to allow more"
 class IsolatedSession:
     """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
 
-    A model file is read once more, to know its files, unless `known` is what was read of it.
+    A model file is read once more, to know its files, unless `known` is the model that was read from it.
 
     Attributes:
         inputs, outputs: Names, in order.
-        close: Lets the process free what the model takes.
+        close: Lets the process free the memory of the model.
 
     Raises:
         ModelError: A data file is missing, or onnxruntime does not load it, or ends with it.

@@ -4,7 +4,7 @@
         session = IsolatedSession(path)
         outputs = session.run(feed)
 
-When a model ends the process, the run fails with a `RunError`, and what follows gets a new process. A process that
+When a model ends the process, the run fails with a `RunError`, and later runs get a new process. A process that
 nobody uses is kept for a while, because starting one costs as much as a small proof.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["DEFAULT_LIMITS", "HAS_MEMORY_LIMIT", "Limits", "allocated", "limit_memory", "machine_memory"]
 
-HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts what a process allocates
+HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts the memory that a process allocates
 SECONDS = 60.0
 SECONDS_PER_GIGABYTE = 30.0  # of weights: to read them, and to multiply with them
 SHARE = 4  # a model may take one part in so many of the machine's memory

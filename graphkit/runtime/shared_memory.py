@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Arena", "Json", "decode", "encode"]
 
-Json = object  # what `json` reads and writes
+Json = object  # any value of JSON
 ALIGNMENT = 64
 LEAST = 1 << 20
 KEPT = 256 << 20  # bytes that stay allocated from one run to the next
@@ -63,7 +63,7 @@ class Arena:
         """Store a value from an offset on; return the places of its arrays, and the offset behind them.
 
         Raises:
-            TypeError: It holds what is no array, string or number.
+            TypeError: It holds a value other than an array, a string or a number.
             OSError: There is not enough memory.
         """
         import numpy as np
@@ -125,7 +125,7 @@ def encode(value: object, place: Callable[[np.ndarray], int]) -> Json:
     """Return a value as JSON, its arrays by where `place` puts them.
 
     Raises:
-        TypeError: It holds what is no array, list, dict, string or number.
+        TypeError: It holds a value other than an array, list, dict, string or number.
     """
     import numpy as np
 

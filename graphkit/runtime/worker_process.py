@@ -29,7 +29,7 @@ START = (
     "importlib.import_module(sys.argv[2]).main(*sys.argv[3:])\n"
 )
 SECONDS_TO_START = 120.0
-TAIL = 2000  # bytes of what a process said last
+TAIL = 2000  # bytes of the last messages of a process
 MEANINGS = {
     "SIGFPE": "an integer division that has no result",
     "SIGSEGV": "memory that is not its own",
@@ -211,7 +211,7 @@ def _end(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: 
 
 
 def _close(pipe: IO[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # what was not sent yet has no receiver
+    with contextlib.suppress(BrokenPipeError):  # messages that were not sent yet have no receiver
         pipe.close()
 
 

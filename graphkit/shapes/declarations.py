@@ -123,7 +123,7 @@ class Correction:
     Attributes:
         declared: Their declared shape.
         needed: The shape that the nodes need.
-        why: What they need in each branch of a merged decoder, "" if both need the same.
+        why: The shape that they need in each branch of a merged decoder, "" if both need the same.
     """
 
     inputs: tuple[str, ...]
@@ -184,7 +184,7 @@ def _declarations(model: Model, is_branch: bool) -> Declarations:
         return Declarations(model)
     corrected = _redeclared(model, known, [need for need, _ in needs])
     if any(_excludes_sizes(infer(corrected), scopes, lengths(corrected)) for _, scopes in _branches(corrected)):
-        return Declarations(model)  # what is declared instead would be no better
+        return Declarations(model)  # the corrected declarations would be no better
     return Declarations(corrected, corrections)
 
 
@@ -268,7 +268,7 @@ def _needed(
     others = [independent for independent in known if independent.kind not in FOLLOWING]
     symbols = {independent.name: symbol(independent.name) for independent in others}
     order = [independent.name for independent in known if independent.name not in symbols]
-    order.sort(key=lambda name: name != length.name)  # what is asked for comes first
+    order.sort(key=lambda name: name != length.name)  # the length itself comes first
     results: dict[str, Expr] = {}
     for name, facts in branches:
         tail = sorted({name for row in facts for name in row if name and name not in order}, key=lambda n: "past" in n)

@@ -46,7 +46,7 @@ class Step:
         return self.can_fail or self.uses > 1 or self.op in ("//", "%", "min", "max")
 
 
-Operand = int | float | str | Step | None  # a number, a symbol, a result, or what is not known
+Operand = int | float | str | Step | None  # a number, a symbol, a result; None if unknown
 
 
 class Steps:
@@ -157,7 +157,7 @@ class Plan:
     Attributes:
         shapes: Of each input from which symbols are read: variable, name, dims as text, and rank.
         sources: Of each symbol that is read: variable, source, variable of the input's shape, and `Source.rest`.
-        steps: Variable and step of what is computed once.
+        steps: Variable and step of each value that is computed once.
         lists: Operands of lists that several keys share, by variable.
         entries: Key of each list of the result, with the variable of a shared one, or its operands.
         names: Variable of each symbol and of each step that has one.

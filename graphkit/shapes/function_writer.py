@@ -20,7 +20,7 @@ class Language(ABC):
     """How a language writes a plan.
 
     Attributes:
-        unknown: What stands for None.
+        unknown: The word for None.
         is_unknown, is_zero: A comparison of `{}` with None, and with 0.
         equal: The operator that tells whether two numbers are equal.
         statement: A line that does something.

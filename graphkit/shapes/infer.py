@@ -2,8 +2,8 @@
 
 Graph inputs have the dims that they declare; all else follows from the operators, never from declared types of values
 or outputs: exporters' declarations are often wrong (a first-step decoder may declare `past_sequence_length + 1`).
-What no rule knows is unknown, whatever it is declared as. A body is inferred where its node stands, a function at each
-call. What must be equal for the model to run is noted, and simplifies the result at the end.
+A shape that no rule knows is unknown, whatever its declaration. A body is inferred where its node stands, a function at
+each call. Dims that must be equal for the model to run are noted, and simplify the result at the end.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def infer(
 
     Args:
         model: The model, or its path.
-        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Numbers for symbols, such as `{"batch_size": 1}`.
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
 
     Returns:
-        What is known of each value, and what must hold for the model to run.
+        The known facts of each value, and the relations that must hold for the model to run.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
@@ -119,12 +119,12 @@ class _Engine:
         self.work = 0
         self.running: list[Scope] = []  # the functions around, outermost first
         self.body: Scope | None = None  # the innermost body around that may not run
-        self.certain: set[Scope] = {model.graph}  # what runs whenever the model does
+        self.certain: set[Scope] = {model.graph}  # scopes that run whenever the model does
         self.seen_functions: dict[Value, Tensor] = {}
         functions = zip(model.proto.functions, model.scopes[1:], strict=True)
         self.functions = {(f.domain, f.name, f.overload): (f, scope) for f, scope in functions}
 
-    # What rules ask of it
+    # The interface for rules
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
         reason = ""

@@ -28,9 +28,9 @@ class Shapes:
     """The shape of every tensor of a model.
 
     Attributes:
-        reasons: What each unknown symbol (`?3.NonZero_1`) stands for.
-        equalities, inequalities: What must hold for the model to run.
-        first: What is known of each value after the first pass, which does not assume that the model runs: it holds at
+        reasons: The meaning of each unknown symbol (`?3.NonZero_1`).
+        equalities, inequalities: The relations that must hold for the model to run.
+        first: The facts about each value after the first pass, which does not assume that the model runs: it holds at
             all sizes up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
         broadcasts: Pairs that broadcast: equal, or 1 on one side. From the first pass.

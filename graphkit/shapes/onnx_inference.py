@@ -45,7 +45,7 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
         if (tensor := _constant(tensor_in)) is not None:
             data[value.name] = tensor
     proto = node.proto
-    if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: what the call gives
+    if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: the arguments of the call
         proto = onnx.helper.make_node(node.op_type, proto.input, proto.output, domain=node.domain)
         for name, attribute in ctx.attributes.items():
             proto.attribute.add().CopyFrom(attribute)

@@ -49,7 +49,7 @@ class Program(ProgramContents):
         """Return a Python module with one function, `shapes(inputs)`, that needs the standard library only.
 
         It takes the shapes of graph inputs by name, and returns a dict of tuples by `Read.key` and `Output.key`. It
-        checks what it is given: names, ranks, dims that are numbers, that equal symbols have equal sizes, ranges of
+        checks its inputs: names, ranks, dims that are numbers, that equal symbols have equal sizes, ranges of
         symbols, and `conditions`; and raises ValueError. An input may be left out where no symbol is read from it.
 
         Integers are exact. Elements of a float tensor are floats, rounded to its dtype as onnxruntime rounds. None
@@ -92,7 +92,7 @@ def program(
 
     Args:
         model: The model, or its path.
-        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.

@@ -122,7 +122,7 @@ class Read:
     Attributes:
         key: `SCOPE/NODE:NAME`, unlike every other key of the program.
         index: Which input of the node it is.
-        name: What the ONNX specification calls that input, such as `shape`.
+        name: The name of that input in the ONNX specification, such as `shape`.
         dtype: Such as `int64`; "" if unknown.
         elements: In row-major order; those of a float tensor are rounded to its dtype. None if none is known.
         unknown: Why elements are not known, "" if all are.
@@ -280,8 +280,8 @@ class ProgramContents:
         inputs: The graph inputs without a default.
         sources: Where each symbol is read, in an order in which each needs only those before it.
         unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.
-        conditions: What must hold for the main graph to run. Bodies may have further ones.
-        consumers: The nodes. What a body's node reads holds where the body runs.
+        conditions: The relations that must hold for the main graph to run. Bodies may have further ones.
+        consumers: The nodes. The operands of a body's node hold where the body runs.
     """
 
     model: str

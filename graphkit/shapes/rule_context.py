@@ -1,4 +1,4 @@
-"""What a shape rule reads and reports: its node, the known facts of the inputs, and the notes of the pass.
+"""The context of a shape rule: its node, the known facts of the inputs, and the notes of the pass.
 
 `NodeView` reads only; constraints use it too. `InferenceContext` also reports findings and requirements.
 """
@@ -140,9 +140,9 @@ class Notes:
     """The notes of a pass.
 
     Attributes:
-        reasons: What each unknown symbol stands for.
-        broadcasts: What broadcasts whenever a node runs: both are equal, or one of them is 1.
-        inequalities: What is at least a number whenever a node runs.
+        reasons: The meaning of each unknown symbol.
+        broadcasts: Pairs that broadcast whenever a node runs: both are equal, or one of them is 1.
+        inequalities: Expressions that are at least a number whenever a node runs.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)

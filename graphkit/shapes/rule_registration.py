@@ -32,7 +32,7 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
     """Register a function as the shape rule of an operator.
 
     The rule is called for each node of the operator. It reads dims, elements and attributes from its context, notes
-    there what must hold for the node to run, and raises `UnknownError` with a reason for what it cannot know.
+    there the relations that must hold for the node to run, and raises `UnknownError` with a reason for unknown facts.
 
     Args:
         op_type: The operator, such as "CDist".

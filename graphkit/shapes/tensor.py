@@ -240,7 +240,7 @@ def numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
         return None
     try:
         return np.array(elements, helper.tensor_dtype_to_np_dtype(tensor.dtype)).reshape(data.shape)
-    except OverflowError:  # a number outside of its dtype: what the operator gives then, no specification says
+    except OverflowError:  # a number outside of its dtype: no specification defines the result
         return None
 
 
@@ -262,7 +262,7 @@ class TensorSequence(Tensor):
 
     Attributes:
         items: Its tensors, None if their number is not known.
-        common: What all of them have in common, None if the sequence is empty.
+        common: The facts that all of them share, None if the sequence is empty.
         length: Their number, None if that is not known.
     """
 

@@ -45,7 +45,7 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
 
     Args:
         model: The model.
-        tensor: What is known of the shape of a value.
+        tensor: Returns the known facts of a value's shape.
         typical: Whether the inputs are taken to be typical ones, with which positions reach furthest: masks are all
             ones, no token is padding, and no number is past 2**24, where float32 begins to skip integers.
     """
@@ -153,7 +153,7 @@ class ElementsView(NodeView):
 
     Attributes:
         out: The dims of its first output, None where they are not known.
-        find: What tells what is known of the elements of a value.
+        find: Returns the form of the elements of a value.
         typical: Whether the inputs of the model are taken to be typical ones: no token is padding.
     """
 

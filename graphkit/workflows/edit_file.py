@@ -33,7 +33,7 @@ from graphkit.workflows.file_proof import check_output, prove, written_and_prove
 
 __all__ = ["EditReport", "edit_file"]
 
-AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # what runs the proof again, by pass
+AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
 Progress = Callable[[str], None]
 
 
@@ -44,7 +44,7 @@ class EditReport(Result):
     Attributes:
         edit: The pass that made it.
         changes: One sentence for each change.
-        inputs, outputs: What the written model declares, families of names together.
+        inputs, outputs: The declarations of the written model, families of names together.
         notes: Declared dims of the original that contradict what its nodes compute, in one sentence.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced model that the new one does not use.
@@ -96,7 +96,7 @@ def edit_file(
     Args:
         model: The model, or its path.
         output: The file to write; with shared weights, NAME_data is written beside it.
-        step: The pass, or a text that names it: see `graphkit.parse_pipeline`. What it declines is an error, and
+        step: The pass, or a text that names it: see `graphkit.parse_pipeline`. A declined model is an error, and
             nothing is written.
         options: How to write and how to prove.
         progress: Called with the name of each step before it starts.

@@ -50,14 +50,14 @@ def written_and_proven(
     """Write a model, and prove it before it gets its name: a run that breaks off leaves all as it was.
 
     Args:
-        model: What to write.
+        model: The model to write.
         output: The file.
         options: How to write it, and whether to prove it.
         progress: Called with the name of each step before it starts.
         proof: Proves the file that it is given.
 
     Returns:
-        What was written, and the proof, None where none is asked for.
+        The written files, and the proof, None where none is asked for.
 
     Raises:
         OutputError: It cannot be written; nothing is left behind.
@@ -86,10 +86,10 @@ def prove(
 
     Args:
         model: The original.
-        output: What was written.
+        output: The written file.
         options: How to prove it.
         progress: Called with the name of each step before it starts.
-        premise: What the passes took for granted of the inputs.
+        premise: The assumptions of the passes about the inputs.
         error: The largest error of a node, 0 where results are equal to the last bit.
 
     Raises:
@@ -130,7 +130,7 @@ class Claim:
         error: The largest error of a node, 0 where results are equal to the last bit.
         drops_outputs: Whether outputs may be missing.
         drops_rounding: Whether nothing changes but that quantised data is no longer rounded.
-        interface: The passes that changed what inputs and outputs there are or mean, of which nothing is claimed.
+        interface: The passes that changed the set or the meaning of inputs and outputs; they claim nothing.
     """
 
     premise: Premise = ALWAYS
@@ -162,8 +162,8 @@ class Evidence:
 
     Attributes:
         unproven: Why nothing is proven, "" where there is a proof or nobody asked for one.
-        failures: What the passes did and do not claim to do, a sentence each.
-        notes: What the proof leaves out, a sentence each.
+        failures: Unclaimed changes of the passes, a sentence each.
+        notes: The limits of the proof, a sentence each.
     """
 
     proof: RewriteProof | None = None
@@ -263,14 +263,14 @@ def prove_unrounded(
 
     Args:
         model: The original.
-        rewritten: What became of it, in memory.
+        rewritten: The rewritten model in memory.
         output: The same as it was written.
         options: How to prove it; they give no tolerance.
         progress: Called with the name of each step before it starts.
-        premise: What the passes took for granted of the inputs.
+        premise: The assumptions of the passes about the inputs.
 
     Returns:
-        The proof with a note of what was measured. Without a proof, the note says why there is none.
+        The proof with a note of the measurement. Without a proof, the note says why there is none.
 
     Raises:
         UsageError: The options name a symbol or an input that does not exist.

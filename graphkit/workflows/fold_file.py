@@ -32,7 +32,7 @@ from graphkit.workflows.file_proof import check_output, prove, written_and_prove
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
-OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
+OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # further operators that folding removes
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class FoldReport(Result):
     Attributes:
         frozen: Dims that were frozen to numbers.
         counts: Operators of shape computations in the graph and its bodies; the last two rows count the nodes there
-            that compute shapes, and all of them. What functions are made of has a row before these.
+            that compute shapes, and all of them. The nodes of functions have a row before these.
         changes: One sentence for each change.
-        declined: What stayed unchanged, and why.
+        declined: The parts that stayed unchanged, and why.
         notes: Declared dims that contradict what the nodes compute, in one sentence.
         remaining: The Shape nodes that stay, except in bodies that were left unchanged.
         proof: The proof, None if it was not run.

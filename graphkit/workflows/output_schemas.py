@@ -198,10 +198,10 @@ def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[
     """Return the schema of a document: the versions of graphkit and of the schema, and some properties.
 
     Args:
-        name: What `graphkit schema` calls it.
+        name: Its name for `graphkit schema`.
         properties: The schema of each property.
         named: Schemas that others refer to, by name.
-        text: What the document is, in a sentence.
+        text: The description of the document, in a sentence.
     """
     begin: Schema = {"graphkit": {"type": "string"}, "schema": {"const": versioned(name)}}
     return {

@@ -36,11 +36,11 @@ class RewriteReport(Result):
         passes: The names of the passes, in order.
         counts: The operators of which there are more or fewer; the last row counts all nodes.
         changes: One sentence for each change.
-        declined: What stayed unchanged, and why.
-        notes: Declared dims that contradict what the nodes compute, in one sentence; what the proof leaves out.
+        declined: The parts that stayed unchanged, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence; the limits of the proof.
         proof: The proof, None if it was not run.
         unproven: Why nothing can be proven, "" where that can or was not asked for.
-        failures: What the passes did and do not claim to do, a sentence each.
+        failures: Unclaimed changes of the passes, a sentence each.
         unused: Data files of the replaced model that the new one does not use.
     """
 

@@ -1,6 +1,6 @@
 """Sessions of one model folded for the shapes that it is run at, each made once.
 
-What a session costs depends on where its weights are. These have none of their own: a folded model refers to the
+The memory of a session depends on the place of its weights. These have none of their own: a folded model refers to the
 places of its weights in the files of the original, which onnxruntime maps, so that all sessions read the same pages.
 Kernels would keep copies in a layout of their own (prepacking), as large as the weights, in each session; that is off
 by default, and makes floating-point MatMuls of several rows slower.

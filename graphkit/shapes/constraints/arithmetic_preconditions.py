@@ -1,6 +1,6 @@
 """Preconditions of operators that compute: elementwise ones, products, pooling, normalisation, attention.
 
-Source for attention: onnxruntime's contrib operators (docs/ContribOperators.md) and what its CPU kernels check.
+Source for attention: onnxruntime's contrib operators (docs/ContribOperators.md) and the checks of its CPU kernels.
 """
 
 from __future__ import annotations

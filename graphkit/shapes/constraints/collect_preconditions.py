@@ -19,7 +19,7 @@ from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 __all__ = ["SharedPrecondition", "collect"]
 
 RULES: Mapping[str, PreconditionRule] = joined(movement_preconditions.RULES, arithmetic_preconditions.RULES)
-NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # what the shape engine notes
+NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # kinds of notes of the shape engine
 
 
 @dataclass(eq=False)

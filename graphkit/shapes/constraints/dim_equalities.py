@@ -42,7 +42,7 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     """Return the sizes of the other symbols that follow from some; a fraction or a negative one is impossible.
 
     Raises:
-        UsageError: The sizes contradict what the graph needs.
+        UsageError: The sizes contradict the needs of the graph.
     """
     names, rows = _facts(model)
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]

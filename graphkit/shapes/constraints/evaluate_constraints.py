@@ -1,7 +1,7 @@
 """Expressions and constraints evaluated at many assignments at once.
 
 An assignment gives every symbol of the inputs a size. Many assignments are columns: one array for each symbol. Numbers
-are exact: Python's integers compute what may not fit into 64 bits.
+are exact: Python's integers compute numbers that may not fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Assignment", "Columns", "Constraint", "Values", "column"]
 
 Assignment = Mapping[str, int]
 Columns = dict[str, Ints]
-Constraint = Relation | Precondition  # what must hold
+Constraint = Relation | Precondition
 LARGEST = (1 << 63) - 1
 FUNCTIONS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
     "min": np.minimum,

@@ -169,7 +169,7 @@ class _Search:
         for outcome in (FAILS, WRONG):
             first = self.first(tried, outcome)
             unreported: Bools = np.asarray(first.any(axis=1))
-            if len(direction) > 1:  # leave out what one symbol alone triggers
+            if len(direction) > 1:  # leave out triggers of a single symbol
                 unreported[sorted(self.told)] = False
             while unreported.any():
                 place = int(np.flatnonzero(first[unreported].any(axis=0))[0])
@@ -271,7 +271,7 @@ class _Search:
 class SizeCheck:
     """Tells whether a model runs at sizes, as far as the preconditions of its nodes say.
 
-    What depends on symbols without a size is not looked at: onnxruntime has the last word.
+    Preconditions on symbols without a size are not checked: onnxruntime has the last word.
     """
 
     def __init__(self, model: Model) -> None:

@@ -61,7 +61,7 @@ class _Search:
     ) -> None:
         self.variables, self.wish, self.visits = variables, wish, visits
         place = {variable.name: index for index, variable in enumerate(variables)}
-        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be tested once a symbol is chosen
+        self.levels: list[list[Constraint]] = [[] for _ in variables]  # to test once a symbol is chosen
         for constraint in constraints:
             if constraint.symbols and constraint.symbols <= place.keys():
                 self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
@@ -278,7 +278,7 @@ def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozen
 def _concatenated(shapes: Shapes) -> Iterator[Relation]:
     """Yield the relations that concatenated tensors of the main graph differ along the axis only.
 
-    onnxruntime lets inputs without elements differ elsewhere, and then may give what was in memory before.
+    onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.
     """
     for node in shapes.model.graph.nodes:
         if not node.is_op("Concat") or "axis" not in node.attributes:

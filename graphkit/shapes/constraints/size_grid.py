@@ -137,7 +137,7 @@ def _is_legal(assignment: Assignment, symbols: Mapping[str, Symbol]) -> bool:
 
 
 MAX_VISITS = 4096  # sizes looked at for dims at which all is well
-NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to begin with, else a little
+NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # the sizes to begin with, else small ones
 
 
 class Grid:

@@ -1,6 +1,6 @@
 """Sizes for the symbols in the dims of a model's inputs that fit together.
 
-The roles of inputs and the names of symbols tell what a symbol stands for. A dim that is an expression
+The roles of inputs and the names of symbols tell the role of a symbol. A dim that is an expression
 (`past_sequence_length + sequence_length`) follows from its symbols.
 """
 

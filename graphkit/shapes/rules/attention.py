@@ -1,7 +1,7 @@
 """Attention and rotary embeddings: the operators of opset 23 and those of com.microsoft.
 
 Where past and present share a buffer, the present is as long as the past, and only a value at run time says how much of
-it is filled. Source: onnxruntime's docs/ContribOperators.md, and what its CPU kernels give.
+it is filled. Source: onnxruntime's docs/ContribOperators.md, and the results of its CPU kernels.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Te
         raise UnknownError(f"{name} is missing")
     mark = ctx.notes.mark()
     results = ctx.engine.run_body(body, (), is_certain=is_chosen is True)
-    if is_chosen is False:  # what is wrong in it never happens
+    if is_chosen is False:  # its findings never happen
         ctx.notes.rewind(mark)
     return results
 
@@ -110,7 +110,7 @@ def _settle(
     loose: set[Expr] = set()  # unknowns that stand for any number, another one at each iteration
     mark = ctx.notes.mark()
     for turn in range(rounds + 1):
-        ctx.notes.rewind(mark)  # what was found of narrower states does not hold
+        ctx.notes.rewind(mark)  # notes about narrower states do not hold
         results = ctx.engine.run_body(body, inputs(states), is_certain=runs)
         after = [_widened(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
