@@ -120,65 +120,69 @@ class Section:
 # Importing the shape engine takes as long as most sections, so it is imported only when a section needs it.
 
 
-def _origins(given: Material) -> Result:
+def _origins(material: Material) -> Result:
     from graphkit.analysis.shape_origins import origins
     from graphkit.shapes import infer
 
-    shapes = given.shapes if given.optimized is None else infer(given.optimized)
-    return origins(shapes.model, full=given.options.full, optimized=given.optimized is not None, shapes=shapes)
+    shapes = material.shapes if material.optimized is None else infer(material.optimized)
+    return origins(shapes.model, full=material.options.full, optimized=material.optimized is not None, shapes=shapes)
 
 
-def _what_if(given: Material) -> Result:
+def _what_if(material: Material) -> Result:
     from graphkit.analysis.what_if import what_if
 
-    return what_if(given.model, shapes=given.shapes)
+    return what_if(material.model, shapes=material.shapes)
 
 
-def _hazards(given: Material) -> Result:
+def _hazards(material: Material) -> Result:
     from graphkit.analysis.hazards import hazards
 
-    found = hazards(given.model, shapes=given.shapes)
-    return found if given.options.check is None else given.options.check(given.model, found, given.shapes)
+    result, check = hazards(material.model, shapes=material.shapes), material.options.check
+    return result if check is None else check(material.model, result, material.shapes)
 
 
-def _unknown_shapes(given: Material) -> Result:
+def _unknown_shapes(material: Material) -> Result:
     from graphkit.analysis.tensor_shapes import unknown_shapes
 
-    return unknown_shapes(given.model, shapes=given.shapes)
+    return unknown_shapes(material.model, shapes=material.shapes)
 
 
-def _blockers(given: Material) -> Result:
+def _blockers(material: Material) -> Result:
     from graphkit.analysis.blockers import blockers
 
-    target, spec = given.options.target, given.options.spec
+    target, spec = material.options.target, material.options.spec
     assert target is not None
     if spec is None or not (spec.dims or spec.inputs or spec.ranges):
-        return blockers(given.model, target, shapes=given.shapes)
-    return blockers(given.model, target, spec)
+        return blockers(material.model, target, shapes=material.shapes)
+    return blockers(material.model, target, spec)
 
 
-def _verdict(given: Material) -> Result:
+def _verdict(material: Material) -> Result:
     from graphkit.analysis.verdict import verdict_of
 
-    return verdict_of(given.model, given.judged)
+    return verdict_of(material.model, material.judged)
 
 
 VERDICT = Section("verdict", _verdict)  # made last, from those that are judged
 SECTIONS = (
     VERDICT,
-    Section("summary", lambda given: summary(given.model, hash_weights=given.options.hash_weights), is_judged=True),
-    Section("architecture", lambda given: architecture(given.model), is_judged=True),
-    Section("interface", lambda given: interface(given.model), is_judged=True),
-    Section("kv-cache", lambda given: kv_cache(given.model, given.options.context), is_judged=True),
-    Section("shape-ops", lambda given: shape_ops(given.model, given.optimized), compares=True, is_judged=True),
+    Section(
+        "summary", lambda material: summary(material.model, hash_weights=material.options.hash_weights), is_judged=True
+    ),
+    Section("architecture", lambda material: architecture(material.model), is_judged=True),
+    Section("interface", lambda material: interface(material.model), is_judged=True),
+    Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
+    Section("shape-ops", lambda material: shape_ops(material.model, material.optimized), compares=True, is_judged=True),
     Section("origins", _origins, needs_shapes=True, compares=True),
     Section("what-if", _what_if, needs_shapes=True),
     Section("hazards", _hazards, needs_shapes=True, is_judged=True),
     Section("unknown-shapes", _unknown_shapes, needs_shapes=True, is_judged=True),
-    Section("control-flow", lambda given: control_flow(given.model), is_judged=True),
+    Section("control-flow", lambda material: control_flow(material.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
-EXTRAS = (Section("float16", lambda given: float16_losses(given.model), is_judged=True),)  # of a report that names them
+EXTRAS = (
+    Section("float16", lambda material: float16_losses(material.model), is_judged=True),
+)  # of a report that names them
 BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target
 
 
