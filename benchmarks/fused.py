@@ -63,7 +63,14 @@ def measure(path: Path, options: Namespace, folder: Path) -> Table:
     files = {"original": original}
     for name, keep in (("folded", True), ("without fusions", False)):
         files[name] = folder / f"{name}.onnx"
-        save_models({files[name]: graphkit.fold(graphkit.load(original), keep_fusions=keep).model}, weights="in-place")
+        save_models(
+            {
+                files[name]: graphkit.fold(
+                    graphkit.load(original), options=graphkit.FoldingOptions(keep_fusions=keep)
+                ).model
+            },
+            weights="in-place",
+        )
     opened = {name: session(file, 1) for name, file in files.items()}
     table = Table("", *opened, "folded over original", "folded over without fusions", title=str(path))
     job = Namespace(frozen=original)

@@ -105,6 +105,7 @@ _HOMES = {
         "CompareOptions",
         "DeploymentProofOptions",
         "FoldOptions",
+        "FoldingOptions",
         "FolderOptions",
         "LowerOptions",
         "RewriteOptions",

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE", "SIZES",
-    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
-    "DeploymentProofOptions", "Flag", "FoldOptions", "FolderOptions", "KvLayout", "LowerOptions", "ProofOptions",
-    "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count",
-    "option", "switch",
+    "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE",
+    "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
+    "DeploymentProofOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout", "LowerOptions",
+    "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions", "Update",
+    "as_declared", "count", "option", "switch",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -160,8 +160,8 @@ class RewriteOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoldOptions(RewriteOptions):
-    """How to fold; sizes and shapes of the `spec` are frozen.
+class FoldingOptions:
+    """How to fold a model in memory.
 
     Attributes:
         limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
@@ -191,6 +191,11 @@ class FoldOptions(RewriteOptions):
             "the default tolerance is 1e-5 of the largest magnitude then.",
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldOptions(RewriteOptions, FoldingOptions):
+    """How to fold a model, to write it and to prove it; sizes and shapes of the `spec` are frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from graphkit.deploy.targets import load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
-from graphkit.options import DeploymentProofOptions, LowerOptions
+from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
@@ -204,7 +204,7 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
     lowered = lower_model("step", step, sizes)
     if first is not None and first is not step and parts:
         progress("lowering the cross-attention cache")
-        projection = SplitCrossKv().run(fold(first, keep_fusions=False).model)
+        projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
         parts.append(replace(kv, method=linked(kv.method, parts[0], projection.matches, step)))
     return [*parts, lowered]

@@ -20,6 +20,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
@@ -109,7 +110,7 @@ class _Lowering:
             UsageError: An attention on a cache stays a node.
         """
         inlined = InlineFunctions().run(self.model)
-        self.model = fold(inlined.model, keep_fusions=False).model
+        self.model = fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined += inlined.declined
@@ -121,7 +122,7 @@ class _Lowering:
                 "operators"
             )
         if self.model is not folded:  # lengths that each layer takes from its own cache are computed once
-            self.model = fold(self.model, keep_fusions=False).model
+            self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
         self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
 
     def fix_sizes(self) -> None:
@@ -266,7 +267,7 @@ class _Lowering:
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
-        self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
+        self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._reduce_interface()
         self._rewrite(*(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.options import FOLD_LIMIT
+from graphkit.options import FOLD_LIMIT, FoldingOptions
 from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
@@ -31,13 +31,11 @@ MAX_ROUNDS = 4
 def fold(
     model: ModelLike,
     spec: DimSpec = AS_DECLARED,
+    options: FoldingOptions = FoldingOptions(),
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
-    limit: int = FOLD_LIMIT,
-    keep_fusions: bool = True,
-    fuse: bool = False,
     without: Collection[type[Rewrite]] = (),
 ) -> Outcome:
     """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
@@ -48,15 +46,10 @@ def fold(
     Args:
         model: The model, which is not changed, or its path.
         spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
+        options: How to fold.
         dims: Sizes to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
-        limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
-        keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for. Other runtimes get fewer
-            nodes without.
-        fuse: Whether constants go into the weights of linear operators, such operators into each other, and attention
-            without a mask into one node: fewer nodes still, but the last digits of results change. What `keep_fusions`
-            keeps is given up.
         without: Rewrites to leave out.
 
     Returns:
@@ -72,8 +65,8 @@ def fold(
     model = as_model(model)
     model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
     counts: Counts = Counter()
-    keep_fusions = keep_fusions and not fuse
-    rewrites = _rewrites(limit, fuse, without)
+    keep_fusions = options.keep_fusions and not options.fuse
+    rewrites = _rewrites(options, without)
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
@@ -96,7 +89,10 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChang
     return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 
-def _rewrites(limit: int, fuse: bool, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
-    kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if fuse else FOLDING) if kind not in without]
-    told = {FoldConstants: FoldConstants(limit, half=fuse), SimplifyScatter: SimplifyScatter(sparing=fuse)}
+def _rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
+    kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if options.fuse else FOLDING) if kind not in without]
+    told = {
+        FoldConstants: FoldConstants(options.limit, half=options.fuse),
+        SimplifyScatter: SimplifyScatter(sparing=options.fuse),
+    }
     return tuple(told.get(kind) or kind() for kind in kinds)

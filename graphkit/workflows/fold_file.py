@@ -132,7 +132,7 @@ def fold_file(
     progress("folding")
     with time_limit(f"{model.label}: folding", options.limits.seconds):
         _check_runs(model, options.spec)
-        outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
+        outcome = fold(model, options.spec, options)
         shown, declared = with_shapes(outcome.model)
     error = ROUNDING if options.fuse else 0.0
     written, proof = written_and_proven(

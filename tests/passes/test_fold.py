@@ -19,6 +19,7 @@ from graphkit.analysis.shape_ops import shape_ops
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.base import Outcome
 from graphkit.save import save_models
@@ -372,7 +373,7 @@ def test_the_limit_of_constants() -> None:
         "float[1] {2}> (s) k = Concat <axis = 0> (c, c) r = ReduceSum (k) y = Mul (x, r) }"
     )
     assert lines(fold(model_of(text)).model) == ["y = Mul (x, r_value)"]
-    assert len(lines(fold(model_of(text), limit=64).model)) > 1
+    assert len(lines(fold(model_of(text), options=FoldingOptions(limit=64)).model)) > 1
 
 
 def layers(count: int) -> Model:

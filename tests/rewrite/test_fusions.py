@@ -14,6 +14,7 @@ from real_models import MODEL_NAMES, MODELS, params
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.onnxruntime_fusions import fused_nodes, transposes_into_product
 from graphkit.shapes import const
@@ -324,7 +325,7 @@ def test_fusions_may_be_given_up_for_fewer_nodes() -> None:
     _, _, text = PATTERNS["layer norm"]
     proto = model(text, 14)
     assert len(fold(Model.from_proto(proto)).model.graph.nodes) == 9
-    assert len(fold(Model.from_proto(proto), keep_fusions=False).model.graph.nodes) == 8
+    assert len(fold(Model.from_proto(proto), options=FoldingOptions(keep_fusions=False)).model.graph.nodes) == 8
 
 
 def test_nodes_that_only_look_like_a_fusion_are_not_kept() -> None:

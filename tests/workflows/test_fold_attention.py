@@ -15,7 +15,7 @@ from sessions import run
 
 from graphkit.deploy.lower import lower_folder
 from graphkit.model import Model, load
-from graphkit.options import LowerOptions, RewriteProofOptions
+from graphkit.options import FoldingOptions, LowerOptions, RewriteProofOptions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.outcome import Declined, Outcome
@@ -47,7 +47,7 @@ def test_a_file_is_fused_and_proven(file: Path) -> None:
     assert counts["all nodes"] == (18, 2)
     assert counts["nodes that compute shapes"] == (2, 0)
     assert counts["nodes of functions"] == (0, len(load(out).proto.functions[0].node))
-    again = fold(load(out), fuse=True)
+    again = fold(load(out), options=FoldingOptions(fuse=True))
     assert not again.changes
     assert not again.declined
 
@@ -73,7 +73,7 @@ def fault(proto: onnx.ModelProto, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["scale", "heads", "keys for values"])
 def test_the_proof_finds_a_mistake(file: Path, name: str) -> None:
-    proto = fold(load(file), fuse=True).model.restore()
+    proto = fold(load(file), options=FoldingOptions(fuse=True)).model.restore()
     spec = DimSpec.of({"N": 2, "S": 3})
     assert verify_rewrite(
         file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True)
@@ -86,7 +86,7 @@ def test_the_proof_finds_a_mistake(file: Path, name: str) -> None:
 
 def test_the_proof_runs_the_function_too(file: Path) -> None:
     """onnxruntime runs its kernel, whatever the function says; others run the function."""
-    proto = fold(load(file), fuse=True).model.restore()
+    proto = fold(load(file), options=FoldingOptions(fuse=True)).model.restore()
     spec = DimSpec.of({"N": 2, "S": 3})
     proof = verify_rewrite(file, Model.from_proto(proto), spec, RewriteProofOptions(tolerance=1e-5, of_magnitude=True))
     assert proof.notes[-1].startswith("With its functions inlined, as other runtimes run it, outputs ")
@@ -99,7 +99,7 @@ def test_the_proof_runs_the_function_too(file: Path) -> None:
 
 def test_functions_of_the_original_are_its_own(file: Path) -> None:
     """What onnxruntime has kernels for is what its users get, whatever a function of that name says."""
-    proto = fold(load(file), fuse=True).model.restore()
+    proto = fold(load(file), options=FoldingOptions(fuse=True)).model.restore()
     softmax = next(node for node in proto.functions[0].node if node.op_type == "Softmax")
     softmax.attribute[0].i = 1
     original = Model.from_proto(proto)
@@ -109,7 +109,7 @@ def test_functions_of_the_original_are_its_own(file: Path) -> None:
 
 
 def test_functions_that_cannot_be_inlined_are_not_proven(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rewritten = fold(load(file), fuse=True).model
+    rewritten = fold(load(file), options=FoldingOptions(fuse=True)).model
     said = (Declined("function Attention", "it needs another version"),)
     monkeypatch.setattr(InlineFunctions, "run", lambda _, model: Outcome(model, (), said))
     proof = verify_rewrite(
@@ -121,7 +121,7 @@ def test_functions_that_cannot_be_inlined_are_not_proven(file: Path, monkeypatch
 
 
 def test_other_tools_inline_the_function(file: Path) -> None:
-    proto = fold(load(file), fuse=True).model.restore()
+    proto = fold(load(file), options=FoldingOptions(fuse=True)).model.restore()
     inlined = onnx.inliner.inline_local_functions(proto)
     assert {node.domain for node in inlined.graph.node} == {""}
     x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32)

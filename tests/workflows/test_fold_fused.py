@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from graphkit.errors import OutputError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.options import RewriteProofOptions
+from graphkit.options import FoldingOptions, RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.save import Placement, save_models
 from graphkit.shapes import DimSpec
@@ -72,7 +72,7 @@ def test_without_asking_nothing_is_fused(network: Path) -> None:
 
 
 def test_the_proof_finds_a_weight_that_is_off(network: Path) -> None:
-    model = fold(load(network), fuse=True).model
+    model = fold(load(network), options=FoldingOptions(fuse=True)).model
     wrong = network.with_name("wrong.onnx")
     proto = model.restore()
     bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "b3")
@@ -92,22 +92,22 @@ def test_a_small_output_is_held_to_its_own_magnitude() -> None:
 
 def test_a_fused_model_in_memory_is_run_as_it_is(network: Path) -> None:
     model = load(network)
-    fused = fold(model, fuse=True).model
+    fused = fold(model, options=FoldingOptions(fuse=True)).model
     assert any(fused.is_made(tensor) for tensor in fused.proto.graph.initializer)
     assert verify_rewrite(model, fused, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
-    without_file = fold(Model.from_proto(onnx.load(network)), fuse=True).model
+    without_file = fold(Model.from_proto(onnx.load(network)), options=FoldingOptions(fuse=True)).model
     assert verify_rewrite(network, without_file, options=RewriteProofOptions(tolerance=1e-5, of_magnitude=True)).passed
 
 
 def test_weights_are_whole_after_the_model_they_were_made_for_is_gone(network: Path) -> None:
-    fused = fold(fold(load(network), fuse=True).model).model
+    fused = fold(fold(load(network), options=FoldingOptions(fuse=True)).model).model
     full = fused.restore()
     assert all(tensor.data_location != onnx.TensorProto.EXTERNAL for tensor in full.graph.initializer)
     onnx.checker.check_model(full, full_check=True)
 
 
 def test_new_weights_cannot_stay_in_place(network: Path) -> None:
-    fused = fold(load(network), fuse=True).model
+    fused = fold(load(network), options=FoldingOptions(fuse=True)).model
     out = network.with_name("out.onnx")
     with pytest.raises(OutputError, match=r"'w1_fused' is a new weight, .* use --weights shared"):
         save_models({out: fused}, weights="in-place")
@@ -126,7 +126,7 @@ def test_a_real_export_keeps_no_frozen_normalization(model_file: Callable[[str],
     report = fold_file(source, out, FoldOptions(spec=DimSpec.of(sizes), fuse=True))
     assert report.proof is not None
     assert report.proof.passed, report.findings()
-    folded = fold(load(source), dims=sizes, keep_fusions=False).model
+    folded = fold(load(source), dims=sizes, options=FoldingOptions(keep_fusions=False)).model
     before, after = (Counter(node.op_type for node in all_nodes(model.scopes)) for model in (folded, load(out)))
     counted = ("Conv", "Mul", "Add", "MatMul", "Split")
     assert [before[name] for name in counted] == [18, 20, 46, 19, 0]

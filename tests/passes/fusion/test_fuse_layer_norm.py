@@ -8,6 +8,7 @@ from fusing import check_close, operators
 from rewriting import lines, model_of, reasons
 
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 
@@ -140,4 +141,4 @@ def test_only_a_fold_that_fuses_takes_it_before_its_scale_goes_into_a_product() 
     model.proto.graph.initializer.add(name="w", data_type=1, dims=[4, 2], float_data=range(8))
     model = Model.from_proto(model.proto)
     assert len(operators(fold(model).model)) == 10
-    assert operators(fold(model, fuse=True).model) == ["LayerNormalization", "MatMul"]
+    assert operators(fold(model, options=FoldingOptions(fuse=True)).model) == ["LayerNormalization", "MatMul"]

@@ -5,6 +5,7 @@ from fusing import check_close, operators, random_model
 from rewriting import lines, reasons
 
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.fuse_into_linear import FusePads
 
@@ -116,7 +117,7 @@ def test_a_pad_without_effect_is_not_counted() -> None:
         "{ a = Pad (x, none) b = Conv <pads = [1, 1, 1, 1]> (a, k) c = Pad (b, p) y = Conv (c, l) }",
         f"{AROUND[:-1]}, int64[8] none = {{{', '.join('0' * 8)}}}, float[1, 3, 1, 1] l = {{1, 2, 3}}>",
     )
-    changes = fold(model, fuse=True).changes
+    changes = fold(model, options=FoldingOptions(fuse=True)).changes
     assert changes == (
         "eliminate-identity: 1 node without effect removed",
         "fuse-pads: 1 Pad put into the pads of a Conv",

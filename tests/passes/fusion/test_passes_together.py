@@ -11,6 +11,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 
 SEEDS = (*range(12), 335)  # the last one was invalid once
@@ -56,7 +57,7 @@ def random_graph(seed: int) -> Model:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_fused_graph_is_valid_and_gives_the_same(seed: int) -> None:
     model = random_graph(seed)
-    fused = fold(model, fuse=True).model
+    fused = fold(model, options=FoldingOptions(fuse=True)).model
     assert len(fused.proto.graph.node) <= len(model.proto.graph.node)
     rng = np.random.default_rng(seed)
     assert_close(model, fused, {name: rng.uniform(-1, 1, (3, 4, 4)).astype(np.float32) for name in "xz"})
@@ -77,7 +78,7 @@ def test_a_product_that_a_fused_one_reads_is_no_sibling_with_its_sum_alone() -> 
         }""",
         a=(4, 4), e=(4,), w=(4, 4), f=(4,), s=(4,), q=(4, 4), g=(4,),
     )  # fmt: skip
-    fused = fold(model, fuse=True).model
+    fused = fold(model, options=FoldingOptions(fuse=True)).model
     assert operators(fused) == ["MatMul", "Add", "Split", "MatMul", "Add"]
     assert_close(model, fused, {"x": np.random.default_rng(0).uniform(-1, 1, (2, 3, 4)).astype(np.float32)})
 
@@ -92,7 +93,7 @@ def test_what_depends_on_constants_alone_is_folded_as_it_is() -> None:
         w=np.random.default_rng(0).uniform(-1, 1, (2, 8)).astype(np.float32),
         large=np.float32(1e6 / 3),
     )
-    fused = fold(model, fuse=True).model
+    fused = fold(model, options=FoldingOptions(fuse=True)).model
     assert operators(fused) == ["Add"]
     feeds = {"x": np.zeros((1, 2, 8), np.float32)}
     np.testing.assert_array_equal(run(fused, feeds)[0], run(model, feeds)[0])

@@ -10,7 +10,7 @@ from real_models import MODELS
 from rewriting import check, feeds_of, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.options import RewriteProofOptions
+from graphkit.options import FoldingOptions, RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.pipeline import parse_pipeline
@@ -197,6 +197,6 @@ def test_a_real_export_is_proven(is_folded: bool) -> None:
 
 def test_fold_runs_it_with_fuse_only() -> None:
     model = grouped(f"{REPEATS['Unsqueeze, Expand, Reshape']} y = MatMul (q, r)")
-    assert "share-kv-heads: 1 repeat of heads removed" in fold(model, fuse=True).changes
+    assert "share-kv-heads: 1 repeat of heads removed" in fold(model, options=FoldingOptions(fuse=True)).changes
     assert "Expand" in operators(fold(model).model)
     assert parse_pipeline("share-kv-heads") == (ShareKvHeads(),)

@@ -5,6 +5,7 @@ import pytest
 from fusing import operators
 from rewriting import check, constants, lines, model_of, reasons
 
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
 
@@ -73,4 +74,4 @@ def test_only_a_fold_that_fuses_removes_the_scores() -> None:
         "{ t = Transpose (k) s = MatMul (q, t) w = Softmax (s) y = MatMul (w, v) }"
     )
     assert operators(fold(model).model) == ["Transpose", "MatMul", "Softmax", "MatMul"]
-    assert operators(fold(model, fuse=True).model) == ["MatMul"]
+    assert operators(fold(model, options=FoldingOptions(fuse=True)).model) == ["MatMul"]

@@ -12,6 +12,7 @@ from onnx import helper
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
@@ -28,7 +29,7 @@ MODELS = ("bert-fill-mask/model", "merged-decoder/decoder_model", "merged-decode
 
 def frozen(model: Model) -> Model:
     symbols = {name for value in model.graph.inputs for dim in infer(model)[value].dims or () for name in dim.symbols}
-    return fold(model, dims={name: SIZES[name] for name in symbols}, keep_fusions=False).model
+    return fold(model, dims={name: SIZES[name] for name in symbols}, options=FoldingOptions(keep_fusions=False)).model
 
 
 def feeds_of(model: Model) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from sessions import run
 from graphkit.dtypes import FLOATS
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
@@ -50,7 +51,9 @@ def worst(before: Model, after: Model) -> float:
 def test_a_real_export_has_four_axes_and_the_same_results(
     model_file: Callable[[str], Path], name: str, dims: dict[str, int]
 ) -> None:
-    frozen = fold(load(model_file(name), threshold=1 << 30), dims=dims, keep_fusions=False).model
+    frozen = fold(
+        load(model_file(name), threshold=1 << 30), dims=dims, options=FoldingOptions(keep_fusions=False)
+    ).model
     lowered = run_to_fixpoint(frozen, [kind() for kind in NPU_PASSES]).model
     shapes = infer(lowered)
     assert max(shapes[value].rank or 0 for node in lowered.graph.nodes for value in node.outputs if value) <= 4

@@ -9,6 +9,7 @@ from rewriting import feeds_of, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model, load
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
@@ -54,7 +55,7 @@ def test_the_axis_of_slots_stays_an_axis() -> None:
 @pytest.mark.parametrize("name", ["stacked", "two-stacked", "past_0-2bhsd"])
 def test_real_stacked_caches(model_file: Callable[[str], Path], name: str) -> None:
     model = load(model_file(f"cache-styles/{name}"), threshold=1 << 30)
-    frozen = fold(model, dims={"batch": 1, "seq": 2, "past_len": 5}, keep_fusions=False).model
+    frozen = fold(model, dims={"batch": 1, "seq": 2, "past_len": 5}, options=FoldingOptions(keep_fusions=False)).model
     lowered = run_to_fixpoint(PASS.run(frozen).model, [kind() for kind in NPU_PASSES]).model
     assert highest(frozen) > 4
     assert highest(lowered) == 4

@@ -14,6 +14,7 @@ from properties import examples
 from sessions import run, session_of
 
 from graphkit.model import Model, load
+from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
@@ -382,7 +383,7 @@ def test_a_scatter_of_constant_indices_stays_where_slices_would_be_more_nodes() 
     model = model_of(BLOCK, at=pairs([1, 2], [0, 1, 2]))
     outcome = SPARING.run(model)
     assert (outcome.model, outcome.declined) == (model, ())
-    assert operators(fold(model, fuse=True).model) == ["ScatterND"]
+    assert operators(fold(model, options=FoldingOptions(fuse=True)).model) == ["ScatterND"]
     assert "ScatterND" not in operators(fold(model).model)
 
 
