@@ -24,8 +24,9 @@ import sys, onnx, onnxscript.optimizer
 onnx.save(onnxscript.optimizer.optimize(onnx.load(sys.argv[1])), sys.argv[2])
 """
 VERSIONS = """
-from importlib.metadata import version
-print(*(f"{name} {version(name)}" for name in %r), sep=", ")
+from importlib.metadata import distributions
+found = {each.metadata["Name"].lower(): each.version for each in distributions()}
+print(*(f"{name} {found[name]}" for name in %r if name in found), sep=", ")
 """
 PEERS = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "polygraphy")
 
@@ -195,6 +196,6 @@ VARIANTS = ("graphkit-in-place", "onnxsim-bodies")  # the same tool with another
 
 
 def versions(peers: str) -> str:
-    """Name the versions of the peers."""
+    """Name the versions of those peers that are installed."""
     command: Sequence[str] = [peers, "-c", VERSIONS % (PEERS,)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()

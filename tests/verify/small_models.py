@@ -12,12 +12,12 @@ from graphkit.model import Model
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>\n'
 
 
-def model(text: str, **constants: object) -> Model:
+def model(text: str, head: str = HEAD, **constants: object) -> Model:
     """Return the model of a graph in ONNX text; keywords become initializers, floats as float32.
 
     The text knows no dims that are expressions: `past_plus_1` stands for `past + 1`.
     """
-    proto = onnx.parser.parse_model(HEAD + text)
+    proto = onnx.parser.parse_model(head + text)
     for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
         if dim.HasField("dim_param"):
             dim.dim_param = dim.dim_param.replace("_plus_", " + ")

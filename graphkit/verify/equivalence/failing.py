@@ -123,9 +123,11 @@ def cannot_fail(app: Application) -> bool:
 
 
 def _types_fit(app: Application) -> bool:
-    """Whether the dtypes of a node's inputs are such as its operator takes, and those equal that have to be."""
+    """Whether the attributes and inputs of a node are such as its operator takes, and dtypes equal that have to be."""
     schema = version_of(app.node)[1]
-    if schema is None:
+    if schema is None or not app.node.attributes.keys() <= schema.attributes.keys():
+        return False
+    if not schema.min_input <= len(app.args) <= schema.max_input:
         return False
     bound: dict[str, int] = {}
     for index, term in enumerate(app.args):
@@ -321,6 +323,21 @@ def _is_float(app: Application) -> bool:
     return term is not None and term.dtype in FLOATS
 
 
+def _softens(app: Application) -> bool:
+    source = _dims(app, 0)
+    return source is not None and app.axis(app.attr("axis", -1), len(source)) is not None and _is_float(app)
+
+
+def _flattens(app: Application) -> bool:
+    source, axis = _dims(app, 0), app.attr("axis", 1)
+    return source is not None and axis is not None and -len(source) <= axis <= len(source)
+
+
+def _transposes(app: Application) -> bool:
+    source, perm = _dims(app, 0), app.attr("perm", ())
+    return source is not None and (not perm or sorted(perm) == list(range(len(source))))
+
+
 def _reduces(app: Application) -> bool:
     term, given = app.arg(0), app.attr("axes", tuple)
     axes = app.numbers(1) if app.arg(1) is not None else given
@@ -336,16 +353,18 @@ def _normalizes(app: Application) -> bool:
     return all(arg is None or (arg.dtype == term.dtype and arg.dims == term.dims[-1:]) for arg in app.args[1:])
 
 
-ALWAYS = frozenset({"Identity", "Shape", "Size", "Transpose", "Constant", "Flatten"})
+ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
 LISTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Split": (1,), "Slice": (1, 2),
     "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
 }  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
     "Clip": _clips,
-    "Softmax": _is_float,
+    "Softmax": _softens,
+    "Flatten": _flattens,
+    "Transpose": _transposes,
     "DynamicQuantizeLinear": _is_float,
-    "LogSoftmax": _is_float,
+    "LogSoftmax": _softens,
     "ReduceSum": _reduces,
     "ReduceMean": _reduces,
     "ReduceL2": _reduces,

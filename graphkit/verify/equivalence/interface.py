@@ -140,6 +140,23 @@ def declared_faults(original: Model, rewritten: Model, before: Shapes, after: Sh
     for name, declared, dims in _wrongly_declared(rewritten, after):
         if (name, declared, dims) not in known:
             yield f"{name} is declared {shape_text(declared)}, and its node computes {dims}"
+    theirs, mine = _meanings(original, before), _meanings(rewritten, after)
+    for symbol, meanings in mine.items():
+        if len(meanings) > 1 and not meanings <= theirs.get(symbol, set()):
+            yield f"'{symbol}' is declared for dims that may differ: {', '.join(sorted(meanings))}"
+
+
+def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
+    """Return what each declared symbol stands for, by what nodes compute; onnxruntime takes it for one size."""
+    found: dict[str, set[str]] = {}
+    for scope in all_scopes(model.scopes):
+        for name in scope.infos:
+            value = scope.values.get(name)
+            declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
+            for symbol, dim in zip(declared or (), dims or (), strict=False):
+                if isinstance(symbol, str):
+                    found.setdefault(symbol, set()).add(str(dim) if is_known(dim) else "?")
+    return found
 
 
 def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Sequence[object], str]]:

@@ -67,6 +67,16 @@ FAULTS = {
     "an output of a branch that is declared otherwise": (
         BRANCHES.format("a = Neg (x) b = Slice (x, i0, i1)"), BRANCHES.format("b = Neg (x) a = Slice (x, i0, i1)"),
         "is declared [2]"),
+    "an attribute that an operator has not": (
+        ONE.format("y = Neg (x)"), ONE.format("z = ReduceSum <axes = [1]> (x) y = Neg (x)"), "may fail"),
+    "an input too many": (ONE.format("y = Neg (x)"), ONE.format("z = Softmax (x, x) y = Neg (x)"), "may fail"),
+    "an axis that is not there": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Softmax <axis = 2> (x) y = Neg (x)"), "may fail"),
+    "a Flatten past the end": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Flatten <axis = 3> (x) y = Neg (x)"), "cannot run"),
+    "a symbol that stands for two dims": (
+        "g (float[b, s] x) => (float[b, s] y) { z = Neg (x) y = Neg (z) }",
+        "g (float[b, s] x) => (float[b, s] y) <float[s, s] z> { z = Neg (x) y = Neg (z) }", "declared for dims"),
     "more axes than starts": (
         ONE.format("y = Neg (x)"), ONE.format("z = Slice (x, i0, two, both) y = Neg (x)"), "may fail"),
     "an axis twice": (

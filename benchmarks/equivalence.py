@@ -1,0 +1,119 @@
+"""Results of other tools, proven: for how many outputs, and what runs say of the rest.
+
+    python benchmarks/equivalence.py [MODEL...] --peers PYTHON
+
+Each tool folds each model with its default options (`contenders.py`); `check_equivalence` compares normal forms, and
+where it cannot tell, both are run in onnxruntime at several sizes. The models are those of `tests/models` by default;
+what `--keep` already has is not made again. One line a model, then a table, and a reason for each result that is not
+proven as a whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contenders import TOOLS, Case, Job, prepare, versions
+from folding import Fold, agreement
+from measure import environment
+from rich.console import Console
+from rich.table import Table
+from stubs import complete
+
+import graphkit
+from graphkit.errors import GraphkitError
+from graphkit.verify.equivalence import check_equivalence
+
+MODELS = Path(__file__).parents[1] / "tests/models"
+MAX_SIZE = 1 << 20  # bytes of a model of tests/models
+COMPARED = ("graphkit", "onnxsim", "OnnxSlim", "onnxscript", "onnxoptimizer")
+
+
+@dataclass
+class Tally:
+    """What came out for a tool.
+
+    Attributes:
+        outputs: The number of outputs, and of those proven, in order.
+        exactness: How often each was proven, by exactness.
+        whole: Results of which every output is proven.
+        equal, different, fails: Other results: equal in all runs, not so, and none.
+        seconds: Of the check.
+    """
+
+    outputs: list[int] = field(default_factory=lambda: [0, 0])
+    exactness: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    whole: int = 0
+    equal: int = 0
+    different: int = 0
+    fails: int = 0
+    seconds: float = 0.0
+
+
+def examine(job: Job, tool: str, options: argparse.Namespace, tally: Tally) -> str:
+    """Prove the result of a tool, count it, and return what is to be told of it."""
+    out = job.case.result(options.keep, tool)
+    if not out.is_file():
+        failure = Fold(TOOLS[tool](job, out), out, options.timeout).failure()
+        if failure:
+            tally.fails += 1
+            return f"fails: {failure}"
+    started = time.perf_counter()
+    try:
+        found = check_equivalence(job.model, out)
+    except GraphkitError as error:
+        tally.different += 1
+        return f"its result is broken: {error}"
+    tally.seconds += time.perf_counter() - started
+    tally.outputs[0] += len(found.outputs)
+    tally.outputs[1] += len(found.proven)
+    for output in found.proven:
+        tally.exactness[output.exactness] += 1
+    if found.is_proven:
+        tally.whole += 1
+        return ""
+    agreed, why = agreement(job, out, options.runs)
+    tally.equal += agreed.startswith("equal")
+    tally.different += not agreed.startswith("equal")
+    reason = next(output.reason for output in found.outputs if output.verdict != "proven")
+    return "; ".join([f"{len(found.proven)} of {len(found.outputs)} proven", agreed, reason, *why[:1]])
+
+
+def main() -> None:
+    """Examine every tool's result for every model."""
+    parser = argparse.ArgumentParser(description="Prove what other tools make of models.")
+    default = [path for path in sorted(MODELS.rglob("*.onnx.xz")) if path.stat().st_size < MAX_SIZE]
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=[str(path) for path in default])
+    parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument("--tools", default=",".join(COMPARED), help="which, commas between them")
+    parser.add_argument("--keep", type=Path, help="a folder for the results")
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for one run of a tool (default: 300)")
+    parser.add_argument("--runs", type=int, default=6, help="sizes to run at what is not proven (default: 6)")
+    options = parser.parse_args()
+    console = Console(width=200, highlight=False)
+    console.print(f"{environment()}\n{versions(options.peers)}\n{len(options.models)} models")
+    tallies = {tool: Tally() for tool in options.tools.split(",")}
+    with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
+        options.keep = (options.keep or Path(folder)).resolve()
+        for case in map(Case.parse, options.models):
+            job = prepare(case, complete(case.model, Path(folder)), Path(folder), options.peers)
+            console.print(f"{case.name}: {len(graphkit.load(job.model).graph.nodes):,} nodes", markup=False)
+            for tool, tally in tallies.items():
+                if told := examine(job, tool, options, tally):
+                    console.print(f"  {tool}: {told[:600]}", soft_wrap=True, markup=False)
+    columns = ("outputs proven", "bit for bit", "results proven", "equal in runs", "differ in runs", "none", "seconds")
+    table = Table("", *columns)
+    for tool, tally in tallies.items():
+        total, proven = tally.outputs
+        numbers = (tally.exactness["bit for bit"], tally.whole, tally.equal, tally.different, tally.fails)
+        table.add_row(tool, f"{proven} of {total}", *map(str, numbers), f"{tally.seconds:.1f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Bodies, functions, unknown dims and random numbers: equal where what they compute is, and not where it is not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from small_models import model
+
+from graphkit.verify.equivalence import check_equivalence
+
+LOOP = """g (int64 n, float[k] x, float[k] z) => (float[k] y, float[a, k] all) {{
+    y, all = Loop (n, yes, x) <body = b (int64 i, bool c, float[k] h) => (bool more, float[k] next, float[k] seen) {{
+        {} }}>
+}}"""
+STEP = "more = Identity (c) w = Neg (h) next = Add (w, z) seen = Mul (h, z)"
+SCAN = """g (float[k] x, float[t, k] s) => (float[k] y, float[t, k] all) {{
+    y, all = Scan (x, s) <num_scan_inputs = 1, body = b (float[k] h, float[k] e) => (float[k] next, float[k] seen) {{
+        {} }}>
+}}"""
+SCANNED = "w = Neg (h) next = Add (w, e) seen = Mul (h, e)"
+IF = """g (bool c, float[n] x, float[n] z) => (float[n] y) {{
+    d = {} (c)
+    y = If (d) <then_branch = t () => (float[n] a) {{ {} }}, else_branch = e () => (float[n] a) {{ {} }}>
+}}"""
+FUNCTION = """g (float[b, s] x) => (float[b, s] y) { y = own.twice (x) }
+<opset_import: ["" : 18], domain: "own"> twice (x) => (y) { a = Neg (x) y = BODY }"""
+FUNCTIONS = '<ir_version: 10, opset_import: ["" : 18, "own" : 1]>'
+NONZERO = "g (bool[n, m] c, float[n, m] x) => (int64[k, l] y) {{ {} }}"
+
+EQUAL = {
+    "a Loop with an Identity in it": (
+        LOOP.format(STEP), LOOP.format(STEP.replace("w = Neg (h)", "h2 = Identity (h) w = Neg (h2)"))),
+    "a Loop whose names are others": (LOOP.format(STEP), re.sub(r"\bh\b", "q", LOOP.format(STEP))),
+    "a Scan with operands in another order": (
+        SCAN.format(SCANNED), SCAN.format(SCANNED.replace("Add (w, e)", "Add (e, w)"))),
+    "an If with an Identity in a branch": (
+        IF.format("Identity", "a = Neg (x)", "a = Abs (z)"),
+        IF.format("Identity", "w = Neg (x) a = Identity (w)", "a = Abs (z)")),
+    "an If that reads what was computed around it": (
+        IF.format("Identity", "a = Neg (x)", "a = Neg (x)").replace("d =", "w = Neg (x) d ="),
+        IF.format("Identity", "a = Identity (w)", "a = Identity (w)").replace("d =", "w = Neg (x) d =")),
+    "unknown dims, one Transpose back and forth": (
+        NONZERO.format("i = NonZero (c) y = Transpose (i)"),
+        NONZERO.format("q = NonZero (c) p = Transpose (q) r = Transpose (p) y = Transpose (r)")),
+    "unknown dims, in another order": (
+        NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
+        NONZERO.format("j = NonZero (x) i = NonZero (c) k = Concat <axis = 1> (i, j) y = Transpose (k)")),
+    "random numbers of one node": (
+        "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) y = Sub (r, r) }",
+        "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) q = Identity (r) y = Sub (r, q) }"),
+}  # fmt: skip
+UNEQUAL = {
+    "a Loop that computes another thing": (LOOP.format(STEP), LOOP.format(STEP.replace("Neg", "Abs"))),
+    "a Loop that gives another state": (LOOP.format(STEP), LOOP.format(STEP.replace("Mul (h, z)", "Mul (z, z)"))),
+    "a Loop that stops": (LOOP.format(STEP), LOOP.format(STEP.replace("Identity (c)", "Not (c)"))),
+    "a Loop that begins elsewhere": (LOOP.format(STEP), LOOP.format(STEP).replace("(n, yes, x)", "(n, yes, z)")),
+    "a Loop that runs at most once": (LOOP.format(STEP), LOOP.format(STEP).replace("(n, yes, x)", "(one, yes, x)")),
+    "a Loop that counts": (LOOP.format(STEP), LOOP.format(STEP.replace("Mul (h, z)", "Mul (h, h)"))),
+    "a Scan that reads backwards": (
+        SCAN.format(SCANNED), SCAN.format(SCANNED).replace("inputs = 1", "inputs = 1, scan_input_directions = [1]")),
+    "a Scan whose state is its element": (SCAN.format(SCANNED), SCAN.format(SCANNED.replace("Neg (h)", "Neg (e)"))),
+    "an If with its branches exchanged": (
+        IF.format("Identity", "a = Neg (x)", "a = Abs (x)"), IF.format("Identity", "a = Abs (x)", "a = Neg (x)")),
+    "an If of the opposite": (
+        IF.format("Identity", "a = Neg (x)", "a = Abs (x)"), IF.format("Not", "a = Neg (x)", "a = Abs (x)")),
+    "an If that reads another value": (
+        IF.format("Identity", "a = Neg (x)", "a = Abs (x)"), IF.format("Identity", "a = Neg (z)", "a = Abs (x)")),
+    "unknown dims of two nodes": (
+        NONZERO.format("i = NonZero (c) y = Transpose (i)"), NONZERO.format("i = NonZero (x) y = Transpose (i)")),
+    "unknown dims exchanged": (
+        NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
+        NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (j, i) y = Transpose (k)")),
+    "random numbers of two nodes": (
+        "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) q = RandomNormalLike (x) y = Sub (r, q) }",
+        "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) q = RandomNormalLike (x) y = Sub (r, r) }"),
+    "random numbers by another node": (
+        "g (float[n] x) => (float[n] y) { r = RandomUniformLike (x) y = Add (r, x) }",
+        "g (float[n] x) => (float[n] y) { r = RandomUniformLike <high = 2.0> (x) y = Add (r, x) }"),
+    "random numbers that a Bernoulli draws": (
+        "g (float[n] x) => (float[n] y) { r = Bernoulli (x) q = Bernoulli (x) y = Sub (r, q) }",
+        "g (float[n] x) => (float[n] y) { r = Bernoulli (x) q = Bernoulli (x) y = Sub (q, r) }"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_it_is_proven(name: str) -> None:
+    found = check_equivalence(*(model(text, **_constants(text)) for text in EQUAL[name]))
+    assert found.is_proven, str(found)
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_it_is_not_proven(name: str) -> None:
+    before, after = (model(text, **_constants(text)) for text in UNEQUAL[name])
+    assert check_equivalence(before, before).is_proven
+    assert not check_equivalence(before, after).is_proven
+
+
+def _constants(text: str) -> dict[str, object]:
+    return {name: number for name, number in (("yes", True), ("one", 1)) if f"{name}, " in text}
+
+
+def test_a_function_is_what_its_body_computes() -> None:
+    before = model(FUNCTION.replace("BODY", "Neg (a)"), head=FUNCTIONS)
+    assert check_equivalence(
+        before, model("g (float[b, s] x) => (float[b, s] y) { a = Neg (x) y = Neg (a) }")
+    ).is_proven
+    assert not check_equivalence(before, model(FUNCTION.replace("BODY", "Abs (a)"), head=FUNCTIONS)).is_proven
+    assert not check_equivalence(before, model(FUNCTION.replace("BODY", "Neg (x)"), head=FUNCTIONS)).is_proven
