@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.operators import value_inputs, without_huge_numbers
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.walk import postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Drawing, Prose, table
 from graphkit.render.result import Result
@@ -24,7 +25,7 @@ __all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meaning", "meanings",
 FIRST = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")
 AXES = {"axes", "axis", "roi"}
 LIST_LIMIT = 3
-MAX_DEPTH, MAX_LENGTH = 24, 4000  # beyond these, an expression shows only the name of the operator
+MAX_LENGTH = 4000  # beyond it, an expression shows only the name of the operator
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
 
 
@@ -170,7 +171,7 @@ def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node
     """Return the nodes that read a shape by (operator, input, expression), in the order of the report."""
     consumers: dict[tuple[str, str, str], list[Node]] = {}
     position: dict[tuple[str, str], int] = {}
-    known: dict[tuple[Value, int], str] = {}
+    known: dict[Value, str] = {}
     for node in all_nodes(model.scopes):
         for index, name in value_inputs(node).items():
             position[node.op_type, name] = index
@@ -185,39 +186,41 @@ def _rank(op: str) -> int:
     return FIRST.index(op) if op in FIRST else len(FIRST)
 
 
-def expression(
-    value: Value | None, full: bool = False, depth: int = 0, known: dict[tuple[Value, int], str] | None = None
-) -> str:
+def expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
     """Return the computation of a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
 
-    Lists are shown in full, or just three items of each; `known` has the expressions found so far by value and depth.
+    Lists are shown in full, or just three items of each; `known` has the expressions found so far.
     """
     if value is None:
         return ""
     known = {} if known is None else known
-    if (value, depth) not in known:
-        known[value, depth] = _expression(value, full, depth, known)
-    return known[value, depth]
+    for each in postorder([value], lambda each: () if each in known else _operands(each, full)):
+        if each not in known:
+            known[each] = _expression(each, full, known)
+    return known[value]
 
 
-def _expression(value: Value, full: bool, depth: int, known: dict[tuple[Value, int], str]) -> str:
+def _operands(value: Value, full: bool) -> Sequence[Value | None]:
+    """Return the inputs of a value's node that its expression shows."""
+    node = value.producer
+    if node is None or not node.is_op("Unsqueeze", "Gather", "Concat"):
+        return ()
+    return node.inputs[:1] if not node.is_op("Concat") else node.inputs if full else node.inputs[:LIST_LIMIT]
+
+
+def _expression(value: Value, full: bool, known: Mapping[Value, str]) -> str:
+    node = value.producer
     if value.is_constant:
         return "CONST"
-    node = value.producer
     if node is None:
         return value.name
-    if node.is_op("Shape"):
-        return "Shape(...)"
-    if depth >= MAX_DEPTH:
-        return node.operator
-    if node.is_op("Unsqueeze", "Gather"):
-        text = f"{node.op_type}({expression(node.input(0), full, depth + 1, known)})"
-    elif node.is_op("Concat"):
-        shown = node.inputs if full else node.inputs[:LIST_LIMIT]
-        items = [expression(item, full, depth + 1, known) for item in shown]
-        text = f"Concat([{', '.join(items + (['...'] if len(shown) < len(node.inputs) else []))}])"
+    items = [known[item] if item is not None else "" for item in _operands(value, full)]
+    if node.is_op("Concat"):
+        text = f"Concat([{', '.join(items + (['...'] if len(items) < len(node.inputs) else []))}])"
+    elif node.is_op("Unsqueeze", "Gather"):
+        text = f"{node.op_type}({''.join(items)})"
     else:
-        return node.operator
+        return "Shape(...)" if node.is_op("Shape") else node.operator
     return text if len(text) <= MAX_LENGTH else node.operator
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["chain", "chain_end", "reachable"]
+__all__ = ["chain", "chain_end", "postorder", "reachable"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -44,3 +44,17 @@ def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T | None]])
         unmet = dict.fromkeys(each for each in following(item) if each is not None and each not in met)
         met.update(unmet)
         queue += unmet
+
+
+def postorder(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
+    """Yield items and all that follow them, depth first, each once and after those that follow it; None is left out."""
+    met: set[T] = set()
+    pending = [(item, False) for item in reversed(list(starts))]
+    while pending:
+        item, is_followed = pending.pop()
+        if is_followed:
+            yield item
+        elif item not in met:
+            met.add(item)
+            pending.append((item, True))
+            pending += [(each, False) for each in reversed(list(following(item))) if each is not None]

@@ -11,6 +11,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.operators import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
+from graphkit.graph.walk import postorder
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.relations import Requirement
@@ -19,8 +20,6 @@ from graphkit.shapes.tensor import Dims, Tensor, unknown
 from graphkit.suggest import did_you_mean
 
 __all__ = ["Shapes"]
-
-MAX_STEPS = 5_000  # nodes that `why` follows
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,18 +113,7 @@ class Shapes:
 
     def chain(self, key: Value | str | tuple[str, str]) -> list[Value]:
         """Return the values from graph inputs and constants to a tensor, each after those that it comes from."""
-        steps: list[Value] = []
-        met: set[Value] = set()
-        pending = [(self.find(key), False)]
-        while pending:
-            value, follows_its_origins = pending.pop()
-            if follows_its_origins:
-                steps.append(value)
-            elif value not in met:
-                met.add(value)
-                pending.append((value, True))
-                pending.extend((origin, False) for origin in reversed(self._origins(value)))
-        return steps[-MAX_STEPS:]
+        return list(postorder([self.find(key)], self._origins))
 
     def _origins(self, value: Value) -> list[Value]:
         """Return the inputs of a value's node that its dims and elements come from."""

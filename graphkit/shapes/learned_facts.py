@@ -10,10 +10,11 @@ A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from graphkit.graph.view import Scope, Value
+from graphkit.graph.walk import reachable
 from graphkit.shapes.algebra import without_common_factor
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import OPERATIONS, Call, Expr
@@ -104,7 +105,6 @@ class Rewriter:
 
 
 Ranges = dict[str, tuple[Bound, Bound]]
-MAX_DEPTH = 20
 
 
 def learned_ranges(relations: Iterable[Relation]) -> Ranges:
@@ -115,24 +115,30 @@ def learned_ranges(relations: Iterable[Relation]) -> Ranges:
             _learn_equal(relation.left, relation.right, ranges)
             _learn_equal(relation.right, relation.left, ranges)
         elif relation.right.constant is not None:
-            _tighten(relation.left, relation.right.constant, ranges, 0)
+            _tighten(relation.left, relation.right.constant, ranges)
     return ranges
 
 
 def _learn_equal(side: Expr, opposite: Expr, ranges: Ranges) -> None:
     value, atom = opposite.constant, side.atom
     if value is not None:
-        _tighten(side, value, ranges, 0)
-        _tighten(-side, -value, ranges, 0)
+        _tighten(side, value, ranges)
+        _tighten(-side, -value, ranges)
     if isinstance(atom, Call) and atom.op in ("min", "max") and opposite in atom.args:
         for arg in atom.args:
-            _tighten(arg - opposite if atom.op == "min" else opposite - arg, 0, ranges, 0)
+            _tighten(arg - opposite if atom.op == "min" else opposite - arg, 0, ranges)
 
 
-def _tighten(expr: Expr, least: int, ranges: Ranges, depth: int) -> None:
+def _tighten(expr: Expr, least: int, ranges: Ranges) -> None:
     """Add the ranges of symbols that follow from `expr >= least`."""
-    if depth > MAX_DEPTH:
-        return
+    for inequality in reachable([(expr, least)], _implied):
+        for atom, low, high in _atom_bounds(*inequality):
+            if isinstance(atom, Symbol):
+                _narrow(ranges, atom.name, low, high)
+
+
+def _atom_bounds(expr: Expr, least: int) -> Iterator[tuple[Atom, Bound, Bound]]:
+    """Yield the atoms of an expression, each with the bounds that follow from `expr >= least`."""
     for monomial, factor in expr.terms:
         if len(monomial) != 1:
             continue
@@ -141,24 +147,22 @@ def _tighten(expr: Expr, least: int, ranges: Ranges, depth: int) -> None:
         if most in (INF, -INF):
             continue
         room = least - int(most)  # factor*atom >= room
-        if factor > 0:
-            _tighten_atom(atom, -(-room // factor), ranges, depth)
-        elif isinstance(atom, Symbol):
-            _narrow(ranges, atom.name, -INF, -room // -factor)
+        yield (atom, -(-room // factor), INF) if factor > 0 else (atom, -INF, -room // -factor)
 
 
-def _tighten_atom(atom: Symbol | Call, least: int, ranges: Ranges, depth: int) -> None:
-    if isinstance(atom, Symbol):
-        _narrow(ranges, atom.name, least, INF)
-    elif atom.op == "//" and (size := atom.args[1].constant) is not None and size > 0:
-        _tighten(atom.args[0], least * size, ranges, depth + 1)
-    elif atom.op == "min":
-        for arg in atom.args:
-            _tighten(arg, least, ranges, depth + 1)
-    elif atom.op == "max":
-        large = [arg for arg in atom.args if upper(arg) >= least]
-        if len(large) == 1:
-            _tighten(large[0], least, ranges, depth + 1)
+def _implied(inequality: tuple[Expr, int]) -> Iterator[tuple[Expr, int]]:
+    """Yield the inequalities of the arguments of calls that follow from `expr >= least`."""
+    for atom, low, _ in _atom_bounds(*inequality):
+        if isinstance(atom, Symbol) or low == -INF:
+            continue
+        least = int(low)
+        if atom.op == "//" and (size := atom.args[1].constant) is not None and size > 0:
+            yield atom.args[0], least * size
+        elif atom.op == "min":
+            yield from ((arg, least) for arg in atom.args)
+        elif atom.op == "max":
+            large = [arg for arg in atom.args if upper(arg) >= least]
+            yield from ((arg, least) for arg in large if len(large) == 1)
 
 
 def _narrow(ranges: Ranges, name: str, low: Bound, high: Bound) -> None:

@@ -8,7 +8,7 @@ import pytest
 from builders import model_of
 
 from graphkit.analysis.shape_origins import (
-    MAX_DEPTH,
+    MAX_LENGTH,
     Meaning,
     Origins,
     Source,
@@ -103,12 +103,18 @@ def unsqueezed(levels: int) -> str:
     return "  ".join(f"{after} = Unsqueeze({before}, w)" for before, after in itertools.pairwise(names))
 
 
-def test_a_deep_expression_is_written_out_up_to_the_limit() -> None:
-    assert expressed(unsqueezed(MAX_DEPTH)) == "Unsqueeze(" * MAX_DEPTH + "i" + ")" * MAX_DEPTH
+LEVELS = (MAX_LENGTH - len("i")) // len("Unsqueeze()")
 
 
-def test_a_deeper_expression_ends_in_an_operator() -> None:
-    assert expressed(unsqueezed(MAX_DEPTH + 1)) == "Unsqueeze(" * MAX_DEPTH + "Unsqueeze" + ")" * MAX_DEPTH
+def test_a_deep_expression_is_written_out_as_far_as_it_may_be_long() -> None:
+    assert expressed(unsqueezed(LEVELS)) == "Unsqueeze(" * LEVELS + "i" + ")" * LEVELS
+
+
+@pytest.mark.parametrize("more", [1, 2 * LEVELS])
+def test_a_deeper_expression_names_the_operator_that_would_be_too_long(more: int) -> None:
+    text = expressed(unsqueezed(LEVELS + more))
+    assert text.strip("()").endswith("Unsqueeze")
+    assert len(text) <= MAX_LENGTH
 
 
 def test_a_long_expression_ends_in_its_operator() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from graphkit.graph.walk import chain, chain_end, reachable
+from graphkit.graph.walk import chain, chain_end, postorder, reachable
 
 FOLLOWING = {"a": ["b", "c"], "b": ["d", None], "c": ["d", "d"], "d": ["a"]}
 
@@ -21,6 +21,11 @@ def test_a_chain_that_is_a_circle_ends() -> None:
 
 def test_what_is_reached_on_two_ways_comes_once_and_the_nearest_first() -> None:
     assert list(reachable(["a", "a"], lambda item: FOLLOWING[item])) == ["a", "b", "c", "d"]
+
+
+def test_in_postorder_each_comes_once_and_after_those_that_follow_it() -> None:
+    assert list(postorder(["a", "b"], lambda item: FOLLOWING[item])) == ["d", "b", "c", "a"]
+    assert list(postorder([0], lambda number: [number + 1] if number < 100_000 else ()))[::-1] == list(range(100_001))
 
 
 def test_a_walk_asks_for_what_follows_only_when_the_caller_goes_on() -> None:

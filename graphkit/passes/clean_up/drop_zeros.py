@@ -12,6 +12,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operators import MOVING, value_inputs
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.walk import reachable
 from graphkit.io.tensors import inline_array
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, attributes_of
@@ -131,7 +132,6 @@ def _ignores_sign(node: Node, index: int) -> bool:
 STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
 MOVES = ("Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose")
 MOVED = (*MOVES, "Unsqueeze")
-MAX_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -177,17 +177,27 @@ def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
     editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
 
 
-def _is_zero(editor: Editor, value: Value, steps: int = MAX_STEPS) -> bool:
+def _is_zero(editor: Editor, value: Value) -> bool:
     """Whether all elements of a value are 0.0."""
+    return all(_is_zero_source(editor, source) for source in reachable([value], _moved_from))
+
+
+def _moved_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs whose elements a node moves to a value."""
+    node = value.producer
+    if node is None or not node.is_op(*MOVED):
+        return ()
+    return node.inputs if node.is_op("Concat") else node.inputs[:1]
+
+
+def _is_zero_source(editor: Editor, value: Value) -> bool:
+    """Whether a value is zeros, or is moved from values that may be."""
     node = value.producer
     if value.is_constant:
         return editor.uniform(value) == 0 and _is_positive(editor, value)
-    if node is None or not steps:
-        return False
-    if node.is_op("ConstantOfShape"):
-        return _fills_with_zeros(editor, node)
-    parts = node.inputs if node.is_op("Concat") else node.inputs[:1]
-    return node.is_op(*MOVED) and all(part is not None and _is_zero(editor, part, steps - 1) for part in parts)
+    return node is not None and (
+        node.is_op(*MOVED) or (node.is_op("ConstantOfShape") and _fills_with_zeros(editor, node))
+    )
 
 
 def _is_positive(editor: Editor, value: Value) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value, build_scopes
+from graphkit.graph.walk import postorder
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
@@ -23,7 +25,7 @@ from graphkit.suggest import did_you_mean
 __all__ = ["SpecializeInput"]
 
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
-MAX_CONE = 200  # nodes between an input and a condition
+MAX_EVALUATED = 200  # nodes between an input and a condition
 BOOL = 9
 
 
@@ -145,31 +147,19 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
 
 def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:
     """Return the nodes that compute a value from the bound input, in order; None where they need anything else."""
-    nodes: list[Node] = []
-    constants: list[Value] = []
-    done: set[Value] = {bound}
-    todo = [value]
-    while todo:
-        here = todo[-1]
-        if here is None or here in done:
-            todo.pop()
-            continue
-        if here.kind == "initializer":
-            constants.append(here)
-            done.add(here)
-            continue
-        producer = here.producer
-        if producer is None or producer.bodies or producer.domain or len(nodes) > MAX_CONE:
-            return None, []
-        missing = [source for source in producer.inputs if source is not None and source not in done]
-        if missing:
-            if any(source in todo for source in missing):
-                return None, []
-            todo += missing
-            continue
-        nodes.append(producer)
-        done.update(output for output in producer.outputs if output is not None)
-    return nodes, constants
+
+    def sources(value: Value) -> Sequence[Value | None]:
+        return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
+
+    values = [each for each in postorder([value] if value is not None else [], sources) if each is not bound]
+    constants = [each for each in values if each.kind == "initializer"]
+    nodes = [each.producer for each in values if each.kind != "initializer"]
+    known = [node for node in dict.fromkeys(nodes) if node is not None and _is_plain(node)]
+    return (known, constants) if len(known) == len(set(nodes)) <= MAX_EVALUATED else (None, [])
+
+
+def _is_plain(node: Node) -> bool:
+    return not (node.bodies or node.domain)
 
 
 def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str) -> list[str]:

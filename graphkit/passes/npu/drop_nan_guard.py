@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, unwrapped
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.float_bounds import FloatBounds
@@ -56,7 +56,8 @@ class DropNanGuard(Rewrite):
             if (match := GUARD.match(editor, node.outputs[0])) is None:
                 continue
             guarded = match[GUARDED]
-            if not _is_softmax(guarded):
+            softmax = unwrapped(guarded, ("Cast", "Identity")).producer
+            if softmax is None or not softmax.is_op("Softmax"):
                 editor.decline(node, "what it guards is not a Softmax")
             elif not bounds.of(guarded).is_finite:
                 editor.decline(node, "the scores of its Softmax may be -inf; run masked-fill-to-add first")
@@ -64,12 +65,6 @@ class DropNanGuard(Rewrite):
                 editor.decline(node, "it may change the shape of what it guards")
             elif editor.bypass(node, guarded):
                 editor.note("guard(s) against NaN removed")
-
-
-def _is_softmax(value: Value | None) -> bool:
-    while value is not None and value.producer is not None and value.producer.is_op("Cast", "Identity"):
-        value = value.producer.input(0)
-    return value is not None and value.producer is not None and value.producer.is_op("Softmax")
 
 
 def _keeps_shape(editor: Editor, out: Value, guarded: Value, fill: Value) -> bool:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.passes.npu.mask_floors import FLOOR, NO_BFLOAT16, MaskFloors, elements, floor_of
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.passes.shapes.simplify_expand import broadcast
@@ -112,19 +112,8 @@ class _Fills:
 
     def _is_uniform(self, value: Value) -> bool:
         """Whether a value is a constant, or one that is made as large as a shape."""
-        for _ in range(4):
-            if value.is_constant:
-                return True
-            node = value.producer
-            if node is None or not node.is_op("ConstantOfShape", "Expand", "Cast", "Reshape", "Unsqueeze"):
-                return False
-            if node.is_op("ConstantOfShape"):
-                return True
-            source = node.input(0)
-            if source is None:
-                return False
-            value = source
-        return False
+        source = unwrapped(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
+        return source.is_constant or (source.producer is not None and source.producer.is_op("ConstantOfShape"))
 
     def _legal(self, node: Node, side: int) -> Reach:
         """Return how the masked scores reach a Softmax.

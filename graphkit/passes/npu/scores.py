@@ -9,15 +9,15 @@ from onnx import TensorProto
 
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import reachable
+from graphkit.graph.walk import postorder, reachable
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence
 from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "readers"]
 
-MAX_STEPS = 64
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
+PASSING = (*ELEMENTWISE, *RESHAPING, "Concat", "Transpose")
 PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")
 WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
@@ -56,56 +56,61 @@ class Scores:
         known = self.known.get(value)
         return (known is not None and known.data) or is_product(value)
 
-    def reach(self, value: Value, depth: int = 0) -> Reach:
+    def reach(self, value: Value) -> Reach:
         """Return how a value reaches the one Softmax axis that all its consumers lead to.
 
         Raises:
             MatchFailure: It does not.
         """
-        if value not in self._reaches:
-            try:
-                self._reaches[value] = self._compute(value, depth)
-            except MatchFailure as failure:
-                self._reaches[value] = failure
+        for each in postorder([value], self._passed_on):
+            if each not in self._reaches:
+                try:
+                    self._reaches[each] = self._compute(each)
+                except MatchFailure as failure:
+                    self._reaches[each] = failure
+        return self._found(value)
+
+    def _passed_on(self, value: Value) -> Sequence[Value | None]:
+        """Return the values that nodes make of a value on the way to a Softmax."""
+        passing = [] if value in self._reaches else [node for node, _ in readers(value) if node.is_op(*PASSING)]
+        return [out for node in passing for out in node.outputs[:1] if node.scope is value.scope]
+
+    def _found(self, value: Value) -> Reach:
+        """Return how a value reaches a Softmax, once that is computed."""
         found = self._reaches[value]
         if isinstance(found, MatchFailure):
             raise MatchFailure(found.reason)
         return found
 
-    def _compute(self, value: Value, depth: int) -> Reach:
+    def _compute(self, value: Value) -> Reach:
         if self.editor.is_output(value):
             raise MatchFailure("what it gives is an output of the graph")
-        if depth > MAX_STEPS or not value.consumers:
+        ways = [self._through(node, index, value) for node, index in readers(value)]
+        if not ways:
             raise MatchFailure("what it gives reaches no Softmax")
-        total: Reach | None = None
-        half = self.editor.shapes[value].dtype == TensorProto.FLOAT16
-        for node, index in readers(value):
-            found = self._through(node, index, value, depth + 1)
-            if total is not None and total.axis != found.axis:
-                raise MatchFailure("what it gives reaches Softmaxes over different axes")
-            scale = found.scale if total is None else min(total.scale, found.scale)
-            total = Reach(found.axis, scale, half or found.is_half or (total is not None and total.is_half))
-        assert total is not None
-        return total
+        if any(way.axis != ways[0].axis for way in ways):
+            raise MatchFailure("what it gives reaches Softmaxes over different axes")
+        is_half = self.editor.shapes[value].dtype == TensorProto.FLOAT16 or any(way.is_half for way in ways)
+        return Reach(ways[0].axis, min(way.scale for way in ways), is_half)
 
-    def _through(self, node: Node, index: int, value: Value, depth: int) -> Reach:
+    def _through(self, node: Node, index: int, value: Value) -> Reach:
         out = node.outputs[0] if node.outputs else None
         if node.is_op("Softmax"):
             return self._softmax(node, value)
         if out is None or node.scope is not value.scope:
             raise MatchFailure(f"'{node.label}' reads it in another graph")
         if node.is_op(*ELEMENTWISE):
-            return self._elementwise(node, index, out, depth)
+            return self._elementwise(node, index, out)
         if node.is_op(*RESHAPING) and index == 0:
-            found = self.reach(out, depth)
+            found = self._found(out)
             before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
             if found.axis == -1 and before and after and before[-1] == after[-1]:
                 return found
             raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
         if node.is_op("Transpose"):
-            return self._transpose(node, out, depth)
+            return self._transpose(node, out)
         if node.is_op("Concat"):
-            return self.reach(out, depth)  # beside scores of no mask, such as those of sinks
+            return self._found(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
 
     def _softmax(self, node: Node, value: Value) -> Reach:
@@ -123,7 +128,7 @@ class Scores:
             raise MatchFailure(f"'{node.label}' is over several axes at once")
         return Reach(axis)
 
-    def _elementwise(self, node: Node, index: int, out: Value, depth: int) -> Reach:
+    def _elementwise(self, node: Node, index: int, out: Value) -> Reach:
         if node.is_op("Where") and index == 0:
             raise MatchFailure(f"'{node.label}' takes it for a condition")
         if node.is_op("Expand", "Dropout") and index > 0:
@@ -140,7 +145,7 @@ class Scores:
             raise MatchFailure(f"'{node.label}' compares it with what may count")
         elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
             raise MatchFailure(f"'{node.label}' makes it no floating-point number")
-        found = self.reach(out, depth)
+        found = self._found(out)
         return Reach(found.axis, found.scale * scale, found.is_half)
 
     def _factor(self, node: Node, index: int) -> float | None:
@@ -154,8 +159,8 @@ class Scores:
         others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
         return all(each is not None and each <= NEGLIGIBLE for each in others)
 
-    def _transpose(self, node: Node, out: Value, depth: int) -> Reach:
-        found, rank = self.reach(out, depth), self.editor.shapes[out].rank
+    def _transpose(self, node: Node, out: Value) -> Reach:
+        found, rank = self._found(out), self.editor.shapes[out].rank
         if rank is None:
             raise MatchFailure(f"the rank of '{node.label}' is not known")
         perm = node.attr("perm", tuple(range(rank))[::-1])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from graphkit.graph.walk import chain_end
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["difference", "innermost"]
-
-MAX_DEPTH = 10_000
 
 
 def difference(left: Term, right: Term) -> str:
@@ -19,17 +18,18 @@ def difference(left: Term, right: Term) -> str:
 
 def innermost(left: Term, right: Term) -> tuple[Term, Term]:
     """Return the innermost pair that differs; operands that both have are left out, as operands may change places."""
-    for _ in range(MAX_DEPTH):
-        if (left.op, left.attributes) != (right.op, right.attributes) or len(left.args) != len(right.args):
-            break
-        mine = [arg for arg in left.args if arg is not None and arg not in right.args]
-        theirs = [arg for arg in right.args if arg is not None and arg not in left.args]
-        pairs = [(one, other) for one in mine for other in theirs if one.op == other.op]
-        inner = next(iter(pairs or zip(mine, theirs, strict=False)), None)
-        if inner is None:
-            break
-        left, right = inner
-    return left, right
+    return chain_end((left, right), _inner)
+
+
+def _inner(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
+    """Return the first operands of two terms that differ, those of one operator first; None if the terms differ."""
+    left, right = terms
+    if (left.op, left.attributes) != (right.op, right.attributes) or len(left.args) != len(right.args):
+        return None
+    lefts = [arg for arg in left.args if arg is not None and arg not in right.args]
+    rights = [arg for arg in right.args if arg is not None and arg not in left.args]
+    alike = [(first, second) for first in lefts for second in rights if first.op == second.op]
+    return next(iter(alike or zip(lefts, rights, strict=False)), None)
 
 
 def _text(term: Term, side: int) -> str:
