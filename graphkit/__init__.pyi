@@ -58,11 +58,10 @@ from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.result import Result
-from graphkit.rewrite.base import Pass, Premise, run_passes
+from graphkit.rewrite.base import MatchFailure, Pass, Premise, run_passes
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import NodeRewrite, Rewrite
-from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.runtime.external_tools import optimized
 from graphkit.save import Saved, save_models

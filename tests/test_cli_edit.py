@@ -10,11 +10,11 @@ import onnx.parser
 import pytest
 from converting import convert_here
 
-import graphkit.passes.opset.onnx_converter
+import graphkit.passes.opset.convert_opset
 import graphkit.workflows.edit_file
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import load
-from graphkit.passes.opset.onnx_converter import converted_by_onnx
+from graphkit.passes.opset.convert_opset import converted_by_onnx
 from graphkit.rewrite.base import Outcome
 
 OTHER, MERGED = "example:causal-attention", "example:merged-decoder"
@@ -161,7 +161,7 @@ def test_convert_opset_writes_a_newer_version_and_proves_it(run: Run, tmp_path: 
 def test_an_older_version_comes_from_onnx_where_the_proof_holds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphkit.passes.opset.onnx_converter, "convert", convert_here)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", convert_here)
     code, out, _ = run("convert-opset", means_file(tmp_path), "--to", 17, "-o", tmp_path / "old.onnx")
     assert code == 0
     assert "opset 18 became 17, by onnx's converter.\n" in out

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from graphkit.deploy.export_pipeline import Pipeline, changed_by
 from graphkit.options import LowerOptions
-from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
-from graphkit.passes.quantization.dequantize import Dequantize
+from graphkit.passes.npu.decompose_operators import GeluToTanh
+from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.verify.lowering_verifier import deviation
 from graphkit.verify.originals import Originals

@@ -15,7 +15,7 @@ from graphkit.graph.uses import readers
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.passes.npu.extract_embedding import id_input
+from graphkit.passes.npu.host_inputs import id_input
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, parse

@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.passes.npu.extract_host_values import HostInput
+from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import Shapes, infer, parse

@@ -18,7 +18,7 @@ from graphkit.deploy.hosts.host_arrays import slots_mask, source_mask
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.extract_host_values import HostInput
+from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr
 

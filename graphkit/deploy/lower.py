@@ -29,8 +29,8 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
-from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles

@@ -25,14 +25,12 @@ from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
+from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
+from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.drop_nan_guard import DropNanGuard
-from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding
-from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
-from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.pool_by_product import PoolByProduct
-from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims

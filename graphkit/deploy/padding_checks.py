@@ -9,7 +9,7 @@ from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.passes.quantization.dequantize import Dequantize
+from graphkit.passes.npu.dequantize import Dequantize
 
 __all__ = ["check_ranges", "check_recurrence", "check_scales", "is_step"]
 

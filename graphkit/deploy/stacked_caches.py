@@ -11,7 +11,7 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.deploy.targets import Target
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.stack_caches import StackCaches, StackedPort
+from graphkit.passes.npu.cache_interface import StackCaches, StackedPort
 from graphkit.rewrite.base import Matched
 
 __all__ = ["stack_caches"]

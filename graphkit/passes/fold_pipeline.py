@@ -9,16 +9,16 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
 from graphkit.passes import FOLDING, FUSING, SHARING
+from graphkit.passes.clean_up.eliminate_identity import keep_outputs_float
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
-from graphkit.passes.quantization.float_outputs import keep_outputs_float
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
-from graphkit.rewrite.base import Outcome
+from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
+from graphkit.rewrite.fixpoint import Counts, described
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs

@@ -1,4 +1,4 @@
-"""The base class of passes, and the function that runs a pipeline of them.
+"""The base class of passes, the function that runs a pipeline of them, and the failure of a matcher.
 
 A pass is a frozen dataclass whose fields are its options. It never changes the model that it is given: it
 returns another one, with what it changed, and what it declined to change and why.
@@ -16,14 +16,25 @@ from typing import Any, ClassVar
 import onnx
 
 from graphkit.errors import GraphkitError, PassError
+from graphkit.graph.view import Node
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.rewrite.outcome import Declined, Matched, Outcome, PassChange
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
 
 __all__ = [
-    "ALWAYS", "ROUNDING", "Declined", "Matched", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "keep",
+    "ALWAYS",
+    "ROUNDING",
+    "Declined",
+    "MatchFailure",
+    "Matched",
+    "Outcome",
+    "Pass",
+    "Premise",
+    "copy_proto",
+    "drop_inputs",
+    "keep",
     "run_passes",
-]  # fmt: skip
+]
 
 ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
 
@@ -149,3 +160,16 @@ def copy_proto(model: Model) -> onnx.ModelProto:
     """Return a copy of a model's weightless proto, to change, once the model is found to be sound."""
     model.check_soundness()
     return copy.deepcopy(model.proto)
+
+
+class MatchFailure(Exception):
+    """A rewrite does not apply to a node. Matchers raise it, and the editor records it among the declined nodes.
+
+    Attributes:
+        reason: Why the node stays, for the user; "" where nobody would expect it to change.
+        node: The node that stays, None for the one that is being rewritten.
+    """
+
+    def __init__(self, reason: str = "", node: Node | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.node = reason, node

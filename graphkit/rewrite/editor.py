@@ -26,9 +26,8 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined
+from graphkit.rewrite.base import Declined, MatchFailure
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
-from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.onnxruntime_fusions import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.rule_registration import forget_on_registration

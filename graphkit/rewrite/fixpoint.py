@@ -16,10 +16,9 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
+from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges

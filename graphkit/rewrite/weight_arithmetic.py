@@ -13,7 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.base import MatchFailure
 
 __all__ = [
     "columns_of", "dequantized", "dequantized_blocks", "joined", "read", "rounded", "scaled",

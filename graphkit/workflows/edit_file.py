@@ -16,13 +16,11 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.passes.opset.onnx_converter import converted_by_onnx
+from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
-from graphkit.rewrite.base import Pass
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.base import MatchFailure, Pass
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text

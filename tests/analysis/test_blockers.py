@@ -14,7 +14,7 @@ from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
-from graphkit.passes.quantization.dequantize import FUSED
+from graphkit.passes.npu.dequantize import FUSED
 from graphkit.shapes import DimSpec
 
 PLAIN = load_target(Path(__file__).parents[1] / "deploy" / "targets" / "plain-npu.toml")

@@ -37,8 +37,8 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
+from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
-from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace

@@ -10,7 +10,7 @@ from onnx import parser
 
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.model import Model
-from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
+from graphkit.passes.clean_up.redundant_nodes import EliminateDeadCode
 from graphkit.passes.pipeline import explain, parse_pipeline
 from graphkit.rewrite.base import Outcome, Pass, run_passes
 

@@ -4,7 +4,7 @@ import onnx
 from onnx import TensorProto, helper, parser
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
+from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
 from graphkit.passes.control_flow.split_merged import StripMergedSuffixes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'

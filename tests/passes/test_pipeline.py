@@ -4,7 +4,7 @@ import pytest
 
 from graphkit.errors import UsageError
 from graphkit.passes import PASSES
-from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, EliminateDeadCode
+from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.pipeline import explain, parse_pipeline
 
@@ -45,7 +45,6 @@ def test_passes_are_in_folders_by_purpose() -> None:
             "interface",
             "npu",
             "opset",
-            "quantization",
             "shapes",
             "state",
         )

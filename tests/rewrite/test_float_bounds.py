@@ -8,7 +8,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.rewrite.float_bounds import UNBOUNDED, FloatBounds, Interval
+from graphkit.rewrite.element_bounds import UNBOUNDED, FloatBounds, Interval
 from graphkit.shapes import infer
 
 CONSTANTS: dict[str, object] = {

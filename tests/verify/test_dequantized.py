@@ -13,7 +13,7 @@ from rewriting import model_of
 
 from graphkit.model import Model
 from graphkit.options import RewriteOptions, RewriteProofOptions
-from graphkit.passes.quantization.dequantize import Dequantize
+from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_rewrite

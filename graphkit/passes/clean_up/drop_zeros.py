@@ -14,9 +14,7 @@ from graphkit.graph.operators import MOVING, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.graph.walk import reachable
 from graphkit.io.tensors import inline_array
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, attributes_of
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
 __all__ = ["DropZeroAdds", "DropZeroStates"]
 

@@ -13,7 +13,7 @@ import onnx.helper
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges

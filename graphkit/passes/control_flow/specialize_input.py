@@ -18,7 +18,7 @@ from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.graph.walk import postorder
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
-from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
+from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 from graphkit.suggest import did_you_mean
 

@@ -16,10 +16,11 @@ from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_conditi
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, all_nodes, all_scopes, body_graphs, branch_fault
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
+from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, run_passes
+from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite.base import run_passes
 from graphkit.shapes import Declarations, declarations
 from graphkit.suggest import did_you_mean
 

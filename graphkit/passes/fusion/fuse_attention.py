@@ -12,12 +12,8 @@ import onnx.parser
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.passes.fusion.self_attention import SelfAttention, self_attention
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.functions import functions_of
-from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.weight_arithmetic import columns_of, read, rounded
 
 __all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]

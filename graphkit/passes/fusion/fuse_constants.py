@@ -9,11 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.linear_operators import (
+from graphkit.passes.fusion.linear_operators import (
     AFFINE_OPERATORS,
     LINEAR_OPERATORS,
     Affine,
@@ -22,7 +18,7 @@ from graphkit.rewrite.linear_operators import (
     affine_of,
     linear_of,
 )
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.weight_arithmetic import read, rounded, scaled, spread, summed
 from graphkit.shapes import Shapes
 

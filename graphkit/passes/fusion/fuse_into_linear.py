@@ -7,11 +7,7 @@ from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, attributes_of
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeRewrite, attributes_of
 from graphkit.rewrite.pattern import Match, Op, Pattern, nodes_of
 from graphkit.shapes import const
 from graphkit.shapes.tensor import numbers

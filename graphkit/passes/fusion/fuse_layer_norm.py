@@ -11,11 +11,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
 from graphkit.shapes.tensor import Dims, numbers
 

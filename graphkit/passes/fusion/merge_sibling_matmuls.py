@@ -11,12 +11,8 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.linear_operators import Linear, affine_of, linear_of
-from graphkit.rewrite.match import MatchFailure
+from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, Rewrite
 from graphkit.rewrite.weight_arithmetic import joined, read, rounded
 
 __all__ = ["MergeSiblingMatmuls"]

@@ -11,10 +11,9 @@ from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain_end
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.layouts import MOVERS, Atom, Group, Layout, after, joined
-from graphkit.rewrite.linear_operators import Linear, affine_of, linear_of
-from graphkit.rewrite.match import MatchFailure
+from graphkit.passes.fusion.head_layout import MOVERS, Atom, Group, Layout, after, joined
+from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
+from graphkit.rewrite import Editor, MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 

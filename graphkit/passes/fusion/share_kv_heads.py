@@ -7,11 +7,7 @@ from typing import ClassVar
 
 from graphkit.graph.operators import RESHAPING, UNARY, broadcasts
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims, numbers

@@ -17,7 +17,7 @@ from graphkit.graph.names import counted, family_labels, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite import Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.rewrite.pass_options import Names

@@ -12,7 +12,7 @@ from graphkit.graph.find_by_name import find_value
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite import Outcome, Pass, copy_proto
 from graphkit.rewrite.new_interface import with_names
 from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols

@@ -10,11 +10,8 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.integer_bounds import Bounds, IntegerBounds
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
+from graphkit.rewrite.element_bounds import Bounds, IntegerBounds
 
 __all__ = ["CastInt64Away"]
 

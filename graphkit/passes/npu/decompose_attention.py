@@ -10,12 +10,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 
 __all__ = ["ATTENTIONS", "AttentionNode", "DecomposeAttention", "HeadSizes", "read_attention"]
 

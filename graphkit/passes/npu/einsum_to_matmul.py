@@ -8,12 +8,7 @@ from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NodeInput
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NodeInput, NodeRewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims

@@ -12,11 +12,7 @@ import numpy.typing as npt
 
 from graphkit.graph.names import runs_of
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, numbers

@@ -12,8 +12,8 @@ from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain
 from graphkit.model import Model
-from graphkit.passes.npu.extract_host_values import freezable_symbols
-from graphkit.rewrite.base import Matched, Pass, copy_proto
+from graphkit.passes.npu.host_inputs import freezable_symbols
+from graphkit.rewrite import Matched, Pass, copy_proto
 from graphkit.rewrite.host_values import Dependence, dependences
 from graphkit.rewrite.new_interface import NewInput
 from graphkit.shapes import Expr, Shapes, const, infer

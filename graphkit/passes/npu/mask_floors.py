@@ -16,10 +16,8 @@ from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.float_bounds import FloatBounds
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput
+from graphkit.rewrite.element_bounds import FloatBounds
 
 __all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "floor_under", "mask_floor", "told_floor"]
 

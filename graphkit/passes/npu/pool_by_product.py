@@ -9,9 +9,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.find_by_name import find_value
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
+from graphkit.rewrite import Builder, Editor, Outcome, Pass
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.rewrite.pass_options import Renames
 

@@ -15,12 +15,8 @@ from onnx import TensorProto, ValueInfoProto, helper
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.passes.npu.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
+from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 

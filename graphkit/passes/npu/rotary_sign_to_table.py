@@ -12,10 +12,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import NodeRewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 
 __all__ = ["RotarySignToTable"]
 

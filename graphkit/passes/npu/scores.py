@@ -10,9 +10,8 @@ from onnx import TensorProto
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import postorder, reachable
-from graphkit.rewrite.editor import Editor
+from graphkit.rewrite import Editor, MatchFailure
 from graphkit.rewrite.host_values import Dependence
-from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "readers"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,18 +11,160 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
+from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import counted, free_name, names_in
-from graphkit.graph.view import Value
+from graphkit.graph.operators import RESHAPING, names
+from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.model import Model
-from graphkit.passes.npu.cache_growth import Growth, growths
-from graphkit.passes.npu.extract_host_values import freezable_symbols
+from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Matched, Pass, copy_proto
+from graphkit.rewrite import Declined, Matched, MatchFailure, Pass, copy_proto
 from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
 
-__all__ = ["StaticKvCache"]
+__all__ = ["Growth", "StaticKvCache", "growths"]
+
+MOVES = RESHAPING | names("Cast Gather Identity Slice Split Transpose")
+"""Lead from a cache to the part that grows: a layer taken out of a stack, or the dtype that the attention computes in.
+
+Two Casts, there and back, leave a slot what the first of them made it, so that a slot that came back once stays.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Where a cache grows.
+
+    Attributes:
+        entry: The past and the present.
+        axis: Along which it grows.
+        new: The new tokens, None where moves lie between the cache and its Concat: then it is the end of the present.
+        given: A free name for the output that gives it.
+    """
+
+    entry: CacheEntry
+    axis: int
+    new: Value | None
+    given: str
+
+    @property
+    def joined(self) -> Value | None:
+        """The output of the Concat, None where moves lie between the cache and it."""
+        assert self.entry.past is not None
+        nodes = [node for node, _ in self.entry.past.consumers if node.is_op("Concat")]
+        return nodes[0].outputs[0] if self.new is not None else None
+
+
+def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
+    """Return where the self-attention caches of a model grow; obstacles are declined with their reasons."""
+    found, taken = [], names_in(model.scopes)
+    for entry in model.roles.cache:
+        if entry.past is None or entry.present is None or model.roles.is_cross(entry):
+            continue
+        axis = entry.axis
+        if axis is None:
+            declined.append(Declined(entry.past.name, "the axis along which it grows is unknown"))
+            continue
+        given = free_name(f"{entry.present.name}_new", taken)
+        readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
+        if not any(node.is_op("Concat") for node in readers):
+            try:
+                _Moved(entry, shapes, axis).check()
+                found.append(Growth(entry, axis, None, given))
+            except MatchFailure as failure:
+                declined.append(Declined(entry.past.name, failure.reason))
+            continue
+        concat = readers[0] if len(readers) == 1 else None
+        if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
+            declined.append(Declined(entry.past.name, "it is not read by one Concat with what is new"))
+            continue
+        rank = len(shapes[entry.past].dims or ())
+        new = concat.inputs[1]
+        if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
+            declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
+            continue
+        found.append(Growth(entry, axis, new, given))
+    return tuple(found)
+
+
+class _Moved:
+    """A cache that is moved before new tokens join it: transposed, cast, or split into layers and stacked again."""
+
+    def __init__(self, entry: CacheEntry, shapes: Shapes, axis: int) -> None:
+        assert entry.past is not None
+        assert entry.present is not None
+        self.past, self.present, self.shapes, self.axis = entry.past, entry.present, shapes, axis
+        dims = shapes[self.past].dims
+        self.length = dims[axis] if dims is not None else None
+
+    def check(self) -> None:
+        """Check that the new part of the present is all that is new.
+
+        Raises:
+            MatchFailure: It is not.
+        """
+        before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
+        if self.length is None or not self.length.symbols or before is None or after is None:
+            raise MatchFailure("its dims are not known")
+        if len(before) != len(after) or self._others(before) != self._others(after):
+            raise MatchFailure("what it becomes has another shape")
+        if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
+            raise MatchFailure("what it becomes has another dtype")
+        joined = set()
+        for node, value in self._readers():
+            if not self._joins(node, value):
+                raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
+            joined.add(node)
+        if not joined:
+            raise MatchFailure("nothing new joins it")
+        left = next((value for value in self._sources(joined) if value is not None), None)
+        if left is not None:
+            raise MatchFailure(f"its present is also made of '{left.name}'")
+
+    def _others(self, dims: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return the dims other than that which grows."""
+        return (*dims[: self.axis], *dims[self.axis + 1 :])
+
+    def _readers(self) -> Iterator[tuple[Node, Value]]:
+        """Yield the readers of the cache, or of parts of it, other than moves."""
+
+        def moved(value: Value) -> Iterator[Value | None]:
+            return (out for node, index in value.consumers if _moves(node, index, value) for out in node.outputs)
+
+        for value in reachable([self.past], moved):
+            for node, index in value.consumers:
+                if not _moves(node, index, value) and not node.is_op("Shape"):
+                    yield node, value
+
+    def _joins(self, node: Node, value: Value) -> bool:
+        """Whether a node appends to the slots of a part of the cache."""
+        dims = self.shapes[value].dims
+        if not node.is_op("Concat") or len(node.inputs) != 2 or node.inputs[0] is not value or not dims:
+            return False
+        return dims[(node.attr("axis", 0) or 0) % len(dims)] == self.length
+
+    def _sources(self, joined: set[Node]) -> Iterator[Value]:
+        """Yield the sources of the present, other than the results of these nodes, through moves and stacking."""
+
+        def before(value: Value) -> Sequence[Value | None]:
+            node = value.producer
+            if node is None or node in joined:
+                return ()
+            if node.is_op("Concat"):
+                return node.inputs
+            return node.inputs[:1] if node.operator in MOVES else ()
+
+        for value in reachable([self.present], before):
+            node = value.producer
+            if node is None or (node not in joined and node.operator not in MOVES and not node.is_op("Concat")):
+                yield value
+
+
+def _moves(node: Node, index: int, value: Value) -> bool:
+    """Whether a node only moves the elements of the value that it reads at an index."""
+    return node.operator in MOVES and index == 0 and node.scope is value.scope
 
 
 @dataclass(frozen=True)

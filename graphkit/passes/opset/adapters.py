@@ -15,9 +15,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operators import REDUCTIONS
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 
 __all__ = ["ADAPTERS", "Draft"]
 

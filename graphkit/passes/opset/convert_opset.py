@@ -1,4 +1,4 @@
-"""Convert a model to a newer version of the operator set, by the schemas of onnx.
+"""Convert a model to another version of the operator set, by the schemas of onnx or by onnx's own converter.
 
 A step is plain where the newer operator takes every node of the older one, with the same meaning: more dtypes, and
 optional inputs and attributes at the end. All steps up to `NEWEST` were read; `adapters.ADAPTERS` has those that need
@@ -7,7 +7,9 @@ more than the schemas say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,11 +23,10 @@ from graphkit.graph.names import counted
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.adapters import ADAPTERS, Draft
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep
+from graphkit.runtime.external_tools import ToolError, convert
 
-__all__ = ["NEWEST", "ConvertOpset", "Step", "declare_version", "steps"]
+__all__ = ["NEWEST", "ConvertOpset", "Step", "converted_by_onnx", "declare_version", "steps"]
 
 NEWEST = 24  # the newest version whose steps were read
 ALWAYS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})  # onnxruntime's own in every older version
@@ -205,3 +206,82 @@ def declare_version(proto: onnx.ModelProto, version: int) -> None:
 def _training(model: Model) -> Iterator[Declined]:
     if model.proto.training_info:
         yield Declined("model", "its graphs for training are not converted")
+
+
+ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
+
+
+def converted_by_onnx(model: Model, version: int) -> Model:
+    """Return a model in another version of the operator set, converted by onnx's own converter.
+
+    It knows operators that graphkit's table does not, and older versions. It leaves bodies and functions as they are,
+    drops the annotations of nodes and values, adds declarations and keeps the IR version. So graphs of one level go
+    through it, without their weights, and only its nodes and new constants are taken over. It does not tell where it
+    changes results: whoever calls this runs the proof.
+
+    Raises:
+        MatchFailure: onnx's converter fails, or would leave a part of the model as it is.
+    """
+    _check(model)
+    try:
+        made = onnx.ModelProto.FromString(convert(model.proto.SerializeToString(), version))
+    except ToolError as error:
+        said = " ".join(ASSERTION.sub("", str(error)).split()).replace("Version $", "version ")
+        raise MatchFailure(said[:200]) from error
+    proto = copy_proto(model)
+    _take_nodes(proto.graph, made.graph)
+    _take_initializers(proto.graph, made.graph)
+    known = {name for node in proto.graph.node for name in node.output}
+    known |= {tensor.name for tensor in proto.graph.initializer}
+    keep(proto.graph.value_info, [info.name in known for info in proto.graph.value_info])
+    declare_version(proto, version)
+    return model.with_proto(proto)
+
+
+def _check(model: Model) -> None:
+    if any(node.bodies for node in model.graph.nodes):
+        raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")
+    if model.proto.functions:
+        raise MatchFailure("it leaves functions as they are: run inline-functions first")
+    if model.proto.graph.sparse_initializer or model.proto.training_info:
+        raise MatchFailure("it drops sparse initializers and graphs for training")
+
+
+def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
+    """Take over nodes: those that did not change as they were, others with the annotations of the node they replace."""
+    before = {name: node for node in graph.node for name in node.output if name}
+    nodes = []
+    for node in made.node:
+        old = next((before[name] for name in node.output if name in before), None)
+        if old is not None and _essence(old) == _essence(node):
+            nodes.append(copy.deepcopy(old))
+            continue
+        if old is not None and old.op_type == node.op_type:
+            node.name, node.doc_string = old.name, old.doc_string
+            for field in ("metadata_props", "device_configurations"):
+                getattr(node, field).extend(getattr(old, field))
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _essence(node: onnx.NodeProto) -> tuple[object, ...]:
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in _plain(node.attribute))
+    return node.op_type, tuple(node.input), tuple(node.output), attributes
+
+
+def _plain(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
+    """Yield attributes without those that the converter does not carry over."""
+    for attribute in attributes:
+        one = copy.deepcopy(attribute)
+        one.ClearField("doc_string")
+        one.t.ClearField("name") if one.HasField("t") else None
+        yield one
+
+
+def _take_initializers(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
+    """Take over new constants, and drop those that only the former nodes read; all others stay as they were."""
+    former = {tensor.name for tensor in graph.initializer}
+    kept = {tensor.name for tensor in made.initializer} | {info.name for info in graph.input}
+    keep(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
+    graph.initializer.extend(tensor for tensor in made.initializer if tensor.name not in former)

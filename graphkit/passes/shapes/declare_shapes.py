@@ -11,7 +11,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import counted
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
 from graphkit.shapes import Expr, Shapes, declarations, infer, parse
 from graphkit.shapes.tensor import Tensor
 

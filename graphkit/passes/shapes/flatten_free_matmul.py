@@ -1,7 +1,7 @@
 """Let a batched MatMul and its neighbours work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`.
 
 A value is flat where a Reshape merges leading dims into its first, or where a node gives it that reads flat values and
-can be lifted (see `rewrite.batch_dim_lifting`). Values that another node needs flat stay so, with all that they are
+can be lifted (see `batch_dim_lifting`). Values that another node needs flat stay so, with all that they are
 computed from; the rest falls into connected regions, and each is lifted as a whole or not at all.
 """
 
@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.batch_dim_lifting import Candidate, Lift, is_liftable, lift
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift
+from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.onnxruntime_fusions import spoils_product
 from graphkit.rewrite.reshape_spec import merged, reshape_spec
 from graphkit.shapes.tensor import Dims

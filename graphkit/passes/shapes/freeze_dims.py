@@ -20,9 +20,7 @@ from graphkit.graph.merged_decoder import captures
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite.base import Outcome, Pass, Premise, copy_proto
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite import Editor, NewNode, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.shapes import Shapes, declarations, infer, parse
 from graphkit.shapes.constraints.dim_equalities import forced_sizes

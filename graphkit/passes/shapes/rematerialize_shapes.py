@@ -20,9 +20,7 @@ from graphkit.graph.operators import INT32_MAX, INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_slice import slice_bounds
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
 from graphkit.shapes.expr import Atom, Call

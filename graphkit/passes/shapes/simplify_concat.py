@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite import Editor, NewNode, Rewrite
 
 __all__ = ["DropEmptyParts", "MergeConcats"]
 

@@ -11,11 +11,7 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operators import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.shapes.expr import Call

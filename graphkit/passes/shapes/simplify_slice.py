@@ -10,9 +10,7 @@ import onnx.helper
 
 from graphkit.graph.operators import INT64_MAX, is_to_the_end
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.tensor import Dims, Tensor, number, numbers
 

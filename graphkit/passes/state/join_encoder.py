@@ -13,10 +13,8 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Matched, Pass, copy_proto
+from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
 from graphkit.rewrite.compose import compose
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 

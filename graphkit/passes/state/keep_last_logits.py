@@ -12,9 +12,7 @@ from graphkit.graph.names import names_in
 from graphkit.graph.operators import UNARY, broadcasts, names
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
+from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, attributes_of
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import const, symbol
 from graphkit.shapes.tensor import Dims

@@ -15,8 +15,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain, reachable
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
-from graphkit.passes.npu.cache_growth import Growth
-from graphkit.rewrite.editor import Editor
+from graphkit.passes.npu.static_kv_cache import Growth
+from graphkit.rewrite import Editor
 from graphkit.rewrite.host_values import Dependence, dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession

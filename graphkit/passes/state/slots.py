@@ -10,8 +10,7 @@ from onnx import TensorProto
 
 from graphkit.graph.view import Value
 from graphkit.options import Update
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite import Editor, NewNode
 from graphkit.shapes import Expr
 
 __all__ = ["LENGTH", "SINCE", "SLOTS", "Slots", "Update"]

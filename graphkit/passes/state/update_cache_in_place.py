@@ -13,13 +13,11 @@ from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value, unwrapped
 from graphkit.model import Model
-from graphkit.passes.npu.cache_growth import Growth, growths
+from graphkit.passes.npu.static_kv_cache import Growth, growths
 from graphkit.passes.state.rings import Ring, rings_of
 from graphkit.passes.state.slots import LENGTH, SINCE, SLOTS, Slots, Update
-from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rewriting import check, constants, lines, model_of
 
-from graphkit.passes.clean_up.castlike_to_cast import CastlikeToCast
+from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast
 from graphkit.passes.fold_pipeline import fold
 
 

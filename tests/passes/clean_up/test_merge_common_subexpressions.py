@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
 
 PASS = MergeCommonSubexpressions()
 

@@ -13,8 +13,8 @@ from sessions import run
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
+from graphkit.passes.control_flow import inline_functions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.rewrite import functions
 from graphkit.rewrite.base import Outcome
 from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.save import save_models
@@ -269,7 +269,7 @@ def test_functions_of_millions_of_nodes_stay(monkeypatch: pytest.MonkeyPatch) ->
     assert declined(model_of(call, *bodies, "f40 (v) => (r) { r = Neg (v) }")) == [
         "functions: their nodes would be more than 1,000,000"
     ]
-    monkeypatch.setattr(functions, "MAX_NODES", 1)
+    monkeypatch.setattr(inline_functions, "MAX_NODES", 1)
     assert declined(model_of(ONE_CALL, "f (v) => (r) { a = Neg (v)  r = Neg (a) }"))
 
 

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
+from graphkit.passes.clean_up.redundant_nodes import EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.rewrite.base import run_passes
 

@@ -6,8 +6,8 @@ from fusing import operators
 from rewriting import check, constants, lines, model_of, reasons
 
 from graphkit.options import FoldingOptions
+from graphkit.passes.clean_up.fold_constants import SoftmaxToConstant
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
 
 PASS = SoftmaxToConstant()
 

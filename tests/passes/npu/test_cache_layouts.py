@@ -9,8 +9,7 @@ from sessions import run
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
-from graphkit.passes.npu.stack_caches import StackCaches
+from graphkit.passes.npu.cache_interface import ReduceCacheRank, StackCaches
 
 
 def model_of(text: str) -> Model:

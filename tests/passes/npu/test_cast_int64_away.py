@@ -7,7 +7,7 @@ from rewriting import check, lines, model_of, reasons
 from graphkit.model import Model
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.integer_bounds import IntegerBounds
+from graphkit.rewrite.element_bounds import IntegerBounds
 from graphkit.shapes import infer
 
 PASS = CastInt64Away()

@@ -14,7 +14,7 @@ from sessions import run
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.attention_masks import MaskedFillToAdd
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import dependences

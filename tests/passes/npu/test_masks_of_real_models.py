@@ -14,10 +14,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu.drop_nan_guard import DropNanGuard
-from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
-from graphkit.passes.npu.tril_to_constant import TrilToConstant
-from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
+from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
+from graphkit.passes.npu.mask_arithmetic import TrilToConstant, WhereToArithmetic
 from graphkit.rewrite.base import run_passes
 from graphkit.shapes import infer
 

@@ -8,8 +8,7 @@ from rewriting import check, lines, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
-from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
+from graphkit.passes.npu.decompose_operators import GeluToTanh, LayerNormToPrimitives, NegToMul, PowToMul
 from graphkit.rewrite.base import Pass
 
 

@@ -9,7 +9,7 @@ from rewriting import assert_same, check, constants, lines, model_of, reasons
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import FoldConstants
-from graphkit.passes.npu.tril_to_constant import TrilToConstant
+from graphkit.passes.npu.mask_arithmetic import TrilToConstant
 
 PASS = TrilToConstant()
 DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL]

@@ -7,11 +7,10 @@ from converting import convert_here
 from onnx import TensorProto, helper
 from rewriting import assert_same, feeds_of, lines, model_of
 
-import graphkit.passes.opset.onnx_converter
+import graphkit.passes.opset.convert_opset
 from graphkit.model import Model
-from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.passes.opset.onnx_converter import converted_by_onnx
-from graphkit.rewrite.match import MatchFailure
+from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
+from graphkit.rewrite.base import MatchFailure
 from graphkit.runtime.external_tools import ToolError
 
 MEANS = """
@@ -23,7 +22,7 @@ agraph (float[N, 4] x) => (float[N] y) {
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphkit.passes.opset.onnx_converter, "convert", convert_here)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", convert_here)
 
 
 def means() -> Model:
@@ -110,6 +109,6 @@ def test_a_crash_of_the_converter_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     def crash(*_: object) -> bytes:
         raise ToolError("it was ended by SIGSEGV")
 
-    monkeypatch.setattr(graphkit.passes.opset.onnx_converter, "convert", crash)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", crash)
     with pytest.raises(MatchFailure, match="it was ended by SIGSEGV"):
         converted_by_onnx(means(), 17)

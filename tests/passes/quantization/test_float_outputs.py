@@ -8,8 +8,8 @@ from rewriting import model_of
 from sessions import ALL, session_of
 
 from graphkit.model import Model
+from graphkit.passes.clean_up.eliminate_identity import keep_outputs_float
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.quantization.float_outputs import keep_outputs_float
 from graphkit.verify import verify_rewrite
 
 CACHE = """g (float[2, p] past, float[2, n] new) => (float[2, m] present, float[o, l] y) {{

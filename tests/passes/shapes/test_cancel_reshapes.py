@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, constants, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
+from graphkit.passes.shapes.simplify_reshape import CancelReshapes
 
 PASS = CancelReshapes()
 INITS = """

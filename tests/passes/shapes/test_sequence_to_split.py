@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, constants, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.sequence_to_split import SequenceToSplit
+from graphkit.passes.clean_up.exporter_idioms import SequenceToSplit
 
 PASS = SequenceToSplit()
 INITS = "int64[2] sizes = {2, 4}, int64 four = {4}, int64 zero = {0}, int64 last = {-1}"

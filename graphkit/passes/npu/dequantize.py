@@ -11,10 +11,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.view import Node, Value, unwrapped
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.weight_arithmetic import dequantized, dequantized_blocks, read, unpacked
 
 __all__ = ["DYNAMIC", "PRODUCTS", "Data", "Dequantize", "Factors", "FloatWeights", "Result", "data_of", "result_of"]

@@ -12,7 +12,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import MatchFailure
 from graphkit.shapes import Shapes
 
 __all__ = ["AFFINE_OPERATORS", "LINEAR_OPERATORS", "Affine", "Channels", "Linear", "affine_of", "linear_of"]

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
+from graphkit.rewrite import Editor
 from graphkit.shapes import Expr, const
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.expr_limits import TooComplexError

@@ -15,9 +15,7 @@ from typing import Any
 
 from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import attributes_of
-from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite import Editor, MatchFailure, attributes_of
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["Axes", "Layout", "find_layout", "fold_axes", "sizes_of"]

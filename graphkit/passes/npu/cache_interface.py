@@ -1,4 +1,4 @@
-"""Stack the caches of several layers into one input, and their new keys and values into one output."""
+"""Give the KV cache other inputs and outputs: stacked layers, fewer axes, cross-attention apart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import onnx.numpy_helper
 from onnx import GraphProto, helper
 
 from graphkit.errors import UsageError
-from graphkit.graph.names import names_in
+from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Matched, Pass, copy_proto
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
+from graphkit.rewrite import Declined, Matched, Pass, copy_proto
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.graph_inputs import SymbolSizes
 
 __all__ = ["StackCaches", "StackedPort"]
 
@@ -37,6 +41,9 @@ class StackedPort:
     name: str
     shape: tuple[int, ...]
     is_output: bool
+
+
+__all__ = ["ReduceCacheRank", "ReducedCache", "SplitCrossKv", "StackCaches", "StackedPort"]
 
 
 @dataclass(frozen=True)
@@ -201,3 +208,146 @@ def _replace(infos: MutableSequence[Any], names: Sequence[str], new: onnx.ValueI
 def _integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:
     graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers, np.int64), name))
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedCache:
+    """A cache with fewer axes.
+
+    Attributes:
+        past: The input.
+        axis: The axis of its slots now.
+        outputs: The new name of each output that is written to it.
+    """
+
+    past: str
+    axis: int
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ReduceCacheRank(Pass):
+    """Declare stacked caches, and the outputs that are written to their slots, with as few axes as an NPU takes.
+
+    Where `reduce-interface-rank` chooses the axes of each input and output by itself, an output of new keys and values
+    follows its past here: it has the past's axes with one slot. The bytes and their order stay the same.
+
+    Legality: the dims are numbers, all inputs and outputs of more axes are such caches, and the slots keep an axis of
+    their own.
+
+    Before:
+
+        agraph (float[3, 2, 1, 4, 8] past) => (float[1, 192] y, float[3, 2, 1, 1, 8] new) {
+            y = Flatten <axis = 0> (past)
+            new = ReduceMax <axes = [3]> (past)
+        }
+
+    After `reduce-cache-rank{axes=past=3,writes=new=past}`:
+
+        agraph (float[3, 2, 4, 8] past) => (float[1, 192] y, float[3, 2, 1, 8] new_4d)
+        <int64[4] new_dims = {3, 2, 1, 8}, int64[5] past_dims = {3, 2, 1, 4, 8}> {
+            past_high = Reshape (past, past_dims)
+            y = Flatten <axis = 0> (past_high)
+            new = ReduceMax <axes = [3]> (past_high)
+            new_4d = Reshape (new, new_dims)
+        }
+
+    Attributes:
+        rank: The most axes.
+        axes: The axis of the slots of each past: `past=3`.
+        writes: The past that each output of new keys and values is written to: `new=past`.
+    """
+
+    changes_interface: ClassVar[bool] = True
+
+    rank: int = 4
+    axes: SymbolSizes = ()
+    writes: Renames = ()
+
+    def run(self, model: Model) -> Matched[ReducedCache]:
+        shapes, axes, writes = infer(model), dict(self.axes), dict(self.writes)
+        sizes = {value.name: shapes[value].sizes() for value in (*model.graph.inputs, *model.graph.outputs)}
+        high = {name: dims for name, dims in sizes.items() if dims is not None and len(dims) > self.rank}
+        if other := [name for name in high if name not in {*axes, *writes}]:
+            return Matched(model, declined=(Declined(other[0], "it is no cache of known slots"),))
+        places, low = dict(axes), dict[str, tuple[int, ...]]()
+        for name in high.keys() & axes.keys():
+            dims = high[name]
+            reduced = interface_axes(dims, self.rank)
+            if (axes[name],) not in [tuple(axis for axis in group if dims[axis] > 1) for group in reduced.groups]:
+                reason = f"its slots have no axis of their own with {self.rank} axes"
+                return Matched(model, declined=(Declined(name, reason),))
+            places[name], low[name] = reduced.of(axes[name]), reduced.dims(dims, len(dims))
+        if not high:
+            return Matched(model)
+        proto, outputs, renamed, taken = copy_proto(model), [], dict[str, str](), names_in(model.scopes)
+        for value in model.graph.outputs:
+            name, dims = value.name, sizes[value.name] or ()
+            if (past := writes.get(name, "")) in low:
+                dims = tuple(1 if axis == places[past] else dim for axis, dim in enumerate(low[past]))
+                shape = onnx.numpy_helper.from_array(np.array(dims, np.int64), free_name(f"{name}_dims", taken))
+                proto.graph.initializer.append(shape)
+                name = renamed[value.name] = free_name(f"{value.name}_{self.rank}d", taken)
+                proto.graph.node.append(helper.make_node("Reshape", [value.name, shape.name], [name]))
+            outputs.append((name, NewInput(name, shapes[value].dtype, dims)))
+        outcome = ReduceInterfaceRank(self.rank).run(with_outputs(model.with_proto(proto), outputs))
+        matches = (
+            ReducedCache(past, places[past], {old: new for old, new in renamed.items() if writes[old] == past})
+            for past in low
+        )
+        return Matched(outcome.model, outcome.changes, outcome.declined, tuple(matches))
+
+
+@dataclass(frozen=True)
+class SplitCrossKv(Pass):
+    """Keep the part of a first-step decoder that depends on the encoder's output alone: the cross-attention cache.
+
+    Nothing but the first step computes it; on its own, it runs once for a source, and every step takes it as input.
+
+    Legality: the model gives a cross-attention cache, which depends on no other input.
+
+    Before:
+
+        agraph (int64[N, L] input_ids, float[N, S, 4] encoder_hidden_states)
+        => (float[N, L, 4] logits, float[N, S, 4] present_0_encoder_key)
+        <float[4, 4] w = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4},
+        float[2, 4] table = {1, 2, 3, 4, 5, 6, 7, 8}> {
+            present_0_encoder_key = MatMul (encoder_hidden_states, w)
+            logits = Gather (table, input_ids)
+        }
+
+    After:
+
+        agraph (float[N, S, 4] encoder_hidden_states) => (float[N, S, 4] present_0_encoder_key)
+        <float[4, 4] w = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4}> {
+            present_0_encoder_key = MatMul (encoder_hidden_states, w)
+        }
+    """
+
+    changes_interface: ClassVar[bool] = True
+
+    def run(self, model: Model) -> Matched[CacheEntry]:
+        """Return the part of a first-step decoder that makes the cross-attention cache.
+
+        Raises:
+            UsageError: There is no such cache, or it depends on something else.
+        """
+        shapes, entries, outputs = infer(model), list[CacheEntry](), list[tuple[str, NewInput]]()
+        for entry in model.roles.cache:
+            if entry.present is None or not model.roles.is_cross(entry):
+                continue
+            present = entry.present
+            dims = shapes[present].dims
+            if dims is None:
+                raise UsageError(f"the rank of '{present.name}' is not known: {shapes.reason(present)}")
+            entries.append(entry)
+            outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))
+        if not outputs:
+            raise UsageError(f"{model.name} gives no cross-attention cache")
+        part = with_outputs(model, outputs)
+        encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
+        others = [value.name for value in part.graph.inputs if value.name not in encoder]
+        if others:
+            raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
+        change = counted(len(outputs), "output(s) kept, which depend on the encoder alone")
+        return Matched(part, (change,), matches=tuple(entries))

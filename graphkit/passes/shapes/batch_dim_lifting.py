@@ -14,7 +14,7 @@ import numpy as np
 
 from graphkit.graph.operators import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
 from graphkit.graph.view import Node
-from graphkit.rewrite.edits import attributes_of
+from graphkit.rewrite import attributes_of
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 

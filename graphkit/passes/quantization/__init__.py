@@ -1,1 +1,0 @@
-"""Passes that take quantised models back to floats."""
