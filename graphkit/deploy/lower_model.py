@@ -243,9 +243,8 @@ class _Lowering:
                 "each cache and what is new along one axis"
             )
         for growth in outcome.matches:
-            assert growth.entry.past is not None
-            self.interface.axes[growth.entry.past.name] = growth.axis
-            self.interface.writes[growth.given] = growth.entry.past.name
+            self.interface.axes[growth.past.name] = growth.axis
+            self.interface.writes[growth.given] = growth.past.name
         self.model = outcome.model
         self.changes += outcome.changes
 

@@ -8,6 +8,7 @@ edited once in a round; a second rewrite finds it taken and waits for the next r
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -141,6 +142,30 @@ class Editor(Edits):
     def _outputs(self) -> set[Value]:
         return {value for scope in self.model.graph.walk() for value in scope.outputs}
 
+    def known_integers(self, value: Value | None) -> list[int] | None:
+        """Return the elements of an integer tensor in order, None where they are not known."""
+        array = numbers(self.shapes[value])
+        return None if array is None else [int(number) for number in array.ravel()]
+
+    def read_constant(self, value: Value | None, limit: int, itemsize: int = 0) -> np.ndarray | None:
+        """Return the elements of a constant, None for any other value, or where a data file is missing.
+
+        Args:
+            value: The value.
+            limit: The most bytes that it may have.
+            itemsize: The bytes of an element where they are counted as another dtype's, 0 for its own.
+        """
+        tensor = value.constant if value is not None else None
+        if tensor is None:
+            return None
+        size = math.prod(tensor.dims) * itemsize if itemsize else payload_size(tensor)
+        if size is None or size > limit:
+            return None
+        try:
+            return self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+
     def uniform(self, value: Value) -> float | None:
         """Return the finite number that all elements of a constant equal, or None if they differ or are too many."""
         if value not in self._uniform:
@@ -148,13 +173,10 @@ class Editor(Edits):
         return self._uniform[value]
 
     def _read_uniform(self, value: Value) -> float | None:
-        tensor = value.constant
-        size = payload_size(tensor) if tensor is not None else None
-        if tensor is None or size is None or not 0 < size <= MAX_UNIFORM or tensor.data_type not in NUMPY_NUMBERS:
+        if value.constant is None or value.constant.data_type not in NUMPY_NUMBERS:
             return None
-        try:
-            array = self.model.array(tensor)
-        except ModelError:  # its data file is missing
+        array = self.read_constant(value, MAX_UNIFORM)
+        if array is None or not array.size:
             return None
         first = float(array.reshape(-1)[0])
         return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import mul, or_, truediv
@@ -244,12 +243,8 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
         return found if tensor.dtype != TensorProto.UINT64 else None
 
     def _constant(self, value: Value) -> np.ndarray | None:
-        tensor = self.editor.shapes[value]
-        array = numbers(tensor)
-        if array is None and value.constant is not None and 0 < (tensor.count() or 0) <= MAX_CONSTANT:
-            with suppress(ModelError):  # its data file is missing
-                array = self.editor.model.array(value.constant)
-        return array
+        array = numbers(self.editor.shapes[value])
+        return array if array is not None else self.editor.read_constant(value, MAX_CONSTANT, 1)
 
     def _computed(self, node: Node) -> Bounds | None:
         if node.is_op("ArgMax", "ArgMin"):

@@ -45,13 +45,17 @@ class Shapes:
     certain: frozenset[Scope] = field(default_factory=frozenset, repr=False)
     broadcasts: tuple[Requirement, ...] = field(default=(), repr=False)
 
-    def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
-        """Return the known facts of a value: the value, the name of one of the main graph, or (scope path, name)."""
-        return self.table.get(self.find(key)) or unknown("nothing leads to it")
+    def __getitem__(self, key: Value | str | tuple[str, str] | None) -> Tensor:
+        """Return the known facts of a value: the value, the name of one of the main graph, or (scope path, name).
+
+        Nothing is known of an input that is left out, which is None.
+        """
+        found = self.table.get(self.find(key)) if key is not None else None
+        return found or unknown("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
         """Return the dims of a value, None where it is left out or its rank is unknown."""
-        return None if value is None else self[value].dims
+        return self[value].dims
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:

@@ -39,7 +39,7 @@ class CastlikeToCast(Rewrite):
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("CastLike"):
             source, like, out = node.input(0), node.input(1), node.outputs[0]
-            dtype = editor.shapes[like].dtype if like is not None else 0
+            dtype = editor.shapes[like].dtype
             if source is None or out is None or not dtype:
                 continue
             editor.replace(node, NewNode("Cast", [source], [out.name], attributes_of(node, to=dtype), like=node))
@@ -105,7 +105,7 @@ def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Nod
             return None
         if reader.outputs[0] is None:
             return None
-        place = numbers(editor.shapes[position]) if position is not None else None
+        place = numbers(editor.shapes[position])
         if place is None or place.size != 1 or not -count <= int(place.item()) < count:
             return None
         found[reader] = int(place.item()) % count

@@ -10,7 +10,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeRewrite, attributes_of
 from graphkit.rewrite.pattern import Match, Op, Pattern, nodes_of
 from graphkit.shapes import const
-from graphkit.shapes.tensor import numbers
 
 __all__ = ["FusePads", "MatmulAddToGemm"]
 
@@ -64,7 +63,7 @@ class FusePads(NodeRewrite):
 def _pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
     """Return the pads of a Conv with those of the Pad before it."""
     data = conv.inputs[0]
-    rank = editor.shapes[data].rank if data is not None else None
+    rank = editor.shapes[data].rank
     if rank is None or rank < 3:
         raise MatchFailure("the rank of its data is not known")
     around = _around(editor, pad, rank)
@@ -89,8 +88,8 @@ def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
         raise MatchFailure(f"'{pad.label}' is of an opset before {INPUTS_SINCE}")
     if pad.attr("mode", "constant") != "constant" or (fill is not None and editor.uniform(fill) != 0):
         raise MatchFailure(f"'{pad.label}' adds something else than zeros")
-    amounts, axes = _integers(editor, pad, 1), list(range(rank))
-    chosen = _integers(editor, pad, 3) if opset >= AXES_SINCE and pad.input(3) is not None else axes
+    amounts, axes = editor.known_integers(pad.input(1)), list(range(rank))
+    chosen = editor.known_integers(pad.input(3)) if opset >= AXES_SINCE and pad.input(3) is not None else axes
     if amounts is None or chosen is None or len(amounts) != 2 * len(chosen):
         raise MatchFailure(f"how much '{pad.label}' adds is not known")
     if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
@@ -99,12 +98,6 @@ def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
     for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
         found[axis % rank], found[axis % rank + rank] = before, after
     return found
-
-
-def _integers(editor: Editor, node: Node, index: int) -> list[int] | None:
-    value = node.input(index)
-    array = numbers(editor.shapes[value]) if value is not None else None
-    return [int(number) for number in array.ravel()] if array is not None else None
 
 
 BROADCAST_BIAS_SINCE = 7

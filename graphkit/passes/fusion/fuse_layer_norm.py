@@ -13,7 +13,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
-from graphkit.shapes.tensor import Dims, numbers
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["FuseLayerNorm"]
 
@@ -147,11 +147,9 @@ def _quotient(editor: Editor, deviation: Value, match: Match) -> Match:
 def _count(editor: Editor, mean: Node, rank: int) -> int | None:
     """Return over how many axes a ReduceMean goes, None where they are not the last ones, or do not stay."""
     if mean.scope.opset() < AXES_INPUT_SINCE:
-        axes = mean.attr("axes", tuple)
+        axes: list[int] | None = list(mean.attr("axes", tuple) or ())
     else:
-        given = mean.input(1)
-        array = numbers(editor.shapes[given]) if given is not None else None
-        axes = tuple(int(axis) for axis in array.ravel()) if array is not None else None
+        axes = editor.known_integers(mean.input(1))
     if not axes or mean.attr("keepdims", 1) != 1:
         return None
     found = sorted(axis % rank for axis in axes)

@@ -18,7 +18,7 @@ from graphkit.rewrite import Editor
 from graphkit.shapes import Expr, const
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.tensor import Dims, numbers
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["MOVERS", "Atom", "Group", "Layout", "after", "joined"]
 
@@ -175,7 +175,7 @@ def _split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | N
         return None
     sizes: list[int] = []
     for value in node.outputs[: out.output_index + 1]:
-        dims = editor.shapes[value].dims if value is not None else None
+        dims = editor.shapes[value].dims
         if dims is None or (size := dims[axis].constant) is None:
             return None
         sizes.append(size)
@@ -186,7 +186,7 @@ def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | 
     """Return the layout behind a Slice along one axis of columns."""
     if node.scope.opset() < SLICE_INPUTS_SINCE:
         return None
-    starts, axes, steps = (_integers(editor, node.input(index)) for index in (1, 3, 4))
+    starts, axes, steps = (editor.known_integers(node.input(index)) for index in (1, 3, 4))
     if starts is None or axes is None or len(starts) != 1 or len(axes) != 1 or steps not in (None, [1]):
         return None
     if node.input(4) is not None and steps is None:
@@ -202,7 +202,7 @@ def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | 
 
 def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
     """Return the layout behind a Gather of one constant index from an axis of columns."""
-    axis, index = _axis(node, before), _integers(editor, node.input(1))
+    axis, index = _axis(node, before), editor.known_integers(node.input(1))
     if axis is None or index is None or len(index) != 1:
         return None
     whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
@@ -210,8 +210,3 @@ def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout 
         return None
     found = before.part(axis, index[0] % whole, 1)
     return found.reshaped(dims) if found is not None else None
-
-
-def _integers(editor: Editor, value: Value | None) -> list[int] | None:
-    found = numbers(editor.shapes[value]) if value is not None else None
-    return None if found is None else [int(number) for number in found.reshape(-1)]

@@ -271,7 +271,7 @@ def _matmul(node: Node, shapes: Shapes) -> Linear:
         if not failure.reason:
             _weight(node.inputs[1])  # the reason why the right operand is no weight
         raise
-    rank = shapes[value].rank if value is not None else None
+    rank = shapes[value].rank
     dims = tuple(tensor.dims)
     if rank is None:
         raise MatchFailure("the rank of the data is not known")

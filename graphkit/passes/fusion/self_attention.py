@@ -230,7 +230,7 @@ def _before_scaling(node: Node) -> Node | None:
 
 def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
     """Return the factor of scores before the Softmax, and the nodes that apply it."""
-    value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims if softmax.inputs[0] is not None else None
+    value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims
     if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
         raise MatchFailure("the rank of its scores is not known, or its Softmax is over another axis than the last one")
     layout = Layout(((),) * len(dims))

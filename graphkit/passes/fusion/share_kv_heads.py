@@ -10,7 +10,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
-from graphkit.shapes.tensor import Dims, numbers
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["COPYING", "HEADS", "MATRIX", "RANK", "Product", "Repeat", "RepeatReaders", "ShareKvHeads", "repeat_of"]
 
@@ -48,7 +48,7 @@ class Repeat:
 def repeat_of(editor: Editor, node: Node) -> Repeat | None:
     """Return a node's output as a repeat, None where it is no known one."""
     out = node.outputs[0] if node.outputs else None
-    after = editor.shapes[out].dims if out is not None else None
+    after = editor.shapes[out].dims
     if after is None or len(after) != RANK:
         return None
     if node.is_op("Reshape"):
@@ -61,7 +61,7 @@ def repeat_of(editor: Editor, node: Node) -> Repeat | None:
 def _reshaped(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     """[batch, heads, 1, ...], grown to [batch, heads, count, ...], with both axes made one."""
     grown = node.input(0)
-    dims = editor.shapes[grown].dims if grown is not None else None
+    dims = editor.shapes[grown].dims
     if grown is None or grown.producer is None or dims is None or len(dims) != RANK + 1:
         return None
     batch, first, second, *rest = dims
@@ -79,7 +79,7 @@ def _reshaped(editor: Editor, node: Node, after: Dims) -> Repeat | None:
 def _copied_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     """Heads that are copied without another axis: all in turn, or the only one."""
     data = node.input(0)
-    before = editor.shapes[data].dims if data is not None else None
+    before = editor.shapes[data].dims
     if data is None or before is None or (before[:HEADS], before[HEADS + 1 :]) != (after[:HEADS], after[HEADS + 1 :]):
         return None
     heads, total = before[HEADS].constant, after[HEADS].constant
@@ -106,15 +106,14 @@ def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
 def _gathered(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     """Heads taken by constant indices: 0, 0, 1, 1."""
     data, indices = node.input(0), node.input(1)
-    before = editor.shapes[data].dims if data is not None else None
-    taken = numbers(editor.shapes[indices]) if indices is not None else None
-    if data is None or before is None or taken is None or len(before) != RANK or taken.ndim != 1:
+    before, taken = editor.shapes[data].dims, editor.known_integers(indices)
+    if data is None or before is None or taken is None or len(before) != RANK or editor.shapes[indices].rank != 1:
         return None
     heads, total = before[HEADS].constant, after[HEADS].constant
     if node.attr("axis", 0) not in (HEADS, HEADS - RANK) or not heads or not total or total % heads:
         return None
     count = total // heads
-    return Repeat(node, data, before, count) if [*taken] == [i // count for i in range(total)] else None
+    return Repeat(node, data, before, count) if taken == [place // count for place in range(total)] else None
 
 
 def _unwrapped(editor: Editor, value: Value, dims: Dims) -> Value:
@@ -205,7 +204,7 @@ class RepeatReaders:
 
     def _product(self, copies: Value, node: Node) -> Product:
         queries = node.input(0)
-        left = self.editor.shapes[queries].dims if queries is not None else None
+        left = self.editor.shapes[queries].dims
         right = self.editor.shapes[copies].dims
         if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
             raise MatchFailure(f"the left operand of {node.label} is not known to be of the same batch and heads")
@@ -235,7 +234,7 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
 
 
 def _has_no_heads(editor: Editor, value: Value | None) -> bool:
-    dims = editor.shapes[value].dims if value is not None else None
+    dims = editor.shapes[value].dims
     return dims is not None and (len(dims) <= MATRIX or dims[-MATRIX - 1].constant == 1)
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.view import Node, Value, unwrapped
-from graphkit.passes.npu.mask_floors import FLOOR, NO_BFLOAT16, MaskFloors, elements, floor_of
+from graphkit.passes.npu.mask_floors import FLOOR, MAX_CONSTANT, NO_BFLOAT16, MaskFloors, floor_of
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.passes.shapes.simplify_expand import broadcast
 from graphkit.rewrite import Editor, MatchFailure, NewNode, Rewrite
@@ -172,7 +172,7 @@ class _Fills:
             return self.masks[key], []
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         low, zero = np.array(floor, kind), np.array(0, kind)
-        array = elements(self.editor, cond, kind.itemsize)
+        array = self.editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
         if array is not None:
             filled = np.where(array, low, zero) if fills_true else np.where(array, zero, low)
             self.masks[key] = self.editor.constant(filled.astype(kind), f"{cond.name}_mask")

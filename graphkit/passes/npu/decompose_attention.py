@@ -75,7 +75,7 @@ def read_attention(editor: Editor, node: Node) -> AttentionNode:
         raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
     _check_parts(node)
     shapes = _head_sizes(editor, node)
-    dtype = editor.shapes[node.inputs[0]].dtype if node.inputs[0] is not None else 0
+    dtype = editor.shapes[node.inputs[0]].dtype
     if dtype not in FLOATS:
         raise MatchFailure("it is not of floats")
     scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)

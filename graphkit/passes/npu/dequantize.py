@@ -306,11 +306,11 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 def _weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str:
     """Return the float weight of a product: its channels are the columns of a second factor, or those of a Conv."""
     value, out = node.input(index), node.outputs[0]
-    rank = editor.shapes[value].rank if value is not None else None
+    rank = editor.shapes[value].rank
     if rank is None or rank < 2:
         raise MatchFailure("its weight is no matrix")
     is_conv = node.is_op("ConvInteger")
-    most = rank if is_conv else (editor.shapes[out].rank if out is not None else None) or 1
+    most = rank if is_conv else (editor.shapes[out].rank) or 1
     along = rank - 2 if is_conv else 0 if index == 1 else None
     if not all(_lies_along(tensor, along, most) for tensor in result.constants):
         raise MatchFailure("its scales are not one for each channel of its result")
@@ -340,7 +340,7 @@ def _scaled_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 def _fused_product(
     editor: Editor, weights: FloatWeights, node: Node, data: Value | None, scale: Value | None, zero: Value | None
 ) -> None:
-    dtype = editor.shapes[data].dtype if data is not None else 0
+    dtype = editor.shapes[data].dtype
     if data is None or dtype not in FLOATS or scale is None or scale.constant is None:
         raise MatchFailure("its data is not known to be floats, or its scales are not constant")
     weight = weights.of(node.input(1), zero, [scale.constant], dtype, -1)
@@ -351,7 +351,7 @@ def _fused_product(
 def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """MatMulNBits(A, B, scales, zero_points, g_idx, bias)."""
     data = node.input(0)
-    dtype = editor.shapes[data].dtype if data is not None else 0
+    dtype = editor.shapes[data].dtype
     if data is None or dtype not in FLOATS:
         raise MatchFailure("its data is not known to be floats")
     if node.input(4) is not None:

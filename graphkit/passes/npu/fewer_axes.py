@@ -16,7 +16,6 @@ from typing import Any
 from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, attributes_of
-from graphkit.shapes.tensor import numbers
 
 __all__ = ["Axes", "Layout", "find_layout", "fold_axes", "sizes_of"]
 
@@ -96,7 +95,7 @@ def sizes_of(editor: Editor, value: Value | None) -> Sizes:
     Raises:
         MatchFailure: They are not all numbers.
     """
-    sizes = editor.shapes[value].sizes() if value is not None else None
+    sizes = editor.shapes[value].sizes()
     if value is None or sizes is None:
         raise MatchFailure(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
     return sizes
@@ -121,11 +120,10 @@ def _padded(dims: Sizes, rank: int) -> Sizes:
 
 
 def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
-    value = node.input(index)
-    array = numbers(editor.shapes[value]) if value is not None else None
-    if array is None:
+    integers = editor.known_integers(node.input(index))
+    if integers is None:
         raise MatchFailure(f"its input {index} is not a constant")
-    return [int(number) for number in array.ravel()]
+    return integers
 
 
 def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:

@@ -61,12 +61,11 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
 
 
 def _indices(editor: Editor, value: Value | None) -> Integers:
-    tensor = editor.shapes[value] if value is not None else None
-    if value is None or tensor is None:
+    if value is None:
         raise MatchFailure("it has no indices")
-    found = numbers(tensor)
-    if found is None and value.constant is not None and 0 < (tensor.count() or 0) <= MAX_INDICES:
-        found = editor.model.array(value.constant)
+    found = numbers(editor.shapes[value])
+    if found is None:
+        found = editor.read_constant(value, MAX_INDICES, 1)
     if found is None:
         raise MatchFailure("its indices are computed")
     if found.size == 0:

@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
@@ -100,18 +99,9 @@ class _Choice(Builder):
         super().__init__(editor, node)
         self.cond, self.dtype = cond, editor.shapes[out].dtype
         self.kind = helper.tensor_dtype_to_np_dtype(self.dtype)
-        self.array = self._elements()
+        array = editor.read_constant(cond, MAX_CONSTANT, self.kind.itemsize)
+        self.array = array.astype(bool) if array is not None else None
         self.number: NodeInput = None
-
-    def _elements(self) -> np.ndarray | None:
-        sizes = self.editor.shapes[self.cond].sizes()
-        tensor = self.cond.constant
-        if tensor is None or sizes is None or math.prod(sizes) * self.kind.itemsize > MAX_CONSTANT:
-            return None
-        try:
-            return self.editor.model.array(tensor).astype(bool)
-        except ModelError:  # its data file is missing
-            return None
 
     def when_true(self) -> NodeInput:
         """Return 1 where the condition holds, 0 elsewhere."""

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from graphkit.deploy.targets import Target
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import UsageError
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
@@ -19,7 +19,7 @@ from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput
 from graphkit.rewrite.element_bounds import FloatBounds
 
-__all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "floor_under", "mask_floor", "told_floor"]
+__all__ = ["FLOOR", "MAX_CONSTANT", "NO_BFLOAT16", "MaskFloors", "floor_of", "floor_under", "mask_floor", "told_floor"]
 
 FLOOR, QUANTIZED_FLOOR = -1e9, -255.0  # for targets that take float models, and for those that do not
 TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
@@ -72,17 +72,6 @@ def told_floor(largest: float, floor: float) -> str:
     if floor_under(largest, floor) == floor:
         return f"{said}."
     return f"{said}: what is masked may count - give {floor_under(largest, floor):g} with --mask-floor."
-
-
-def elements(editor: Editor, value: Value, itemsize: int) -> np.ndarray | None:
-    """Return the elements of a constant, None where as many of another size are too large to be written anew."""
-    sizes = editor.shapes[value].sizes()
-    if value.constant is None or sizes is None or math.prod(sizes) * itemsize > MAX_CONSTANT:
-        return None
-    try:
-        return editor.model.array(value.constant)
-    except ModelError:  # its data file is missing
-        return None
 
 
 class MaskFloors:
@@ -193,7 +182,7 @@ class MaskFloors:
     def _raised(self, mask: Value, floor: float, before: Node) -> str:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
-        array = elements(self.editor, mask, kind.itemsize)
+        array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)
         if array is not None:
             return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
         low = self.editor.constant(np.array(floor, kind), "mask_floor")
@@ -207,7 +196,7 @@ class MaskFloors:
         if node is not None and (index := self._factor_at(node)) is not None:
             inputs: list[NodeInput] = list(node.inputs)
             factor = node.inputs[index]
-            sizes = self.editor.shapes[factor].sizes() if factor is not None else None
+            sizes = self.editor.shapes[factor].sizes()
             inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
             self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
             return name
@@ -216,7 +205,7 @@ class MaskFloors:
 
     def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
         """Return a constant raised to the floor."""
-        array = elements(self.editor, value, kind.itemsize) if value is not None else None
+        array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
         if array is None:
             return None
         name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"

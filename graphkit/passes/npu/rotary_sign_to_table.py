@@ -128,7 +128,7 @@ def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | No
         raise MatchFailure("it does not rotate floats")
     signs = []
     for value, source in zip(concat.inputs, sources, strict=True):
-        part = editor.shapes[value].sizes() if value is not None else None
+        part = editor.shapes[value].sizes()
         if part is None or (source is not None and editor.shapes[source].sizes() is None):
             raise MatchFailure(f"the dims of what it rotates are not all numbers: {tensor}")
         signs.append(np.full(part, 1 if source is None else -1, tensor_dtype_to_np_dtype(tensor.dtype)))

@@ -11,7 +11,6 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.operators import RESHAPING, names
 from graphkit.graph.view import Node, Value
@@ -38,13 +37,14 @@ class Growth:
     """Where a cache grows.
 
     Attributes:
-        entry: The past and the present.
+        past, present: The input and the output that hold the cache.
         axis: Along which it grows.
         new: The new tokens, None where moves lie between the cache and its Concat: then it is the end of the present.
         given: A free name for the output that gives it.
     """
 
-    entry: CacheEntry
+    past: Value
+    present: Value
     axis: int
     new: Value | None
     given: str
@@ -52,8 +52,7 @@ class Growth:
     @property
     def joined(self) -> Value | None:
         """The output of the Concat, None where moves lie between the cache and it."""
-        assert self.entry.past is not None
-        nodes = [node for node, _ in self.entry.past.consumers if node.is_op("Concat")]
+        nodes = [node for node, _ in self.past.consumers if node.is_op("Concat")]
         return nodes[0].outputs[0] if self.new is not None else None
 
 
@@ -61,42 +60,40 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
     """Return where the self-attention caches of a model grow; obstacles are declined with their reasons."""
     found, taken = [], names_in(model.scopes)
     for entry in model.roles.cache:
-        if entry.past is None or entry.present is None or model.roles.is_cross(entry):
+        past, present, axis = entry.past, entry.present, entry.axis
+        if past is None or present is None or model.roles.is_cross(entry):
             continue
-        axis = entry.axis
         if axis is None:
-            declined.append(Declined(entry.past.name, "the axis along which it grows is unknown"))
+            declined.append(Declined(past.name, "the axis along which it grows is unknown"))
             continue
-        given = free_name(f"{entry.present.name}_new", taken)
-        readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
+        given = free_name(f"{present.name}_new", taken)
+        readers = [node for node, _ in past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
             try:
-                _Moved(entry, shapes, axis).check()
-                found.append(Growth(entry, axis, None, given))
+                _Moved(past, present, axis, shapes).check()
+                found.append(Growth(past, present, axis, None, given))
             except MatchFailure as failure:
-                declined.append(Declined(entry.past.name, failure.reason))
+                declined.append(Declined(past.name, failure.reason))
             continue
         concat = readers[0] if len(readers) == 1 else None
-        if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
-            declined.append(Declined(entry.past.name, "it is not read by one Concat with what is new"))
+        if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != past:
+            declined.append(Declined(past.name, "it is not read by one Concat with what is new"))
             continue
-        rank = len(shapes[entry.past].dims or ())
+        rank = len(shapes[past].dims or ())
         new = concat.inputs[1]
         if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
             declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
             continue
-        found.append(Growth(entry, axis, new, given))
+        found.append(Growth(past, present, axis, new, given))
     return tuple(found)
 
 
 class _Moved:
     """A cache that is moved before new tokens join it: transposed, cast, or split into layers and stacked again."""
 
-    def __init__(self, entry: CacheEntry, shapes: Shapes, axis: int) -> None:
-        assert entry.past is not None
-        assert entry.present is not None
-        self.past, self.present, self.shapes, self.axis = entry.past, entry.present, shapes, axis
-        dims = shapes[self.past].dims
+    def __init__(self, past: Value, present: Value, axis: int, shapes: Shapes) -> None:
+        self.past, self.present, self.axis, self.shapes = past, present, axis, shapes
+        dims = shapes[past].dims
         self.length = dims[axis] if dims is not None else None
 
     def check(self) -> None:
@@ -215,7 +212,7 @@ class StaticKvCache(Pass):
             if not known.data and known.symbols & symbols and not known.symbols <= frozen and _is_float(shapes, value):
                 reason = "it depends on the length of the past, which must not become a constant"
                 return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
-        news = {growth.entry.present: growth for growth in found}
+        news = {growth.present: growth for growth in found}
         outputs = []
         for value in model.graph.outputs:
             growth = news.get(value)
@@ -242,8 +239,7 @@ def _lengths(found: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
 
 
 def _length(growth: Growth, shapes: Shapes) -> Expr:
-    assert growth.entry.past is not None
-    dims = shapes[growth.entry.past].dims
+    dims = shapes[growth.past].dims
     assert dims is not None
     return dims[growth.axis]
 
@@ -254,12 +250,11 @@ def _with_ends(model: Model, moved: Sequence[Growth], slots: int) -> Model:
         return model
     proto, taken = copy_proto(model), names_in(model.scopes)
     for growth in moved:
-        assert growth.entry.present is not None
         bounds = {"from": slots, "to": np.iinfo(np.int64).max, "along": growth.axis}
         names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
         for name, number in zip(names, bounds.values(), strict=True):
             proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
-        proto.graph.node.append(helper.make_node("Slice", [growth.entry.present.name, *names], [growth.given]))
+        proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
     return model.with_proto(proto)
 
 

@@ -217,7 +217,7 @@ class CancelReshapes(Rewrite):
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*sorted(RESHAPING)):
             source, out = node.input(0), node.outputs[0]
-            before, after = (editor.shapes[value].dims if value is not None else None for value in (source, out))
+            before, after = (editor.shapes[value].dims for value in (source, out))
             if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
                 continue
             region = _Region(editor, node, before, after)

@@ -172,7 +172,7 @@ def _merged(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | 
 
 def _bounds(editor: Editor, node: Node) -> Bounds | None:
     """Return the bounds of a Slice, None if they are not all constant."""
-    rank = editor.shapes[node.inputs[0]].rank if node.inputs[0] is not None else None
+    rank = editor.shapes[node.inputs[0]].rank
     starts, ends, axes, steps = (_integers(editor, node.input(index)) for index in range(1, 5))
     if node.scope.opset() < BOUNDS_ARE_INPUTS_SINCE or rank is None or not starts or ends is None:
         return None

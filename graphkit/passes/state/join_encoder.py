@@ -105,7 +105,7 @@ def _keeping(model: Model, kept: Mapping[str, str]) -> Model:
     shapes, outputs = infer(model), dict[str, NewInput]()
     for name, source in kept.items():
         value = model.graph.values.get(source)
-        dims = shapes[value].dims if value is not None else None
+        dims = shapes[value].dims
         if value is None or dims is None:
             raise UsageError(f"later steps read '{name}', which the encoder and the first step do not give")
         outputs[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)

@@ -58,7 +58,7 @@ class KeepLastLogits(Pass):
 
     def run(self, model: Model) -> Outcome:
         logits, editor = model.roles.logits, Editor(model)
-        dims = editor.shapes[logits].dims if logits is not None else None
+        dims = editor.shapes[logits].dims
         if logits is None or dims is None or len(dims) != 3:
             return _declined(model, "no output is known to be logits, [batch, tokens, vocabulary]")
         if KEPT in names_in(model.scopes):
@@ -97,8 +97,8 @@ def _head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
 def _tokens_at(node: Node, editor: Editor) -> int | None:
     """Return which input of a node holds the tokens, where each token of its output follows from that token alone."""
     out = node.outputs[0]
-    dims = [editor.shapes[value].dims if value is not None else None for value in node.inputs]
-    whole = editor.shapes[out].dims if out is not None else None
+    dims = [editor.shapes[value].dims for value in node.inputs]
+    whole = editor.shapes[out].dims
     if whole is None or len(whole) != 3 or node.scope is not editor.model.graph or len(node.outputs) != 1:
         return None
     if node.operator in PRODUCTS:

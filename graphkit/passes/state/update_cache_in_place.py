@@ -142,7 +142,7 @@ class _Caches:
         cache = [each for each in roles.cache if not roles.is_cross(each)]
         new = [] if self.growths else [each for each in cache if each.past is None and each.present is not None]
         tokens = roles.first("tokens") or roles.first("embeddings")
-        dims = self.shapes[tokens].dims if tokens is not None else None
+        dims = self.shapes[tokens].dims
         if tokens is None or dims is None or len(dims) < 2:
             self.declined.append(Declined(self.model.name, "no input is known to be its tokens"))
         if self.declined or tokens is None or dims is None or not (self.growths or new):
@@ -182,9 +182,7 @@ class _Caches:
     def _check(self, new: Sequence[CacheEntry]) -> None:
         """Decline entries that have no slots, or are not known."""
         for growth in self.growths:
-            past, present = growth.entry.past, growth.entry.present
-            assert past is not None
-            assert present is not None
+            past, present = growth.past, growth.present
             if growth.new is None:
                 self._decline(past, "it is moved before what is new joins it")
             elif self._dims(past, growth.axis) is None:
@@ -220,36 +218,25 @@ class _Caches:
 
     def _replace_shapes(self, growth: Growth) -> None:
         """Let nodes that read the shape of the past read a shape computed from its length."""
-        past = growth.entry.past
-        assert past is not None
-        dims = self.shapes[past].dims
-        assert dims is not None
+        past, dims = growth.past, self.shapes[growth.past].dims or ()
         parts = [self.slots.past if at == growth.axis else self.slots.dim(dim) for at, dim in enumerate(dims)]
         for node, _ in past.consumers:
             if not node.is_op("Shape"):
                 continue
             start, end = node.attr("start", 0), node.attr("end", len(dims))
             wanted = [part for part in parts[slice(start, end)] if part is not None]
-            out = node.outputs[0]
-            assert out is not None
-            made = NewNode(
-                "Concat", wanted or [self.editor.integers([], "int/none")], [out.name], {"axis": 0}, like=node
-            )
-            self.editor.replace(node, made)
+            parts_read = wanted or [self.editor.integers([], "int/none")]
+            self.editor.replace(node, NewNode("Concat", parts_read, [node.result().name], {"axis": 0}, like=node))
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write new tokens into slots, and let attention read those in use."""
-        entry, window = growth.entry, ring.window if ring is not None else 0
-        past, present, joined, new = entry.past, entry.present, growth.joined, growth.new
-        assert past is not None
-        assert present is not None
+        past, joined, new, window = growth.past, growth.joined, growth.new, ring.window if ring is not None else 0
+        dims = self.shapes[past].dims or ()
         assert joined is not None
         assert joined.producer is not None
         assert new is not None
-        dims = self.shapes[past].dims
-        assert dims is not None
         after = self._declare(past.name, past, dims, growth.axis, window)
-        self.dropped.add(present.name)
+        self.dropped.add(growth.present.name)
         written = self.slots.write(past.name, new.name, dims, growth.axis, after, window)
         if self.is_start:
             self.editor.replace(joined.producer, NewNode("Identity", [new], [joined.name]))
@@ -263,8 +250,7 @@ class _Caches:
         present, axis = entry.present, entry.axis
         assert present is not None
         assert axis is not None
-        dims = self.shapes[present].dims
-        assert dims is not None
+        dims = self.shapes[present].dims or ()
         after = self._declare(_slots(present.name), present, dims, axis)
         self.dropped.add(present.name)
         self.last += self.slots.write(_slots(present.name), present.name, dims, axis, after)
