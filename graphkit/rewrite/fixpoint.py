@@ -55,7 +55,7 @@ class Rewrite(Pass):
 
 @dataclass(frozen=True)
 class NodeRewrite(Rewrite):
-    """Base of the rewrites that look at one node after the other.
+    """Base of the rewrites that look at one node after the other, each with its first input and its first output.
 
     Attributes:
         operators: The operators of the nodes that they look at, of the default domain.
@@ -65,6 +65,8 @@ class NodeRewrite(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*self.operators):
+            if node.input(0) is None or node.outputs[:1] in ((), (None,)):
+                continue
             try:
                 self.edit_node(editor, node)
             except (MatchFailure, ModelError) as failure:

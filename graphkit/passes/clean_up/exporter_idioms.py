@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
+from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite, attributes_of
 from graphkit.shapes.tensor import Tensor, TensorSequence, numbers
 
 __all__ = ["CastlikeToCast", "SequenceToSplit"]
 
 
 @dataclass(frozen=True)
-class CastlikeToCast(Rewrite):
+class CastlikeToCast(NodeRewrite):
     """Write a CastLike as a Cast to the type that its second input has.
 
     PyTorch's exporter writes constants so, such as the zeros of a missing bias: a Cast of a constant folds, and the
@@ -36,13 +37,12 @@ class CastlikeToCast(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("CastLike"):
-            source, like, out = node.input(0), node.input(1), node.outputs[0]
-            dtype = editor.shapes[like].dtype
-            if source is None or out is None or not dtype:
-                continue
-            editor.replace(node, NewNode("Cast", [source], [out.name], attributes_of(node, to=dtype), like=node))
+    operators: ClassVar[tuple[str, ...]] = ("CastLike",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        if dtype := editor.shapes[node.input(1)].dtype:
+            attributes = attributes_of(node, to=dtype)
+            editor.replace(node, NewNode("Cast", node.inputs[:1], [node.result().name], attributes, like=node))
             editor.note("CastLike(s) written as Cast")
 
 

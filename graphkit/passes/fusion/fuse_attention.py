@@ -128,7 +128,6 @@ class FuseAttention(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = ("Softmax",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:

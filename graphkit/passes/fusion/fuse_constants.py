@@ -78,7 +78,6 @@ class FuseConstants(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = tuple(LINEAR_OPERATORS)
 
     def edit_node(self, editor: Editor, node: Node) -> None:

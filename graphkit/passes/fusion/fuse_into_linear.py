@@ -43,7 +43,6 @@ class FusePads(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = ("Conv",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
@@ -129,7 +128,6 @@ class MatmulAddToGemm(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = ("Add",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:

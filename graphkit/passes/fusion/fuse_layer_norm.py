@@ -67,7 +67,6 @@ class FuseLayerNorm(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = ("Sqrt",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:

@@ -276,7 +276,6 @@ class ShareKvHeads(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = COPYING
 
     def edit_node(self, editor: Editor, node: Node) -> None:

@@ -41,14 +41,12 @@ class NegToMul(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Neg",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        data, out = node.input(0), node.outputs[0]
-        if data is None or out is None:
-            return
+        data = node.operand(0)
         dtype, rank = editor.shapes[data].dtype, editor.shapes[data].rank
         if dtype not in FLOATS or rank is None:
             raise MatchFailure("it is not known to be a Neg of floats of a known rank")
         minus_one = editor.constant(np.full([1] * min(rank, 1), -1, FLOATS[dtype]), "minus_one")
-        editor.replace(node, NewNode("Mul", [data, minus_one], [out.name], like=node))
+        editor.replace(node, NewNode("Mul", [data, minus_one], [node.result().name], like=node))
         editor.note("Neg(s) spelled as Muls")
 
 
@@ -75,15 +73,13 @@ class PowToMul(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Pow",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        base, power, out = node.input(0), node.input(1), node.outputs[0]
-        if base is None or power is None or out is None:
-            return
-        exponent = editor.uniform(power)
+        base, power = node.operand(0), node.input(1)
+        exponent = editor.uniform(power) if power is not None else None
         if exponent not in (1, 2, 3):
             raise MatchFailure("its exponent is not a constant 1, 2 or 3")
         if editor.shapes[base].dtype not in FLOATS:
             raise MatchFailure("its base is not a float")
-        if editor.shapes[base].dims is None or editor.shapes[base].dims != editor.shapes[out].dims:
+        if editor.shapes[base].dims is None or editor.shapes[base].dims != editor.shapes[node.result()].dims:
             raise MatchFailure("its exponent has dims that its base lacks")
         if exponent == 1:
             editor.bypass(node, base)
@@ -133,13 +129,10 @@ class LayerNormToPrimitives(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = 1e-5
-
     operators: ClassVar[tuple[str, ...]] = NORMALIZATIONS
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        data, out = node.input(0), node.outputs[0]
-        if data is None or out is None:
-            return
+        data = node.operand(0)
         dtype, rank, axis = editor.shapes[data].dtype, editor.shapes[data].rank, node.attr("axis", -1)
         if rank is None or axis is None or not -rank <= axis < rank:
             raise MatchFailure("the rank of its data is not known")

@@ -44,7 +44,6 @@ class EinsumToMatmul(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = ROUNDING
-
     operators: ClassVar[tuple[str, ...]] = ("Einsum",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:

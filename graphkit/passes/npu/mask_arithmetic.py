@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operators import names
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.passes.clean_up.fold_constants import FoldConstants
@@ -120,20 +121,10 @@ class _Choice(Builder):
 
 
 SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
-FOLLOWING: tuple[str, ...] = (
-    "Add",
-    "And",
-    "Cast",
-    "Concat",
-    "ConstantOfShape",
-    "Expand",
-    "Mul",
-    "Neg",
-    "Not",
-    "Or",
-    "Reshape",
+FOLLOWING = names(
+    "Add And Cast Concat ConstantOfShape Expand Mul Neg Not Or Reshape ScatterElements ScatterND Slice Squeeze Sub "
+    "Transpose Unsqueeze Where Xor"
 )
-FOLLOWING += ("ScatterElements", "ScatterND", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where", "Xor")
 
 
 @dataclass(frozen=True)

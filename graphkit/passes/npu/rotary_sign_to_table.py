@@ -58,7 +58,7 @@ class RotarySignToTable(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         sources = [_negated(value, node) for value in node.inputs]
-        if not any(sources) or node.outputs[0] is None:
+        if not any(sources):
             return
         product, rotated = _product(editor, node)
         editor.replace(product, *_nodes(editor, node, sources, product, rotated))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto
@@ -13,7 +14,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.operators import broadcasts
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, Rewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims
@@ -24,7 +25,7 @@ EXPAND_SINCE = 8
 
 
 @dataclass(frozen=True)
-class CanonicalizeExpand(Rewrite):
+class CanonicalizeExpand(NodeRewrite):
     """Give each Expand a constant shape, or remove it if it changes nothing.
 
     A dim that the input already has is written as 1, which keeps it. The same holds for the repeats of a Tile that only
@@ -47,22 +48,23 @@ class CanonicalizeExpand(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Expand", "Tile"):
-            data, to, out = node.input(0), node.input(1), node.outputs[0]
-            if data is None or to is None or out is None or node.scope.opset() < EXPAND_SINCE:
-                continue
-            before, after = map(editor.shapes.dims, (data, out))
-            if before is None or after is None or not _is_expansion(node, before, after):
-                continue
-            if before == after:
-                if editor.bypass(node, data):
-                    editor.note(f"{node.op_type}(s) without effect removed")
-                continue
-            spec = expand_spec(before, after)
-            if all(isinstance(size, int) for size in spec) and not to.is_constant:
-                editor.set_inputs(node, {1: editor.integers([int(size) for size in spec], f"{out.name}_shape")})
-                editor.note(f"{node.op_type}(s) given a constant")
+    operators: ClassVar[tuple[str, ...]] = ("Expand", "Tile")
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, to, out = node.operand(0), node.input(1), node.result()
+        before, after = map(editor.shapes.dims, (data, out))
+        if to is None or before is None or after is None or node.scope.opset() < EXPAND_SINCE:
+            return
+        if not _is_expansion(node, before, after):
+            return
+        if before == after:
+            if editor.bypass(node, data):
+                editor.note(f"{node.op_type}(s) without effect removed")
+            return
+        spec = [size for size in expand_spec(before, after) if isinstance(size, int)]
+        if len(spec) == len(after) and not to.is_constant:
+            editor.set_inputs(node, {1: editor.integers(spec, f"{out.name}_shape")})
+            editor.note(f"{node.op_type}(s) given a constant")
 
 
 def _is_expansion(node: Node, before: Dims, after: Dims) -> bool:

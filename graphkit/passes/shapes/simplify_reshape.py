@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from graphkit.graph.operators import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes.tensor import Dims
 
@@ -16,7 +17,7 @@ __all__ = ["CancelReshapes", "CanonicalizeReshape", "MergeChains"]
 
 
 @dataclass(frozen=True)
-class CanonicalizeReshape(Rewrite):
+class CanonicalizeReshape(NodeRewrite):
     """Give each Reshape a constant shape, or remove it if it changes nothing.
 
     A number is written as such, a dim that equals the input's dim at the same position is written as 0 (copy), and one
@@ -42,33 +43,28 @@ class CanonicalizeReshape(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Reshape"):
-            shape, data, out = node.input(1), node.input(0), node.outputs[0]
-            if shape is None or data is None or out is None:
-                continue
-            before, after = editor.shapes[data].dims, editor.shapes[out].dims
-            if before is None or after is None:
-                continue
-            if before == after:
-                if editor.bypass(node, data):
-                    editor.note("Reshape(s) without effect removed")
-            elif not shape.is_constant:
-                _canonicalize(editor, node, before, after)
+    operators: ClassVar[tuple[str, ...]] = ("Reshape",)
 
-
-def _canonicalize(editor: Editor, node: Node, before: Dims, after: Dims) -> None:
-    out = node.result()
-    spec = reshape_spec(before, after)
-    if spec is None:
-        editor.decline(node, f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")
-        return
-    name = editor.integers(spec, f"{out.name}_shape")
-    if node.attr("allowzero", 0) != 0:
-        editor.replace(node, NewNode("Reshape", [node.input(0), name], [out.name], like=node))
-    else:
-        editor.set_inputs(node, {1: name})
-    editor.note("Reshape(s) given a constant shape")
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, shape, out = node.operand(0), node.input(1), node.result()
+        before, after = editor.shapes[data].dims, editor.shapes[out].dims
+        if shape is None or before is None or after is None:
+            return
+        if before == after:
+            if editor.bypass(node, data):
+                editor.note("Reshape(s) without effect removed")
+            return
+        if shape.is_constant:
+            return
+        spec = reshape_spec(before, after)
+        if spec is None:
+            raise MatchFailure(f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")
+        name = editor.integers(spec, f"{out.name}_shape")
+        if node.attr("allowzero", 0) != 0:
+            editor.replace(node, NewNode("Reshape", [data, name], [out.name], like=node))
+        else:
+            editor.set_inputs(node, {1: name})
+        editor.note("Reshape(s) given a constant shape")
 
 
 RESHAPE_SINCE = 5
