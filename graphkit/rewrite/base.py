@@ -120,8 +120,8 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     declined: list[Declined] = []
     for step in passes:
         outcome = _run(step, model)
-        told = outcome.changes or (("the model is another",) if outcome.model is not model else ())
-        changes += [PassChange(change, step.name()) for change in told]
+        sentences = outcome.changes or (("the model is another",) if outcome.model is not model else ())
+        changes += [PassChange(change, step.name()) for change in sentences]
         model = outcome.model
         declined += outcome.declined
     return Outcome(model, tuple(changes), tuple(declined))
@@ -141,10 +141,10 @@ def _run(step: Pass, model: Model) -> Outcome:
     return outcome
 
 
-def keep(members: MutableSequence[Any], wanted: Sequence[bool]) -> None:
+def keep(members: MutableSequence[Any], stays: Sequence[bool]) -> None:
     """Keep the members of a repeated field that are wanted, in place."""
-    if not all(wanted):
-        kept = [member for member, keep_it in zip(members, wanted, strict=True) if keep_it]
+    if not all(stays):
+        kept = [member for member, keep_it in zip(members, stays, strict=True) if keep_it]
         del members[:]
         members.extend(kept)
 

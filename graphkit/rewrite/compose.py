@@ -74,11 +74,11 @@ def _linked_symbols(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapp
     outputs = {info.name: info for info in ahead.output}
     pairs = ((outputs.get(f"{prefix}{links[info.name]}"), info) for info in behind.input if info.name in links)
     return {
-        one.dim_param
+        given_dim.dim_param
         for output, info in pairs
         if output is not None
-        for one, dim in zip(declared_dims_in([output]), declared_dims_in([info]), strict=False)
-        if one.dim_param == dim.dim_param
+        for given_dim, dim in zip(declared_dims_in([output]), declared_dims_in([info]), strict=False)
+        if given_dim.dim_param == dim.dim_param
     } - {""}
 
 

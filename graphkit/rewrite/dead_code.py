@@ -143,10 +143,10 @@ def _clean_functions(proto: onnx.ModelProto) -> None:
     while proto.functions:
         graphs = [proto.graph.node, *(function.node for function in proto.functions)]
         called = set().union(*map(_operators, graphs))
-        wanted = [(function.domain, function.name) in called for function in proto.functions]
-        if all(wanted):
+        stays = [(function.domain, function.name) in called for function in proto.functions]
+        if all(stays):
             return
-        keep(proto.functions, wanted)
+        keep(proto.functions, stays)
 
 
 def _operators(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:

@@ -90,20 +90,20 @@ class Editor(Edits):
 
     @cached_property
     def _by_operator(self) -> Mapping[str, list[Node]]:
-        found: dict[str, list[Node]] = defaultdict(list)
+        nodes: dict[str, list[Node]] = defaultdict(list)
         for scope in self.scopes:
             for node in scope.nodes:
                 if not node.domain:
-                    found[node.op_type].append(node)
-        return found
+                    nodes[node.op_type].append(node)
+        return nodes
 
     @cached_property
     def _fused(self) -> Mapping[Node, str]:
         """The nodes that fusions of onnxruntime look for."""
-        found: dict[Node, str] = {}
+        operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
-            found.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
-        return found
+            operators.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
+        return operators
 
     def nodes(self, *op_types: str) -> Iterator[Node]:
         """Yield the nodes of these operators of the default domain that an edit may still take."""
@@ -124,15 +124,15 @@ class Editor(Edits):
 
     @cached_property
     def _static(self) -> set[Value]:
-        found: set[Value] = set()
+        static: set[Value] = set()
         for scope in self.scopes:
-            found.update(value for value in scope.initializers if value.is_constant)
+            static.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
                 is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
-                is_folded = is_plain and all(value is None or value in found for value in node.inputs)
+                is_folded = is_plain and all(value is None or value in static for value in node.inputs)
                 values = [value for value in node.outputs if value is not None]
-                found.update(value for value in values if is_folded or numbers(self.shapes[value]) is not None)
-        return found
+                static.update(value for value in values if is_folded or numbers(self.shapes[value]) is not None)
+        return static
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""

@@ -149,52 +149,52 @@ def _of_dtype(dtype: int) -> Interval:
     return Interval(float(least), float(most))
 
 
-def _rounded(found: Interval, dtype: int) -> Interval:
+def _rounded(interval: Interval, dtype: int) -> Interval:
     """Return bounds as a dtype holds them: larger ones are infinite, or wrap around."""
     if dtype in INTEGERS:
         whole = _of_dtype(dtype)
-        return found if whole.low <= found.low and found.high <= whole.high else whole
+        return interval if whole.low <= interval.low and interval.high <= whole.high else whole
     largest = LARGEST.get(dtype)
-    if largest is None or math.isnan(found.low) or math.isnan(found.high):
+    if largest is None or math.isnan(interval.low) or math.isnan(interval.high):
         return UNBOUNDED
     limit = largest * (1 + 2.0**-26) if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else largest
-    low, high = (end if abs(end) <= limit else math.copysign(math.inf, end) for end in (found.low, found.high))
-    return Interval(low, high, found.may_be_nan)
+    low, high = (end if abs(end) <= limit else math.copysign(math.inf, end) for end in (interval.low, interval.high))
+    return Interval(low, high, interval.may_be_nan)
 
 
-def _sum(found: Sequence[Interval]) -> Interval:
-    low, high = sum(each.low for each in found), sum(each.high for each in found)
-    both = any(each.low == -math.inf for each in found) and any(each.high == math.inf for each in found)
-    return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in found))
+def _sum(operands: Sequence[Interval]) -> Interval:
+    low, high = sum(each.low for each in operands), sum(each.high for each in operands)
+    both = any(each.low == -math.inf for each in operands) and any(each.high == math.inf for each in operands)
+    return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in operands))
 
 
-def _difference(found: Sequence[Interval]) -> Interval:
-    return _sum([found[0], _negative(found[1:])])
+def _difference(operands: Sequence[Interval]) -> Interval:
+    return _sum([operands[0], _negative(operands[1:])])
 
 
-def _product(found: Sequence[Interval]) -> Interval:
-    return _of_ends(mul, *found)
+def _product(operands: Sequence[Interval]) -> Interval:
+    return _of_ends(mul, *operands)
 
 
 def _quotient(found: Sequence[Interval]) -> Interval:
-    one, two = found
-    return UNBOUNDED if two.low <= 0 <= two.high else _of_ends(truediv, one, two)
+    dividend, divisor = found
+    return UNBOUNDED if divisor.low <= 0 <= divisor.high else _of_ends(truediv, dividend, divisor)
 
 
-def _of_ends(function: Callable[[float, float], float], one: Interval, two: Interval) -> Interval:
-    if not (one.is_finite and two.is_finite):
+def _of_ends(function: Callable[[float, float], float], left: Interval, right: Interval) -> Interval:
+    if not (left.is_finite and right.is_finite):
         return UNBOUNDED
-    ends = [function(a, b) for a in (one.low, one.high) for b in (two.low, two.high)]
+    ends = [function(a, b) for a in (left.low, left.high) for b in (right.low, right.high)]
     return Interval(min(ends), max(ends))
 
 
-def _negative(found: Sequence[Interval]) -> Interval:
-    return Interval(-found[0].high, -found[0].low, found[0].may_be_nan)
+def _negative(operands: Sequence[Interval]) -> Interval:
+    return Interval(-operands[0].high, -operands[0].low, operands[0].may_be_nan)
 
 
-def _of_several(choose: Callable[[Iterable[float]], float], found: Sequence[Interval]) -> Interval:
-    low, high = choose(each.low for each in found), choose(each.high for each in found)
-    return Interval(low, high, any(each.may_be_nan for each in found))
+def _of_several(choose: Callable[[Iterable[float]], float], operands: Sequence[Interval]) -> Interval:
+    low, high = choose(each.low for each in operands), choose(each.high for each in operands)
+    return Interval(low, high, any(each.may_be_nan for each in operands))
 
 
 ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
@@ -276,8 +276,8 @@ def _union(bounds: Iterable[Bounds | None]) -> Bounds | None:
     return min(low for low, _ in known), max(high for _, high in known)
 
 
-def _integer_product(one: Bounds, other: Bounds) -> Bounds:
-    corners = [a * b for a in one for b in other]
+def _integer_product(left: Bounds, right: Bounds) -> Bounds:
+    corners = [a * b for a in left for b in right]
     return min(corners), max(corners)
 
 
@@ -285,7 +285,7 @@ RULES: Mapping[str, Callable[..., Bounds]] = {
     "Cast": lambda data: data,
     "Neg": lambda data: (-data[1], -data[0]),
     "Abs": lambda data: (0 if data[0] <= 0 <= data[1] else min(map(abs, data)), max(map(abs, data))),
-    "Add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
-    "Sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
+    "Add": lambda left, right: (left[0] + right[0], left[1] + right[1]),
+    "Sub": lambda left, right: (left[0] - right[1], left[1] - right[0]),
     "Mul": _integer_product,
 }

@@ -69,8 +69,8 @@ def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
     for value in model.graph.inputs:
         found[value] = _of_input(value, declared_type(value), model.roles.of(value))
     for node in model.graph.nodes:
-        own = _of_node(node, shapes, found)
-        found.update((value, own) for value in node.outputs if value is not None)
+        dependence = _of_node(node, shapes, found)
+        found.update((value, dependence) for value in node.outputs if value is not None)
     return found
 
 

@@ -99,10 +99,10 @@ def with_exposed(model: Model, names: Iterable[str]) -> Model:
         UsageError: There is no such value.
     """
     proto = copy_proto(model)
-    given = {info.name for info in proto.graph.output}
+    outputs = {info.name for info in proto.graph.output}
     for name in dict.fromkeys(names):
         find_value(model.scopes, name, model.label)
-        if name not in given:
+        if name not in outputs:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
     return model.with_proto(proto)
 

@@ -237,12 +237,12 @@ MAX_CONE = 40  # nodes that compute positions or shapes
 
 def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
     """Return the nodes of a graph, without its bodies, that fusions of onnxruntime need, and the fused operators."""
-    found: dict[Node, str] = {}
+    operators: dict[Node, str] = {}
     for node in scope.nodes:
         for operator, finder in FINDERS.get(node.op_type, ()) if not node.domain else ():
             for kept in finder(node, dims_of):
-                found.setdefault(kept, operator)
-    return found
+                operators.setdefault(kept, operator)
+    return operators
 
 
 def transposes_into_product(perm: Sequence[int]) -> bool:
@@ -310,7 +310,7 @@ def _before_rank_kept(node: Node) -> Node | None:
 
 def _is_inverse(node: Node) -> bool:
     """Whether it is 1 / x, written one way or the other."""
-    return node.is_op("Reciprocal") or ((one := node.input(0)) is not None and one.is_constant)
+    return node.is_op("Reciprocal") or ((dividend := node.input(0)) is not None and dividend.is_constant)
 
 
 def _biased_gelu(erf: Node, _: DimsOf) -> Iterator[Node]:

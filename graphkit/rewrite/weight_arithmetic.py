@@ -159,5 +159,5 @@ def joined(weights: Sequence[np.ndarray], axis: int) -> Iterator[bytes]:
 def columns_of(weights: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
     """Yield the bytes of a matrix that has some columns of each of several ones side by side."""
     for part in _parts(weights[0]):
-        taken = [weight[part][:, wanted] for weight, wanted in zip(weights, columns, strict=True)]
+        taken = [weight[part][:, places] for weight, places in zip(weights, columns, strict=True)]
         yield np.concatenate(taken, axis=1).tobytes()

@@ -78,27 +78,27 @@ def _augend(editor: Editor, node: Node) -> Value | None:
     if after.dtype not in ZERO_FLOATS or after.dims is None:
         return None
     for index in (0, 1) if node.op_type == "Add" else (0,):
-        value, other = node.inputs[index], node.inputs[1 - index]
-        if other is not None and editor.shapes.dims(value) == after.dims and editor.uniform(other) == 0:
+        value, addend = node.inputs[index], node.inputs[1 - index]
+        if addend is not None and editor.shapes.dims(value) == after.dims and editor.uniform(addend) == 0:
             return value
     return None
 
 
-def _exposed(scope: Scope, found: set[Value]) -> set[Value]:
+def _exposed(scope: Scope, exposed: set[Value]) -> set[Value]:
     """Return the values of a graph for which the sign of a zero may matter, in one pass from its end."""
     for node in reversed(scope.nodes):
         for body in node.bodies.values():
             if node.is_op("If"):
                 pairs = zip(node.outputs, body.outputs, strict=False)
-                found.update(inner for outer, inner in pairs if outer in found)
+                exposed.update(inner for outer, inner in pairs if outer in exposed)
             else:
-                found.update(body.outputs)
-            _exposed(body, found)
-        is_open = any(value in found for value in node.outputs)
-        found.update(
+                exposed.update(body.outputs)
+            _exposed(body, exposed)
+        is_open = any(value in exposed for value in node.outputs)
+        exposed.update(
             value for index, value in enumerate(node.inputs) if value is not None and _exposes(node, index, is_open)
         )
-    return found
+    return exposed
 
 
 def _exposes(node: Node, index: int, is_open: bool) -> bool:

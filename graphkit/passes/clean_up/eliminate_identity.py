@@ -162,11 +162,11 @@ def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None
     """Return an input if the other one is neutral, and the output has its dims and type."""
     if len(node.inputs) != 2:
         return None
-    value, other, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]
-    if value is None or other is None or out is None or editor.uniform(other) != neutral:
+    value, operand, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]
+    if value is None or operand is None or out is None or editor.uniform(operand) != neutral:
         return None
-    one, result = editor.shapes[value], editor.shapes[out]
-    return value if one.dims is not None and (one.dims, one.dtype) == (result.dims, result.dtype) else None
+    before, result = editor.shapes[value], editor.shapes[out]
+    return value if before.dims is not None and (before.dims, before.dtype) == (result.dims, result.dtype) else None
 
 
 RULES: Mapping[str, Rule] = {

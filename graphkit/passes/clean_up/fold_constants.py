@@ -228,8 +228,8 @@ def _computed(editor: Editor, wanted: Wanted, inside: Inside) -> Results:
         if len(wanted) > 1:  # one that fails must not spoil the others: each with what it needs
             return {
                 node: arrays
-                for one, found in wanted.items()
-                for node, arrays in _computed(editor, {one: found}, inside).items()
+                for target, found in wanted.items()
+                for node, arrays in _computed(editor, {target: found}, inside).items()
             }
         for node in wanted:
             editor.decline(node, str(error))

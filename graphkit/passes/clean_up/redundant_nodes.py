@@ -173,14 +173,22 @@ def _is_only_output(editor: Editor, value: Value) -> bool:
 
 
 def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
-    pairs = [(one, other) for one, other in zip(node.outputs, twin.outputs, strict=False) if one is not None]
-    if any(other is None or editor.is_output(one) or editor.has_alias(one) for one, other in pairs):
+    pairs = [
+        (output, twin_output)
+        for output, twin_output in zip(node.outputs, twin.outputs, strict=False)
+        if output is not None
+    ]
+    if any(
+        twin_output is None or editor.is_output(output) or editor.has_alias(output) for output, twin_output in pairs
+    ):
         return
-    if not all(editor.can_replace_all_uses(one, other) for one, other in pairs if other is not None):
+    if not all(
+        editor.can_replace_all_uses(output, twin_output) for output, twin_output in pairs if twin_output is not None
+    ):
         return
-    for one, other in pairs:
-        if other is not None:
-            editor.replace_all_uses(one, other)
+    for output, twin_output in pairs:
+        if twin_output is not None:
+            editor.replace_all_uses(output, twin_output)
     editor.note("duplicate node(s) merged")
 
 

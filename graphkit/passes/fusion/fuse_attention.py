@@ -209,7 +209,7 @@ def _bias(editor: Editor, found: SelfAttention) -> NodeInput:
 def _vector(found: SelfAttention) -> Value | None:
     """Return the constant that the one Add adds, if it has a number for each column."""
     first = found.projections[0]
-    given = first.add.inputs if first.add is not None else ()
-    constants = [value for value in given if value is not None and value.constant is not None]
+    operands = first.add.inputs if first.add is not None else ()
+    constants = [value for value in operands if value is not None and value.constant is not None]
     dims = [first.linear.result.count]
     return next((value for value in constants if value.constant and list(value.constant.dims) == dims), None)

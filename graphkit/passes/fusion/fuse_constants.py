@@ -190,8 +190,8 @@ class _Chain:
             return None
 
     def _is_same_shape(self, node: Node, source: Value, value: Value) -> bool:
-        one, other = self.editor.shapes[source].dims, self.editor.shapes[value].dims
-        if one is not None and one == other:
+        before, after = self.editor.shapes[source].dims, self.editor.shapes[value].dims
+        if before is not None and before == after:
             return True
         self.editor.decline(node, "it may give a larger tensor than it reads")
         return False
@@ -298,8 +298,8 @@ def _names(editor: Editor, chain: _Chain) -> list[str]:
     moves = [mover for mover in chain.behind if mover not in chain.fused]
     last = chain.behind[-1] if chain.behind else chain.linear.node
     result = last.result()
-    given = [chain.linear.node, *moves][:-1] if moves else []
-    outs = [node.outputs[0] for node in given]
+    renamed = [chain.linear.node, *moves][:-1] if moves else []
+    outs = [node.outputs[0] for node in renamed]
     return [*(editor.unique_name(f"{out.name}_fused") for out in outs if out is not None), result.name]
 
 

@@ -74,10 +74,10 @@ def _pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
     automatic = conv.attr("auto_pad", "NOTSET")
     if automatic not in UNPADDED:
         raise MatchFailure("it chooses its own padding")
-    own = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
-    if own is None or len(own) != len(zeros):
+    conv_pads = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
+    if conv_pads is None or len(conv_pads) != len(zeros):
         raise MatchFailure("its pads do not fit the rank of its data")
-    return [one + other for one, other in zip(added, own, strict=True)]
+    return [of_pad + of_conv for of_pad, of_conv in zip(added, conv_pads, strict=True)]
 
 
 def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
@@ -153,7 +153,7 @@ def _put_together(editor: Editor, add: Node, node: Node, match: Match) -> None:
     if whole is None or added is None or len(added) > len(whole):
         raise MatchFailure("what it adds may have more dims than the product")
     pairs = zip(reversed(added), reversed(whole), strict=False)
-    if any(dim not in (const(1), other) for dim, other in pairs):
+    if any(dim not in (const(1), size) for dim, size in pairs):
         raise MatchFailure("what it adds may be larger than the product")
     editor.replace(add, NewNode("Gemm", [*node.inputs, bias], [out.name], like=node))
     editor.take(node)

@@ -183,11 +183,11 @@ def _operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
     node = editor.only_reader(out)
     if node is None or not node.is_op(op_type) or len(node.inputs) != 2:
         return None
-    other = node.inputs[1] if node.inputs[0] is out else node.inputs[0]
-    if other is None or editor.shapes[other].dims != norm.axes or not editor.is_free(node):
+    operand = node.inputs[1] if node.inputs[0] is out else node.inputs[0]
+    if operand is None or editor.shapes[operand].dims != norm.axes or not editor.is_free(node):
         return None
     norm.nodes.append(node)
-    return other
+    return operand
 
 
 def _fuse(editor: Editor, norm: _Norm) -> None:

@@ -120,14 +120,14 @@ def _taken(rest: list[Atom], dim: Expr) -> Group | None:
         if not rest or size == const(0):
             return None
         atom = rest.pop(0)
-        left = divide_exactly(dim, size)
-        cut, whole = left.constant, atom.size.constant
-        if left * size == dim and cut and whole and whole > cut:
+        factor = divide_exactly(dim, size)
+        cut, whole = factor.constant, atom.size.constant
+        if factor * size == dim and cut and whole and whole > cut:
             if whole % cut:
                 return None
             inner = whole // cut
             rest.insert(0, replace(atom, size=const(inner)))
-            atom = replace(atom, size=left, stride=atom.stride * inner)
+            atom = replace(atom, size=factor, stride=atom.stride * inner)
         group.append(atom)
         size = size * atom.size
     return joined(group)
@@ -154,8 +154,8 @@ def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) 
 
 
 def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
-    other = next((operand for operand in node.inputs if operand is not None and operand is not value), None)
-    number = editor.uniform(other) if other is not None and other.is_constant else None
+    factor = next((operand for operand in node.inputs if operand is not None and operand is not value), None)
+    number = editor.uniform(factor) if factor is not None and factor.is_constant else None
     if number is None or editor.shapes[value].dims != dims:
         return None
     if node.is_op("Mul"):

@@ -210,7 +210,7 @@ def _convolution(node: Node, _: Shapes) -> Linear:
     if len(dims) < 3 or not groups or groups < 1 or dims[0] % groups:
         raise MatchFailure("the groups do not fit the weight")
     rank, (first, second) = len(dims), dims[:2]
-    given, taken = (second * groups, first) if is_transposed else (first, second * groups)
+    outgoing, incoming = (second * groups, first) if is_transposed else (first, second * groups)
     view: tuple[int, ...] = dims
     gives: Axes = (0,)
     takes: Axes = (1,)
@@ -226,8 +226,8 @@ def _convolution(node: Node, _: Shapes) -> Linear:
         view=view,
         takes=takes,
         gives=gives,
-        source=Channels(rank, 1, taken),
-        result=Channels(rank, 1, given),
+        source=Channels(rank, 1, incoming),
+        result=Channels(rank, 1, outgoing),
         bias=2,
         is_padded=_is_padded(node),
     )

@@ -99,12 +99,12 @@ class _Fills:
         if node.outputs[0] is None or len(node.inputs) != 3:
             return None
         for side in (1, 2):
-            fill, other = node.inputs[side], node.inputs[3 - side]
+            fill, scores = node.inputs[side], node.inputs[3 - side]
             if fill is not None and self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
                 return None
-            if fill is None or other is None or other.is_constant or not self._is_uniform(fill):
+            if fill is None or scores is None or scores.is_constant or not self._is_uniform(fill):
                 continue
-            if self.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(other)):
+            if self.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
                 return side
         return None
 
@@ -151,8 +151,8 @@ class _Fills:
         if len(over) < -reach.axis or over[reach.axis] == 1:
             raise MatchFailure("it masks whole rows of a Softmax, which an addition does not")
         if with_fill is not None and all(dim == 1 for dim in with_fill):
-            other = shapes[scores].rank
-            if len(with_fill) <= max(len(over), other or 0):
+            rank = shapes[scores].rank
+            if len(with_fill) <= max(len(over), rank or 0):
                 return
         before, after = shapes[scores].dims, shapes[out].dims
         if before is None or after is None or broadcast([before, over]) != after:

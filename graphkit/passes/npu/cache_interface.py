@@ -149,14 +149,14 @@ def _grouped(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str
     Raises:
         UsageError: A member does not exist, or is not like the others.
     """
-    there, groups = {value.name: value for value in values if value.tensor is None}, dict[str, list[str]]()
+    ports, groups = {value.name: value for value in values if value.tensor is None}, dict[str, list[str]]()
     for member, name in pairs:
-        if member not in there:
+        if member not in ports:
             raise UsageError(f"{label}: stack-caches: there is no '{member}' to stack - name inputs and outputs")
         groups.setdefault(name, []).append(member)
     stacks = {}
     for name, members in groups.items():
-        kinds = {(shapes[there[member]].sizes(), shapes[there[member]].dtype) for member in members}
+        kinds = {(shapes[ports[member]].sizes(), shapes[ports[member]].dtype) for member in members}
         ((dims, dtype), *others) = kinds
         if others or dims is None or len(dims) != 4:
             raise UsageError(f"{label}: stack-caches: '{name}' has members that are not alike, or not of four numbers")

@@ -91,8 +91,8 @@ def _cast_before(editor: Editor, node: Node) -> None:
     if out is None or len(node.outputs) > 1 or editor.is_output(out) or editor.shapes[out].dtype != INT64:
         return
     casts = sorted((consumer for consumer, _ in out.consumers), key=lambda consumer: consumer.index)
-    wanted = {cast.attr("to", int) if cast.is_op("Cast") else None for cast in casts}
-    to = wanted.pop() if len(wanted) == 1 else None
+    dtypes = {cast.attr("to", int) if cast.is_op("Cast") else None for cast in casts}
+    to = dtypes.pop() if len(dtypes) == 1 else None
     is_number = to is not None and to != INT64 and (to in INTEGERS or to in FLOATS)
     if not is_number or not all(editor.is_free(cast) and cast.scope is node.scope for cast in casts):
         return

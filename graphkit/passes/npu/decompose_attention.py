@@ -332,11 +332,11 @@ class _Parts(Builder):
         """Return queries or keys turned by their positions."""
         cos, sin = tables
         rest = self.attention.sizes.size - 2 * half
-        first, second, *left = self._parts(value, [half, half, *([rest] if rest else [])], name)
+        first, second, *unturned = self._parts(value, [half, half, *([rest] if rest else [])], name)
 
         def times(part: str, table: str) -> str:
             return self.add("Mul", part, table, role=f"{name}_times")
 
-        one = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
-        other = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
-        return self.add("Concat", one, other, *left, role=f"{name}_turned", axis=-1)
+        first_half = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
+        second_half = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
+        return self.add("Concat", first_half, second_half, *unturned, role=f"{name}_turned", axis=-1)

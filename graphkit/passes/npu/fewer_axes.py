@@ -76,11 +76,11 @@ def fold_axes(layout: Layout, rank: int) -> Axes:
             groups.remove((axis,))
     index = 0
     while len(groups) > rank and index + 1 < len(groups):
-        one, other = (
+        first, second = (
             next((axis for axis in group if not single[axis]), group[0]) for group in groups[index : index + 2]
         )
-        is_alike = single[one] or single[other] or all((dims[one] == 1) == (dims[other] == 1) for dims in tensors)
-        if layout.kinds[one] == layout.kinds[other] != OWN and is_alike:
+        is_alike = single[first] or single[second] or all((dims[first] == 1) == (dims[second] == 1) for dims in tensors)
+        if layout.kinds[first] == layout.kinds[second] != OWN and is_alike:
             groups[index] += groups.pop(index + 1)
         else:
             index += 1
@@ -129,8 +129,8 @@ def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
 def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     if any(not -rank <= axis < rank for axis in axes):
         raise MatchFailure("it has no such axis")
-    own = {axis % rank for axis in axes}
-    return [kind if axis in own else FREE for axis in range(rank)]
+    marked = {axis % rank for axis in axes}
+    return [kind if axis in marked else FREE for axis in range(rank)]
 
 
 def _moves_axis(node: Node, axis: int, rank: int) -> Callable[[Axes], Mapping[str, Any]]:
@@ -158,16 +158,16 @@ def _softmax(editor: Editor, node: Node) -> Layout:
 
 def _reduction(editor: Editor, node: Node) -> Layout:
     dims = sizes_of(editor, node.inputs[0])
-    given = node.attr("axes", tuple)
+    attribute = node.attr("axes", tuple)
     from_input = node.input(1) is not None
-    found = _numbers(editor, node, 1) if from_input else list(given or ())
-    if not found:
+    reduced_axes = _numbers(editor, node, 1) if from_input else list(attribute or ())
+    if not reduced_axes:
         raise MatchFailure("it names no axes")
-    kinds = _marked(len(dims), found, ALIKE)
+    kinds = _marked(len(dims), reduced_axes, ALIKE)
     out = tuple(1 if kind == ALIKE else dim for dim, kind in zip(dims, kinds, strict=True))
 
     def reduced(axes: Axes) -> list[int]:
-        return sorted({axes.of(axis % len(dims)) for axis in found})
+        return sorted({axes.of(axis % len(dims)) for axis in reduced_axes})
 
     def attributes(axes: Axes) -> Mapping[str, Any]:
         return attributes_of(node, keepdims=1, **({} if from_input else {"axes": reduced(axes)}))
@@ -189,8 +189,10 @@ def _normalization(editor: Editor, node: Node) -> Layout:
     if any(value is not None and value.consumers for value in node.outputs[1:]):
         raise MatchFailure("its mean or deviation is in use")
     axis = _along(node, -1) % len(dims)
-    own = range(axis, len(dims))
-    return Layout({0: dims}, [dims], _marked(len(dims), own), lambda _: attributes_of(node, axis=-len(own)))
+    normalized = range(axis, len(dims))
+    return Layout(
+        {0: dims}, [dims], _marked(len(dims), normalized), lambda _: attributes_of(node, axis=-len(normalized))
+    )
 
 
 def _concat(editor: Editor, node: Node) -> Layout:
@@ -227,14 +229,14 @@ def _pad(editor: Editor, node: Node) -> Layout:
     if len(pads) != 2 * len(named):
         raise MatchFailure("it has no two pads for each axis")
     around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
-    own = [axis for axis, pair in around.items() if any(pair)]
+    padded = [axis for axis, pair in around.items() if any(pair)]
 
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
-        pairs = [around.get(group[0], (0, 0)) if group[0] in own else (0, 0) for group in axes.groups]
-        found = {1: [pair[side] for side in (0, 1) for pair in pairs]}
-        return found | ({3: list(range(len(pairs)))} if node.input(3) is not None else {})
+        pairs = [around.get(group[0], (0, 0)) if group[0] in padded else (0, 0) for group in axes.groups]
+        inputs = {1: [pair[side] for side in (0, 1) for pair in pairs]}
+        return inputs | ({3: list(range(len(pairs)))} if node.input(3) is not None else {})
 
-    return Layout({0: dims}, [out], _marked(len(dims), own), lambda _: attributes_of(node), constants)
+    return Layout({0: dims}, [out], _marked(len(dims), padded), lambda _: attributes_of(node), constants)
 
 
 def _expand(editor: Editor, node: Node) -> Layout:
@@ -248,12 +250,12 @@ def _tile(editor: Editor, node: Node) -> Layout:
     repeats = _numbers(editor, node, 1)
     if len(repeats) != len(dims):
         raise MatchFailure("it has no number of repeats for each axis")
-    own = [axis for axis, count in enumerate(repeats) if count != 1]
+    repeated = [axis for axis, count in enumerate(repeats) if count != 1]
 
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
         return {1: [math.prod(repeats[axis] for axis in group) for group in axes.groups]}
 
-    return Layout({0: dims}, [out], _marked(len(dims), own), constants=constants)
+    return Layout({0: dims}, [out], _marked(len(dims), repeated), constants=constants)
 
 
 def _quantized(editor: Editor, node: Node) -> Layout:

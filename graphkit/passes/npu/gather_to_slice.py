@@ -194,27 +194,27 @@ class GatherToSlice(Rewrite):
                 editor.note(f"{node.op_type} node(s) with constant indices removed")
 
 
-def _split_all(editor: Editor, found: dict[Node, GatherPattern]) -> list[Node]:
+def _split_all(editor: Editor, patterns: dict[Node, GatherPattern]) -> list[Node]:
     """Make a Split of nodes that together take all of an axis, each a part; return them."""
     readers: dict[tuple[Value, int], list[Node]] = defaultdict(list)
-    for node, pattern in found.items():
+    for node, pattern in patterns.items():
         for axis in pattern.positions if len(pattern.positions) == 1 else ():
             if node.op_type == "Gather" and len(runs_of(pattern.positions[axis])) == 1:
                 readers[pattern.data, axis].append(node)
     return [
-        node for (data, axis), nodes in readers.items() if _split(editor, data, axis, nodes, found) for node in nodes
+        node for (data, axis), nodes in readers.items() if _split(editor, data, axis, nodes, patterns) for node in nodes
     ]
 
 
-def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found: dict[Node, GatherPattern]) -> bool:
+def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], patterns: dict[Node, GatherPattern]) -> bool:
     """Make a Split, in the place of the first node, where nodes of one graph take each position of an axis once."""
-    starts = {node: found[node].positions[axis] for node in nodes}
+    starts = {node: patterns[node].positions[axis] for node in nodes}
     parts = sorted(nodes, key=lambda node: starts[node])
     positions = [position for node in parts for position in starts[node]]
-    is_all = positions == list(range(found[nodes[0]].size(axis)))
+    is_all = positions == list(range(patterns[nodes[0]].size(axis)))
     if len(nodes) < 2 or not is_all or len({node.scope for node in nodes}) > 1:
         return False
-    dims = found[nodes[0]].dims
+    dims = patterns[nodes[0]].dims
     made: dict[Node, NewNode | None] = {}
     names: dict[Node, str] = {}
     for node in parts:
@@ -232,8 +232,8 @@ def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found:
     outputs = [names[node] for node in parts]
     for node in parts:
         ahead = [_split_node(editor, data, axis, sizes, outputs, first)] if node is first else []
-        own = made[node]
-        editor.replace(node, *ahead, *([own] if own is not None else []))
+        reshape = made[node]
+        editor.replace(node, *ahead, *([reshape] if reshape is not None else []))
     editor.note("Gathers that together take everything turned into a Split", len(nodes))
     return True
 

@@ -144,8 +144,8 @@ class MaskFloors:
     def _factor_at(self, node: Node) -> int | None:
         """Return which input of a product is the factor of its other input, which holds whole numbers."""
         for index in (0, 1) if node.is_op("Mul") else ():
-            factor, other = node.inputs[index], node.inputs[1 - index]
-            if factor is None or other is None or not self._is_whole(other):
+            factor, counted = node.inputs[index], node.inputs[1 - index]
+            if factor is None or counted is None or not self._is_whole(counted):
                 continue
             if (number := self.editor.uniform(factor)) is not None and number <= ENOUGH:
                 return index

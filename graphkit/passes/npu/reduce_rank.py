@@ -223,19 +223,19 @@ class ReduceRank(Rewrite):
         made: list[NewNode] = []
         inputs: list[NodeInput] = list(node.inputs)
         for index, dims in layout.inputs.items():
-            own = sizes_of(editor, node.inputs[index])
-            low = axes.dims(dims, min(len(own), self.rank))
-            inputs[index] = self._reshaped(editor, node.inputs[index], own, low, f"{name}_dims", made)
+            sizes = sizes_of(editor, node.inputs[index])
+            low = axes.dims(dims, min(len(sizes), self.rank))
+            inputs[index] = self._reshaped(editor, node.inputs[index], sizes, low, f"{name}_dims", made)
         for index, integers in layout.constants(axes).items():
             inputs += [None] * (index + 1 - len(inputs))
             inputs[index] = editor.integers(integers, f"{name}_axes")
         after: list[NewNode] = []
         outputs = [value.name if value is not None else "" for value in node.outputs]
         for index, dims in enumerate(layout.outputs):
-            given, low = sizes_of(editor, node.outputs[index]), axes.dims(dims, len(dims))
-            if given != low:
+            outer, low = sizes_of(editor, node.outputs[index]), axes.dims(dims, len(dims))
+            if outer != low:
                 outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
-                after.append(_reshape(editor, outputs[index], low, own_name, given))
+                after.append(_reshape(editor, outputs[index], low, own_name, outer))
         attributes = dict(layout.attributes(axes)) | ({"domain": node.domain} if node.domain else {})
         editor.replace(node, *made, NewNode(node.op_type, inputs, outputs, attributes, like=node), *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")

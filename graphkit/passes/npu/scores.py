@@ -148,8 +148,8 @@ class Scores:
         return Reach(found.axis, found.scale * scale, found.is_half)
 
     def _factor(self, node: Node, index: int) -> float | None:
-        other = node.input(1 - index)
-        factor = self.editor.uniform(other) if other is not None else None
+        operand = node.input(1 - index)
+        factor = self.editor.uniform(operand) if operand is not None else None
         if factor is None or factor <= 0 or (node.is_op("Div") and index == 1):
             return None
         return 1 / factor if node.is_op("Div") else factor

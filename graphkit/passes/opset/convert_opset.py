@@ -53,13 +53,13 @@ def steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | None:
     before = _schema(op_type, old)
     if before is None:
         return () if op_type in ALWAYS else None
-    found = []
+    changes = []
     for version in range(old + 1, new + 1):
         after = _schema(op_type, version)
         if after is not None and after.since_version == version:
-            found.append(Step(version, _obstacle(before, after)))
+            changes.append(Step(version, _obstacle(before, after)))
             before = after
-    return tuple(found)
+    return tuple(changes)
 
 
 def _schema(op_type: str, version: int) -> OpSchema | None:
@@ -273,10 +273,10 @@ def _essence(node: onnx.NodeProto) -> tuple[object, ...]:
 def _plain(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
     """Yield attributes without those that the converter does not carry over."""
     for attribute in attributes:
-        one = copy.deepcopy(attribute)
-        one.ClearField("doc_string")
-        one.t.ClearField("name") if one.HasField("t") else None
-        yield one
+        copied = copy.deepcopy(attribute)
+        copied.ClearField("doc_string")
+        copied.t.ClearField("name") if copied.HasField("t") else None
+        yield copied
 
 
 def _take_initializers(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:

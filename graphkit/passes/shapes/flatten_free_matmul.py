@@ -222,12 +222,12 @@ class FlatRegions:
     def _parts(self, alive: Nodes) -> Iterator[Nodes]:
         """Yield connected nodes."""
         order = {node: number for number, node in enumerate(alive)}
-        left = dict(alive)
-        while left:
-            part, pending = set(), [next(iter(left))]
+        remaining = dict(alive)
+        while remaining:
+            part, pending = set(), [next(iter(remaining))]
             while pending:
                 node = pending.pop()
-                if left.pop(node, 0) is not None:
+                if remaining.pop(node, 0) is not None:
                     continue
                 part.add(node)
                 for value in [*self._inputs(node), *self._outputs(node)]:

@@ -36,7 +36,7 @@ def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) ->
     """Return a model that hides its frozen dims from subgraphs that cannot run at those sizes."""
     editor = Editor(model)
     for body in bodies:
-        if not any(other is not body and other.contains(body) for other in bodies):
+        if not any(outer is not body and outer.contains(body) for outer in bodies):
             _shield(editor, body, shapes)
     return editor.result()
 
@@ -58,7 +58,7 @@ def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
         name = editor.unique_name(f"{value.name}/any_shape")
         editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
         for node in dict.fromkeys(_readers(body, value)):
-            editor.set_inputs(node, {index: name for index, one in enumerate(node.inputs) if one is value})
+            editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
 
 
 def _run_time_value(editor: Editor, body: Scope) -> Value | None:

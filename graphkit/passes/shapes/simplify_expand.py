@@ -71,15 +71,15 @@ def _is_expansion(node: Node, before: Dims, after: Dims) -> bool:
     """Whether every dim stays or grows from 1."""
     if node.op_type == "Expand":
         return True
-    return len(before) == len(after) and all(one in (1, other) for one, other in zip(before, after, strict=True))
+    return len(before) == len(after) and all(dim in (1, grown) for dim, grown in zip(before, after, strict=True))
 
 
 def expand_spec(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[Expr | int, ...]:
     """Return the shape with which an Expand gives these dims: 1 where the input has them, numbers where it can be."""
     padded = [Expr.of(1)] * (len(after) - len(before)) + list(before)
     return tuple(
-        1 if one == other else other if (size := other.constant) is None or size > MAX_SIZE else size
-        for one, other in zip(padded, after, strict=True)
+        1 if dim == grown else grown if (size := grown.constant) is None or size > MAX_SIZE else size
+        for dim, grown in zip(padded, after, strict=True)
     )
 
 
@@ -129,7 +129,7 @@ def _small(editor: Editor, node: Node) -> Dims | None:
         return None
     if node.op_type == "ConstantOfShape":
         return (const(1),) * len(after)
-    if node.op_type == "Tile" and any(one not in (1, other) for one, other in zip(before, after, strict=True)):
+    if node.op_type == "Tile" and any(dim not in (1, grown) for dim, grown in zip(before, after, strict=True)):
         return None
     return before
 

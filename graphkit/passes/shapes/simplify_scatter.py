@@ -112,10 +112,10 @@ def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tup
     axis = node.attr("axis", 0)
     if along is None or axis is None or len(along.dims) != rank or not -rank <= axis < rank:
         return None
-    units = [[const(int(one == other)) for other in range(rank)] for one in range(rank)]
-    own = [Affine.of(along.dims, const(0), unit) for unit in units]
-    own[axis] = along
-    return tuple(own)
+    units = [[const(int(row == column)) for column in range(rank)] for row in range(rank)]
+    coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]
+    coordinates[axis] = along
+    return tuple(coordinates)
 
 
 def _coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:

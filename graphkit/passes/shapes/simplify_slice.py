@@ -73,8 +73,8 @@ def _set_constant(editor: Editor, node: Node, index: int, numbers: Sequence[Expr
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
     """Return start and end for each axis of a Slice of step 1, numbers where they can be."""
     shapes = editor.shapes
-    given = [shapes[value] if (value := node.input(index)) is not None else None for index in range(5)]
-    data, starts, ends, axes, steps = given
+    operands = [shapes[value] if (value := node.input(index)) is not None else None for index in range(5)]
+    data, starts, ends, axes, steps = operands
     if data is None or starts is None or ends is None or data.dims is None:
         return None
     if steps is not None and not (steps.elements is not None and all(step == 1 for step in steps.elements)):

@@ -155,14 +155,14 @@ class _Trace:
 
     def weighted(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
-        found = set[Value | None]()
+        values = set[Value | None]()
         for each in reachable([value], _guarded):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
-                    found.add(node.inputs[1])
+                    values.add(node.inputs[1])
                 elif not node.is_op(*GUARDING) or self._holds_keys(node):
                     return None
-        return found.pop() if len(found) == 1 else None
+        return values.pop() if len(values) == 1 else None
 
     def cache(self, value: Value | None) -> Growth | None:
         """Return the cache that keys or values are made of, None where the number of keys has a part in that."""
@@ -232,9 +232,9 @@ def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
         feed = _feed(editor, part.graph.inputs, int(past))
         if feed is None:
             return None
-        given = list(session.run(feed).values())
+        arrays = list(session.run(feed).values())
         visible = np.ones(int(past) + 1, bool)
-        for mask, array in zip(masks, given, strict=True):
+        for mask, array in zip(masks, arrays, strict=True):
             seen = array > MASKED if mask.visible is None else array.astype(bool) == mask.visible
             flat = seen.reshape(-1, seen.shape[-1])
             if flat.shape[1] != len(visible) or (flat != flat[:1]).any():

@@ -224,9 +224,17 @@ class _Caches:
             if not node.is_op("Shape"):
                 continue
             start, end = node.attr("start", 0), node.attr("end", len(dims))
-            wanted = [part for part in parts[slice(start, end)] if part is not None]
-            parts_read = wanted or [self.editor.integers([], "int/none")]
-            self.editor.replace(node, NewNode("Concat", parts_read, [node.result().name], {"axis": 0}, like=node))
+            read_parts = [part for part in parts[slice(start, end)] if part is not None]
+            self.editor.replace(
+                node,
+                NewNode(
+                    "Concat",
+                    read_parts or [self.editor.integers([], "int/none")],
+                    [node.result().name],
+                    {"axis": 0},
+                    like=node,
+                ),
+            )
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write new tokens into slots, and let attention read those in use."""
