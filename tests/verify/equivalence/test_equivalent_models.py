@@ -15,6 +15,7 @@ import graphkit
 from graphkit.errors import ModelError
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.options import FoldingOptions
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
@@ -48,6 +49,16 @@ def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Calla
     found = check_equivalence(model, made.model)
     assert found.is_proven, str(found)
     assert {output.exactness for output in found.outputs} == {"bit for bit"}
+
+
+FUSED = [name for name in MODEL_NAMES if name != "cache-styles/static-cache"]  # whose ScatterElements may fail
+
+
+@pytest.mark.parametrize("name", params(FUSED, slow=[name for name in FUSED if name not in QUICK]))
+def test_a_fused_fold_is_proven_up_to_rounding(name: str, model_file: Callable[[str], Path]) -> None:
+    model = graphkit.load(model_file(name))
+    found = check_equivalence(model, graphkit.fold(model, options=FoldingOptions(fuse=True)).model)
+    assert found.is_proven, str(found)
 
 
 @pytest.mark.parametrize("name", params(MERGED, slow=MERGED[1:]))
