@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.errors import GraphkitError
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
@@ -23,11 +21,12 @@ from graphkit.verify.bundle_causes import Fact, causes, is_sure
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, Search, prompts, record, search_of
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
 from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
+from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance
 from graphkit.verify.weight_faults import wrong_attributes, wrong_weights
 
@@ -192,39 +191,31 @@ def _run(
     bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, *, optimized: bool
 ) -> BundleRun:
     """Decode a prompt and given tokens with the bundle, and compare the logits with those of the originals."""
-    worst, steps = 0.0, 0
-    actual, failure = _given(lambda: start(bundle, prompt))
-    for steps, logits in enumerate(expected):
-        if failure:
-            break
-        found = math.inf
-        if logits.shape == actual.shape:
-            found = distance_of_spread(*(_counted(array, prompt, steps) for array in (logits, actual)))
-        worst = max(worst, found)
-        if not found <= allowed:
-            where = "the prompt" if steps == 0 else f"step {steps}"
-            failure = f"the logits of {where} differ by {found:.1e}"
-        elif steps < len(prompt.steps):
-            actual, failure = _given(partial(bundle.step, prompt.steps[steps]))
-    rows, length = prompt.tokens.shape
+
+    def repeated(number: int) -> dict[str, np.ndarray]:
+        logits = start(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
+        same = logits.shape == expected[number].shape
+        return {"logits": _counted(logits, prompt, number) if same else logits}
+
+    def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
+        distance = difference.of_spread
+        return distance, "" if distance <= allowed else f"the logits of {step.where} differ by {distance:.1e}"
+
+    steps = (
+        Step(f"step {at}" if at else "the prompt", {"logits": _counted(logits, prompt, at)}, partial(repeated, at))
+        for at, logits in enumerate(expected)
+    )
+    agreement, (rows, length) = follow(steps, rule), prompt.tokens.shape
     return BundleRun(
         optimized=optimized,
         rows=rows,
         padded=prompt.is_padded,
         source=prompt.source,
         prompt=length,
-        steps=steps,
-        logits=worst,
-        failure=failure,
+        steps=agreement.steps - (agreement.error is None),
+        logits=agreement.worst,
+        failure=agreement.failure,
     )
-
-
-def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
-    """Return the logits that a bundle gives, or none and why it fails."""
-    try:
-        return call(), ""
-    except GraphkitError as error:
-        return np.empty(0), str(error)
 
 
 def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ where it matters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -17,20 +17,19 @@ from typing import TypeVar
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
+from graphkit.runtime.session import Runner
+from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
+from graphkit.verify.proof_engine import Outcome, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
     "FACTOR",
-    "Outcome",
     "compared",
     "largest_own_difference",
-    "outcomes",
     "prove_level",
     "with_level",
     "with_weights",
@@ -40,35 +39,6 @@ FACTOR = 2.0
 ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
 Feeds = Callable[[Run], Mapping[str, np.ndarray]]
 ModelProof = TypeVar("ModelProof", RewriteProof, BranchProof)
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A run of a candidate on the inputs of a run of the original.
-
-    Attributes:
-        run: The run of the original.
-        actual: The outputs of the candidate; none where it does not run.
-        differences: Those of its outputs from the original's.
-        failure: Why it does not run, "" where it does.
-    """
-
-    run: Run
-    actual: Mapping[str, Output]
-    differences: Sequence[Difference]
-    failure: str = ""
-
-
-def outcomes(runs: Iterable[Run], outputs: Collection[str], session: Runner, feed: Feeds) -> Iterator[Outcome]:
-    """Run a candidate on the inputs of the original, run after run, and compare these outputs."""
-    for run in runs:
-        try:
-            actual = session.run(feed(run))
-        except RunError as error:
-            yield Outcome(run, {}, (), error.problem)
-        else:
-            known = {name: actual[name] for name in outputs if name in actual}
-            yield Outcome(run, known, compare_outputs(run.expected, known))
 
 
 def with_weights(proof: ModelProof, weights: WeightProof, *, is_exact: bool) -> ModelProof:
@@ -107,8 +77,8 @@ def compared(
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []
-    for number, outcome in enumerate(outcomes(runs, tallies, session, feed), start=1):
-        run, differences = outcome.run, outcome.differences
+    for number, outcome in enumerate(outcomes(runs, lambda run: session.run(feed(run)), tallies), start=1):
+        run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:
             explains = partial(rounding.explains, run, tolerance=proof.tolerance)
@@ -164,11 +134,11 @@ def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
     return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
 
 
-def _run_proof(outcome: Outcome, failing: Sequence[Difference]) -> RunProof:
+def _run_proof(outcome: Outcome[Run], failing: Sequence[Difference]) -> RunProof:
     failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
     numbers = (None, None) if outcome.failure else _numbers(outcome.differences)
-    run = outcome.run
+    run = outcome.call
     return RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements)
 
 
@@ -250,8 +220,8 @@ def _measured(
     except ModelError as error:
         return _Measured([], [], error.problem)
     differences, reasons = list[dict[str, float]](), list[str]()
-    for outcome in outcomes(runs, outputs, session, model.feed):
-        kept = [one for one in outcome.differences if not is_left_out(outcome.run, one, outcome.actual[one.output])]
+    for outcome in outcomes(runs, lambda run: session.run(model.feed(run)), outputs):
+        kept = [one for one in outcome.differences if not is_left_out(outcome.call, one, outcome.actual[one.output])]
         failed = dict.fromkeys(outputs, float("inf")) if outcome.failure else {}
         differences.append(failed or {one.output: one.scaled for one in kept})
         reasons.append(outcome.failure)

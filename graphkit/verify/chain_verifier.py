@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.errors import GraphkitError
 from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -18,11 +18,12 @@ from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import tried
 from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
+from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]
@@ -214,35 +215,33 @@ def _order(bundle: Bundle) -> list[BundleMethod]:
 def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
     originals.begin(feeds.rows)
     bundle.reset()
-    worst, failure, steps = 0.0, "", 0
-    for steps, method in enumerate(_order(bundle), 1):
-        feed = feeds.of(method)
-        expected, actual = originals.run(method.name, feed), dict[str, np.ndarray]()
-        try:
-            actual = _called(bundle, method, feed)
-        except GraphkitError as error:
-            failure = str(error)
-        for name, array in actual.items():
-            found = distance_of_spread(expected[name], array)
-            worst = max(worst, found)
-            if not found <= allowed:
-                failure = f"'{name}' of {method.name} differs by {found:.1e} at run {steps}"
-        for state in bundle.contract.states:
-            if state.axis is None and state.name in originals.state and not failure:
-                found = distance_of_spread(originals.state[state.name], bundle.state[state.name])
-                if not found <= allowed:
-                    failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
-        if failure:
-            break
+    kept = [state.name for state in bundle.contract.states if state.axis is None]
+
+    def repeated(method: BundleMethod, feed: Arrays) -> Arrays:
+        outputs = {f"'{name}' of {method.name}": array for name, array in _called(bundle, method, feed).items()}
+        return outputs | {f"state '{name}' after {method.name}": bundle.state[name] for name in kept}
+
+    def steps() -> Iterator[Step]:
+        for number, method in enumerate(_order(bundle), 1):
+            feed = feeds.of(method)
+            expected = {f"'{name}' of {method.name}": array for name, array in originals.run(method.name, feed).items()}
+            expected |= {f"state '{name}' after {method.name}": originals.state[name] for name in kept}
+            yield Step(f"run {number}", expected, partial(repeated, method, feed))
+
+    def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
+        distance = difference.of_spread
+        return distance, "" if distance <= allowed else f"{difference.output} differs by {distance:.1e} at {step.where}"
+
+    agreement = follow(steps(), rule)
     return BundleRun(
         optimized=optimized,
         rows=feeds.rows,
         padded=False,
         source=0,
         prompt=0,
-        steps=steps,
-        logits=worst,
-        failure=failure,
+        steps=agreement.steps,
+        logits=agreement.worst,
+        failure=agreement.failure,
     )
 
 

@@ -62,6 +62,11 @@ class Difference:
         """The largest absolute difference, relative to the largest magnitude in the expected output, of any dtype."""
         return self.absolute / self.magnitude if self.magnitude else self.absolute
 
+    @property
+    def of_spread(self) -> float:
+        """The largest absolute difference, relative to the spread of the expected output where that is above 1."""
+        return self.absolute / max(1.0, self.spread)
+
     def within(self, tolerance: float, *, of_magnitude: bool = False) -> bool:
         """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs.
 
@@ -71,10 +76,14 @@ class Difference:
         return not self.problem and measure <= tolerance
 
 
-def compare_outputs(expected: Mapping[str, Output], actual: Mapping[str, Output]) -> list[Difference]:
+def compare_outputs(
+    expected: Mapping[str, Output], actual: Mapping[str, Output], *, any_width: bool = False
+) -> list[Difference]:
     """Compare the outputs of `actual` with those of the same name in `expected`."""
     return [
-        compare(expected[name], value, name) if name in expected else _problem(name, "the original has no such output")
+        compare(expected[name], value, name, any_width=any_width)
+        if name in expected
+        else _problem(name, "the original has no such output")
         for name, value in actual.items()
     ]
 
@@ -177,8 +186,7 @@ def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float)
 
 def distance_of_spread(expected: np.ndarray, actual: np.ndarray) -> float:
     """Return the largest absolute difference, relative to the spread of the expected array where that is above 1."""
-    difference = compare(expected, actual, any_width=True)
-    return difference.absolute / max(1.0, difference.spread)
+    return compare(expected, actual, any_width=True).of_spread
 
 
 def elementwise(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> np.ndarray:

@@ -38,6 +38,11 @@ class Decoded:
     tokens: np.ndarray
     logits: tuple[np.ndarray, ...]
 
+    def steps(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the logits and the tokens of each step."""
+        for logits, tokens in zip(self.logits, self.tokens.T, strict=True):
+            yield {"logits": logits, "tokens": tokens}
+
 
 @dataclass
 class Decoder:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.comparator import compare
+from graphkit.verify.comparator import Difference, Output
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.input_generator import ExportInputs, InputSpec
@@ -23,6 +24,7 @@ from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_facts import facts_of
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, OneSequence, Scene, leaks, padding_note
 from graphkit.verify.originals import Originals
+from graphkit.verify.proof_engine import Agreement, Step, follow
 from graphkit.verify.special_tokens import placed, places, special_tokens
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
@@ -221,57 +223,54 @@ class _Proof:
         mine = {name: self.host.own(array) for name, array in user.items()}
         outputs = self.host.start(source, user)
         expected = self.reference.start(source, mine)
-        difference, failure = None, ""
-        length, is_sound = self.host.sound or len(source), self.host.sound is not None
-        for name, wanted in expected.items() if not self.host.hides_states else ():
-            if name not in outputs:
-                failure = failure or f"'{name}' is not given"
-                continue
-            part = tuple(slice(size) for size in wanted.shape)
-            found = _distance(outputs[name][part], wanted)
-            difference = max(found, difference or 0.0)
-            if self.allowance.differ(outputs[name][part], wanted):
-                failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
-        if not self._steps:
-            return SourceRun(
-                length=length,
-                encoder=difference,
-                steps=0,
-                logits=None,
-                greedy=0,
-                tokens=0,
-                others=0,
-                failure=failure,
-                is_sound=is_sound,
-            )
-        worst, at = self._forced(tokens)
+        once = {} if self.host.hides_states else expected
+        missing = [f"'{name}' is not given" for name in once if name not in outputs]
+        valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
+        encoder = self._followed(
+            [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
+        )
+        logits = self._forced(tokens) if self._steps else Agreement()
         return SourceRun(
-            length=length,
-            encoder=difference,
-            steps=len(tokens),
-            logits=worst,
+            length=self.host.sound or len(source),
+            encoder=encoder.worst if valid else None,
+            steps=logits.steps,
+            logits=logits.worst if self._steps else None,
             greedy=0,
             tokens=0,
             others=0,
-            failure=failure or at,
-            is_sound=is_sound,
+            failure=next(iter(missing), "") or encoder.failure or logits.failure,
+            is_sound=self.host.sound is not None,
         )
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self._steps)
         return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance.differ)
 
-    def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:
-        worst, failure = 0.0, ""
+    def _forced(self, tokens: Sequence[int]) -> Agreement:
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
-        for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
-            logits = self.host.step(token)
-            found = _distance(logits, wanted)
-            worst = max(worst, found)
-            if self.allowance.differ(logits, wanted) and not failure:
-                failure = f"logits differ by {found:.1e} at step {number + 1}"
-        return worst, failure
+        steps = (
+            Step(f"step {at}", {"logits": wanted}, partial(self._repeated, token))
+            for at, (token, wanted) in enumerate(zip(tokens, expected, strict=True), start=1)
+        )
+        return self._followed(steps, "logits differ by {1:.1e} at {2}")
+
+    def _repeated(self, token: int) -> dict[str, np.ndarray]:
+        return {"logits": self.host.step(token)}
+
+    def _followed(self, steps: Iterable[Step], words: str) -> Agreement:
+        """Let the host repeat steps of the original; an original that gives NaN proves nothing."""
+
+        def rule(step: Step, difference: Difference, actual: Output) -> tuple[float, str]:
+            expected = np.asarray(step.expected[difference.output])
+            distance = float("inf") if np.isnan(expected).any() else difference.absolute
+            differs = self.allowance.differ(np.asarray(actual), expected)
+            return distance, words.format(difference, distance, step.where) if differs else ""
+
+        agreement = follow(steps, rule, to_the_end=True)
+        if agreement.error is not None:
+            raise agreement.error
+        return agreement
 
     def _greedy(self, steps: int) -> tuple[list[int], int, str]:
         """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
@@ -287,13 +286,6 @@ class _Proof:
                 break
             before = token
         return chosen, others, ""
-
-
-def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference; infinity where the original gives NaN, which proves nothing."""
-    if np.isnan(expected).any():
-        return float("inf")
-    return compare(expected, actual, any_width=True).absolute
 
 
 def vocabulary(contract: Contract) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,13 @@ from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
-from graphkit.verify.candidate_runs import outcomes, prove_level, with_level, with_weights
+from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
 from graphkit.verify.candidate_sessions import Counted, numbered
-from graphkit.verify.comparator import Difference, compare_outputs
+from graphkit.verify.comparator import Difference
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
+from graphkit.verify.proof_engine import Step, follow, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, WeightProof
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.thresholds import MARGIN
@@ -113,17 +116,16 @@ class Loop:
 
 
 def _compare_loops(expected: Decoded, actual: Decoded, tolerance: float) -> tuple[float | None, str]:
-    worst = 0.0
-    for step, (one, two) in enumerate(zip(expected.logits, actual.logits, strict=True), start=1):
-        (difference,) = compare_outputs({"logits": one}, {"logits": two})
-        if difference.problem:
-            return None, f"logits of step {step}: {difference.problem}"
-        worst = max(worst, difference.absolute)
-        if not difference.within(tolerance):
-            return worst, f"logits of step {step}: differ by {difference.absolute:.3g}"
-        if not np.array_equal(expected.tokens[:, step - 1], actual.tokens[:, step - 1]):
-            return worst, f"tokens of step {step} differ"
-    return worst, ""
+    def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
+        if difference.output == "tokens":
+            return 0.0, "" if difference.exact else f"tokens of {step.where} differ"
+        fault = difference.problem or f"differ by {difference.absolute:.3g}"
+        return difference.absolute, "" if difference.within(tolerance) else f"logits of {step.where}: {fault}"
+
+    pairs = zip(expected.steps(), actual.steps(), strict=True)
+    steps = (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in enumerate(pairs, start=1))
+    agreement = follow(steps, rule, any_width=False)
+    return agreement.worst if math.isfinite(agreement.worst) else None, agreement.failure
 
 
 RUNS = 7  # sizes to run each branch at
@@ -342,15 +344,15 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
     numbered_runs = numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress)
-    for outcome in outcomes(numbered_runs, outputs, session, part.known):
+    for outcome in outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs):
         if outcome.failure:
-            failures.append(f"it fails at {outcome.run}: {outcome.failure}")
+            failures.append(f"it fails at {outcome.call}: {outcome.failure}")
             continue
-        runs.append(str(outcome.run))
+        runs.append(str(outcome.call))
         for difference in outcome.differences:
             worst = max(worst, difference, key=lambda each: each.absolute)
             if not difference.within(tolerance):
-                failures.append(f"{difference.output} at {outcome.run}: {difference}")
+                failures.append(f"{difference.output} at {outcome.call}: {difference}")
     more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
     numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
     proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])

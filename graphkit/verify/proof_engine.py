@@ -1,0 +1,135 @@
+"""The engine of all proofs: an oracle's calls, repeated by a candidate, every output compared.
+
+A proof adds its calls, in the order in which state goes on; the candidate that repeats them; and the rule by which a
+difference counts. Inputs, the oracle, the comparator and the greedy loop are the same in all of them. What normal forms
+prove beforehand, of an output or of all, belongs in front of `outcomes`: the rule may then ask less of the runs.
+
+A beam search needs a search to be compared with, and the one of hosts is the only one: to write a second one would
+check one author's idea of the rule against the same author's. So hosts search with their own states, the oracle is
+searched by the same code with the original's, and tests hold that code against `generate` of transformers. The greedy
+loop is the proof's own, for there nothing but an argmax is to be got right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from graphkit.errors import GraphkitError, ModelError
+from graphkit.verify.comparator import Difference, Output, compare_outputs
+
+__all__ = ["Agreement", "Outcome", "Step", "follow", "outcomes"]
+
+Outputs = Mapping[str, Output]
+
+
+class Call(Protocol):
+    """A call of the oracle."""
+
+    @property
+    def expected(self) -> Outputs:
+        """What the oracle gives, by name."""
+        ...
+
+
+C = TypeVar("C", bound=Call)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome(Generic[C]):
+    """A call, repeated by a candidate.
+
+    Attributes:
+        call: The call.
+        actual: The outputs of the candidate; none where it does not run.
+        differences: Those of its outputs from the oracle's.
+        error: Why it does not run, None where it does.
+    """
+
+    call: C
+    actual: Outputs
+    differences: tuple[Difference, ...] = ()
+    error: GraphkitError | None = None
+
+    @property
+    def failure(self) -> str:
+        """Why it does not run, in words, "" where it does."""
+        return self.error.problem if isinstance(self.error, ModelError) else str(self.error or "")
+
+
+def outcomes(
+    calls: Iterable[C],
+    candidate: Callable[[C], Outputs],
+    outputs: Collection[str] | None = None,
+    *,
+    any_width: bool = False,
+) -> Iterator[Outcome[C]]:
+    """Repeat calls with a candidate, one after the other, and compare its outputs, or some of them.
+
+    With `any_width` floats may have another dtype of floats.
+    """
+    for call in calls:
+        try:
+            given = candidate(call)
+        except GraphkitError as error:
+            yield Outcome(call, {}, error=error)
+            continue
+        actual = {name: array for name, array in given.items() if outputs is None or name in outputs}
+        yield Outcome(call, actual, tuple(compare_outputs(call.expected, actual, any_width=any_width)))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A call in a sequence of calls that share state.
+
+    Attributes:
+        where: Which one it is, in words.
+        expected: What the oracle gives, by name.
+        run: Repeats it.
+    """
+
+    where: str
+    expected: Outputs
+    run: Callable[[], Outputs]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a candidate follows an oracle.
+
+    Attributes:
+        worst: The largest distance.
+        failure: The first failure, "" for none.
+        steps: The calls that were compared.
+        error: Why the candidate stopped, None where it did not.
+    """
+
+    worst: float = 0.0
+    failure: str = ""
+    steps: int = 0
+    error: GraphkitError | None = None
+
+
+Rule = Callable[[Step, Difference, Output], tuple[float, str]]
+
+
+def follow(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_width: bool = True) -> Agreement:
+    """Let a candidate repeat a sequence up to the first failure.
+
+    Args:
+        steps: The sequence; each is made when the one before has been compared.
+        rule: Returns how far an output of the candidate is from the oracle's, and why that is too far, "" where not.
+        to_the_end: Whether to go on after a failure, for the largest distance.
+        any_width: Whether floats may have another dtype of floats.
+    """
+    worst, failure, count = 0.0, "", 0
+    for count, outcome in enumerate(outcomes(steps, lambda step: step.run(), any_width=any_width), start=1):
+        if outcome.error is not None:
+            return Agreement(worst, failure or str(outcome.error), count - 1, outcome.error)
+        for difference in outcome.differences:
+            distance, fault = rule(outcome.call, difference, outcome.actual[difference.output])
+            worst, failure = max(worst, distance), failure or fault
+        if failure and not to_the_end:
+            break
+    return Agreement(worst, failure, count)
