@@ -38,16 +38,8 @@ class Called:
     def __init__(self, session: Runner, names: Mapping[str, str]) -> None:
         self.session, self.names, self.label = session, names, session.label
         self.own = {names.get(name, name): name for name in session.inputs}
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return list(self.own)
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return [self.names.get(name, name) for name in self.session.outputs]
+        self.inputs: Sequence[str] = list(self.own)
+        self.outputs: Sequence[str] = [names.get(name, name) for name in session.outputs]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
@@ -59,12 +51,7 @@ class Only:
     """A session with some of its outputs."""
 
     def __init__(self, session: Runner, outputs: Sequence[str]) -> None:
-        self.session, self.outputs, self.label = session, outputs, session.label
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return self.session.inputs
+        self.session, self.inputs, self.outputs, self.label = session, session.inputs, outputs, session.label
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return these outputs by name."""
@@ -97,16 +84,7 @@ class Counted:
         self.label = session.label
         self._session, self._what, self._total, self._progress = session, what, total, progress
         self._number = 0
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return self._session.outputs
+        self.inputs, self.outputs = session.inputs, session.outputs
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""

@@ -31,13 +31,13 @@ class SourceRun:
     """
 
     length: int
-    encoder: float | None
-    steps: int
-    logits: float | None
-    greedy: int
-    tokens: int
-    others: int
-    failure: str
+    encoder: float | None = None
+    steps: int = 0
+    logits: float | None = None
+    greedy: int = 0
+    tokens: int = 0
+    others: int = 0
+    failure: str = ""
     token: int | None = None
     is_sound: bool = False
 

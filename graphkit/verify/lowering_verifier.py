@@ -182,9 +182,7 @@ class _Proof:
         """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
-        found = SourceRun(
-            length=length, encoder=None, steps=0, logits=None, greedy=0, tokens=0, others=0, failure="", token=token
-        )
+        found = SourceRun(length, token=token)
         for where in places(length or steps):
             other = next((each for each in self.plain.tolist() if each != token), token)
             source = placed(token, self._ids(length), where, other)
@@ -235,9 +233,6 @@ class _Proof:
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            greedy=0,
-            tokens=0,
-            others=0,
             failure=next(iter(missing), "") or encoder.failure or logits.failure,
             is_sound=self.host.sound is not None,
         )

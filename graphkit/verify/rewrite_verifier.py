@@ -11,9 +11,9 @@ corrected, and a note tells that.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -68,20 +68,6 @@ FLOAT16_NOTE = (
 )
 Progress = Callable[[str], None]
 UNSTEADY = "it gives other outputs each time"
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """The terms on which outputs are compared.
-
-    Attributes:
-        hollow: Outputs that have no elements at any size.
-        rounding: Judges what exceeds the tolerance of a model in float16, None for other models.
-    """
-
-    hollow: Collection[str]
-    rounding: Rounding | None
-    progress: Callable[[str], None]
 
 
 def verify_rewrite(
@@ -256,33 +242,81 @@ class _Proof:
 
     def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
-        two, (before, after), tolerance = self.two, self.two.models, self.options.tolerance
-        judges_halves = bool(proof.tolerance) and two.part is None and has_float16(before)
-        rounding = Rounding(two, self.progress) if judges_halves else None
-        terms = _Terms(_hollow(before, self.spec), rounding, self.progress)
-        proof, steady = _plain(proof, two, runs, terms)
+        two, (before, after), rounding = self.two, self.two.models, self.rounding
+        proof, steady = self._plain(proof, runs)
         if self.is_default and not proof.passed:
-            proof, steady = _as_own_levels(proof, two, runs, terms)
-        proof = prove_inlined(proof, two, partial(_run_rewritten, proof, runs=steady, terms=terms), self.progress)
+            proof, steady = self._as_own_levels(proof, runs)
+        proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
         self.progress("comparing the weights")
-        proof = with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
-        proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
+        proof = with_weights(proof, changed_weights(before, after), is_exact=not self.options.tolerance)
+        proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
         return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
 
+    @cached_property
+    def rounding(self) -> Rounding | None:
+        """What judges differences above the tolerance of a model in float16, None for other models."""
+        judges_halves = bool(self.blank.tolerance) and self.two.part is None and has_float16(self.two.models[0])
+        return Rounding(self.two, self.progress) if judges_halves else None
 
-def _hollow(model: Model, spec: DimSpec) -> frozenset[str]:
-    """Return the outputs that have no elements at any size, or in none of a merged decoder's later steps."""
-    empty = {value.name for value in model.roles.empty}
-    shapes = infer(model, spec)
-    for value in model.graph.outputs:
-        if any(dim.constant == 0 for dim in shapes[value].dims or ()):
-            empty.add(value.name)
-    return frozenset(empty)
+    @cached_property
+    def hollow(self) -> frozenset[str]:
+        """The outputs that have no elements at any size, or in none of a merged decoder's later steps."""
+        model = self.two.models[0]
+        empty, shapes = {value.name for value in model.roles.empty}, infer(model, self.spec)
+        for value in model.graph.outputs:
+            if any(dim.constant == 0 for dim in shapes[value].dims or ()):
+                empty.add(value.name)
+        return frozenset(empty)
+
+    def _plain(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
+        """Compare without optimizations, and return the runs that count: those that the original repeats."""
+        result = self._run_rewritten(proof, runs, self.two)
+        if not any(run.failure for run in result.runs):
+            return result, runs
+        again = Counted(self.two.original(), "proving: the original again", 2 * len(runs), self.progress)
+        unsteady = unsteady_runs(again, self.two.feeder, runs)
+        if not unsteady:
+            return result, runs
+        skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
+        steady = [run for run in runs if run not in unsteady]
+        if not steady:
+            return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
+        note = f"{len(unsteady)} runs of the original do not count."
+        return self._run_rewritten(
+            replace(proof, skipped=skipped, notes=(*proof.notes, note)), steady, self.two
+        ), steady
+
+    def _as_own_levels(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
+        """Compare again within the difference of the original's own two levels, where that is larger."""
+        self.progress("proving: the original, default level")
+        own = largest_own_difference(runs, self.two.at_default(len(runs), self.progress)[1])
+        if own is None or FACTOR * own <= proof.tolerance:
+            return proof, runs
+        tolerance = min(FACTOR * own, FLOAT16_TOLERANCE)
+        return self._plain(replace(proof, tolerance=tolerance, runs=(), outputs=(), failures=()), runs)
+
+    def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
+        """Compare at onnxruntime's default level too."""
+        self.progress("proving: loading the rewritten model, default level")
+        tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
+        sessions, outputs = self.two.at_default(len(runs), self.progress), list(runs[0].expected)
+        if self.rounding is not None:
+            return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
+        moved = self.two.moved_originals(len(runs), self.progress)
+        return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
+
+    def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
+        try:
+            session = two.rewritten()
+        except ModelError as error:
+            return replace(proof, failures=(f"the rewritten model: {error.problem}",))
+        told = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
+        return compared(proof, runs, told, two.known, self.hollow, self.rounding)
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
@@ -310,81 +344,10 @@ def _takes_others(session: Runner, feeder: Feeder, relation: Relation) -> bool:
     return False
 
 
-def _as_own_levels(
-    proof: RewriteProof,
-    two: TwoModels,
-    runs: Sequence[Run],
-    terms: _Terms,
-) -> tuple[RewriteProof, Sequence[Run]]:
-    """Compare again, with the difference of the original's own two levels as the tolerance, where that is larger."""
-    terms.progress("proving: the original, default level")
-    own = largest_own_difference(runs, two.at_default(len(runs), terms.progress)[1])
-    if own is None or FACTOR * own <= proof.tolerance:
-        return proof, runs
-    blank = replace(proof, tolerance=min(FACTOR * own, FLOAT16_TOLERANCE), runs=(), outputs=(), failures=())
-    return _plain(blank, two, runs, terms)
-
-
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     told = tuple(change.text for change in changes if not change.narrows)
     return replace(proof, interface=told, failures=(*proof.failures, *failures))
-
-
-def _at_default(
-    proof: RewriteProof,
-    two: TwoModels,
-    runs: Sequence[Run],
-    tolerance: float | None,
-    terms: _Terms,
-) -> RewriteProof:
-    """Compare at onnxruntime's default level too."""
-    terms.progress("proving: loading the rewritten model, default level")
-    level = max(level_tolerance(two.models[0]), tolerance or 0.0)
-    runs = at_both_levels(runs)
-    sessions = two.at_default(len(runs), terms.progress)
-    outputs = list(runs[0].expected)
-    if terms.rounding is not None:
-        return with_level(proof, prove_level(level, runs, outputs, *sessions, terms.rounding.explains))
-    moved = two.moved_originals(len(runs), terms.progress)
-    return with_level(proof, prove_level(level, runs, outputs, *sessions, moved=moved))
-
-
-def _plain(
-    proof: RewriteProof,
-    two: TwoModels,
-    runs: Sequence[Run],
-    terms: _Terms,
-) -> tuple[RewriteProof, Sequence[Run]]:
-    """Compare without optimizations, and return the runs that count: those that the original repeats."""
-    result = _run_rewritten(proof, two, runs, terms)
-    if not any(run.failure for run in result.runs):
-        return result, runs
-    again = Counted(two.original(), "proving: the original again", 2 * len(runs), terms.progress)
-    unsteady = unsteady_runs(again, two.feeder, runs)
-    if not unsteady:
-        return result, runs
-    skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
-    steady = [run for run in runs if run not in unsteady]
-    if not steady:
-        return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
-    note = f"{len(unsteady)} runs of the original do not count."
-    counted = replace(proof, skipped=skipped, notes=(*proof.notes, note))
-    return _run_rewritten(counted, two, steady, terms), steady
-
-
-def _run_rewritten(
-    proof: RewriteProof,
-    two: TwoModels,
-    runs: Sequence[Run],
-    terms: _Terms,
-) -> RewriteProof:
-    try:
-        session = two.rewritten()
-    except ModelError as error:
-        return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-    told = Counted(session, "proving: the rewritten model, plain level", len(runs), terms.progress)
-    return compared(proof, runs, told, two.known, terms.hollow, terms.rounding)
 
 
 def _unprovable(before: Model, after: Model) -> str:

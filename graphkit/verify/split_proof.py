@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.names import counted
@@ -33,15 +33,15 @@ class BranchProof:
     """
 
     model: str
-    outputs: int
-    runs: tuple[str, ...]
-    skipped: tuple[str, ...]
-    absolute: float | None
-    relative: float | None
-    weights: WeightProof
-    level: LevelProof
-    notes: tuple[str, ...]
-    failures: tuple[str, ...]
+    outputs: int = 0
+    runs: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    absolute: float | None = None
+    relative: float | None = None
+    weights: WeightProof = field(default_factory=WeightProof)
+    level: LevelProof = field(default_factory=LevelProof)
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     coverage: str = ""
     caveats: tuple[str, ...] = ()
 

@@ -27,7 +27,6 @@ from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
 from graphkit.verify.proof_engine import Step, follow, outcomes
-from graphkit.verify.rewrite_proof import LevelProof, WeightProof
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.thresholds import MARGIN
 from graphkit.verify.tolerances import level_tolerance
@@ -247,18 +246,7 @@ class _Part:
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
             failures.append(str(error))
-        made = BranchProof(
-            model=model.name,
-            outputs=0,
-            runs=(),
-            skipped=(),
-            absolute=None,
-            relative=None,
-            weights=WeightProof(),
-            level=LevelProof(),
-            notes=tuple(notes),
-            failures=tuple(failures),
-        )
+        made = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
         return cls(branch, model, feeder, not failures, made)
 
     def run(self, session: Runner, progress: Callable[[str], None]) -> _Part:
