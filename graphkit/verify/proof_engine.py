@@ -75,7 +75,7 @@ def outcomes(
         except GraphkitError as error:
             yield Outcome(call, {}, error=error)
             continue
-        actual = {name: array for name, array in given.items() if outputs is None or name in outputs}
+        actual = {name: given[name] for name in (given if outputs is None else outputs) if name in given}
         yield Outcome(call, actual, tuple(compare_outputs(call.expected, actual, any_width=any_width)))
 
 
