@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -180,10 +179,3 @@ def test_options_and_results_are_made_by_keyword() -> None:
         if node.func.id.lstrip("_")[:1].isupper() and node.func.id != "TypeVar"
     ]
     assert found == []
-
-
-def test_contributing_names_files_that_exist() -> None:
-    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", text))
-    assert len(named) > 30
-    assert {name for name in named if not any((root / name).exists() for root in (PACKAGE, PACKAGE.parent))} == set()

@@ -18,7 +18,7 @@ from bundles import decoder, saved
 from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
-from graphkit.analysis.report_sections import SECTION_NAMES
+from graphkit.analysis.report_sections import EXTRAS, SECTION_NAMES
 from graphkit.cli import COMMANDS, main
 from graphkit.render.result import Result
 from graphkit.workflows.output_schemas import SCHEMAS, SECTION_RESULTS, schema_of
@@ -161,7 +161,7 @@ def test_a_program_is_what_its_schema_says(
 
 
 def test_every_section_has_a_schema() -> None:
-    assert {*SECTION_NAMES, "float16", "blockers"} == SECTION_RESULTS.keys()
+    assert {*SECTION_NAMES, *(section.name for section in EXTRAS), "blockers"} == SECTION_RESULTS.keys()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -1,0 +1,70 @@
+"""CONTRIBUTING.md: the files that it names exist, and its examples do what it says of them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rewriting import check, lines, model_of, reasons
+
+from graphkit import Editor, MatchFailure, Model, NewNode, Node, NodeRewrite
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.view import all_nodes
+from graphkit.model import ModelLike, as_model
+from graphkit.render.blocks import Block, table
+from graphkit.render.result import Result
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+IMPORTS: dict[str, Any] = {
+    one.__name__: one
+    for one in (
+        *(Editor, Iterator, MatchFailure, Model, NewNode, Node, NodeRewrite, Result),
+        *(all_nodes, as_model, dataclass, table),
+    )
+}
+IMPORTS |= {"RANDOM": RANDOM, "Block": Block, "ClassVar": ClassVar, "ModelLike": ModelLike}
+MADE = {"HOST.md", "contract.json", "bundle.json", "model.onnx", "out.onnx"}  # what commands write and read
+
+
+def example(start: str) -> dict[str, Any]:
+    """Run the indented block of the guide that begins with a line, and return what it defines."""
+    (block,) = (block for block in re.findall(r"(?:^    .*\n|^\n)+", GUIDE, re.M) if start in block)
+    names = dict(IMPORTS)
+    exec(compile(textwrap.dedent(block), "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    return names
+
+
+def test_the_files_that_it_names_exist() -> None:
+    named = set(re.findall(r"`([\w./-]+\.(?:py|pyi|toml|md|mjs|json))`", GUIDE)) - MADE
+    assert len(named) > 60
+    everywhere = {path.name for folder in ("graphkit", "tests") for path in (ROOT / folder).rglob("*.*")}
+    roots = (ROOT / "graphkit", ROOT)
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert {name for name in missing if "/" in name or name not in everywhere} == set()
+
+
+def test_the_folders_that_it_names_exist() -> None:
+    named = set(re.findall(r"`((?:graphkit|tests|benchmarks)(?:/\w+)*)`", GUIDE))
+    assert len(named) > 15
+    assert {name for name in named if not (ROOT / name).is_dir()} == set()
+
+
+def test_the_example_of_a_pass() -> None:
+    square = example("class SquareToMul")["SquareToMul"]()
+    text = "g (float[N, 4] x) => (y) <float p = {%s}> { y = Pow (x, p) }"
+    assert lines(check(square, model_of(text % 2)).model) == ["y = Mul (x, x)"]
+    kept = check(square, model_of(text % 3))
+    assert reasons(kept) == ["Pow#0: its exponent is not a constant 2"]
+
+
+def test_the_example_of_an_analysis() -> None:
+    found = example("class RandomNodes")["random_nodes"](
+        model_of("g (float[N] x) => (y) { r = RandomNormalLike (x) y = Add (x, r) }")
+    )
+    assert found.nodes == ("RandomNormalLike#0",)
+    assert "RandomNormalLike#0" in found.to_text()
