@@ -72,7 +72,7 @@ class LoweringProof(Result):
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        return f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then their findings."""
@@ -216,7 +216,7 @@ class BundleProof(Result):
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
         how = f"{counted(len(self.runs), 'run(s)')} and {counted(len(self.checks), 'check(s)')}"
-        return f"Proven in {how}: the bundle gives what the originals give."
+        return f"Tested in {how}: the bundle gives what the originals give."
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs and the checks as tables, then causes and notes."""

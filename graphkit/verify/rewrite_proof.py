@@ -11,6 +11,7 @@ from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.comparator import Difference
+from graphkit.verify.equivalence.summary import EquivalenceSummary
 
 __all__ = [
     "LevelProof",
@@ -209,6 +210,7 @@ class RewriteProof(Result):
         coverage: The sizes, masks and edges of values at which both ran, in words.
         caveats: What the runs could not cover, a clause each.
         interface: What is declared otherwise than in the original, a clause each.
+        equivalence: The outputs that are equal at every legal size and for every input, as normal forms show.
     """
 
     title: ClassVar[str] = "Proof"
@@ -228,6 +230,7 @@ class RewriteProof(Result):
     coverage: str = ""
     caveats: tuple[str, ...] = ()
     interface: tuple[str, ...] = ()
+    equivalence: EquivalenceSummary = field(default_factory=EquivalenceSummary)
 
     @property
     def passed(self) -> bool:
@@ -246,12 +249,19 @@ class RewriteProof(Result):
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        inexact = sum(bool(output.worst) for output in self.outputs)
+        shown, runs = self.equivalence, len(self.runs)
+        inexact = [output.relative or 0.0 for output in self.outputs if output.worst]
+        without = f"; not covered: {'; '.join(self.caveats)}" if self.caveats else ""
+        if shown.is_complete and not without:
+            outputs = f"{len(shown.proven):,} of {counted(len(shown.proven), 'output(s)')}"
+            times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
+            largest = f", with a largest relative difference of {max(inexact):.3g}" if inexact else ""
+            return f"Proven {shown.exactness} at every size ({outputs}), and run {times}{largest}."
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
         outputs = counted(len(self.outputs), "output(s)")
-        without = f"; not covered: {'; '.join(self.caveats)}" if self.caveats else ""
-        return f"Proven in {counted(len(self.runs), 'run(s)')}: {outputs} equal {equal}{without}."
+        tested = f"Tested in {counted(runs, 'run(s)')}: {outputs} equal {equal}{without}."
+        return f"{tested} Proven {shown.exactness} at every size: {len(shown.proven):,}." if shown.proven else tested
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self._why())
@@ -260,6 +270,7 @@ class RewriteProof(Result):
         yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
         if self.coverage:
             yield Prose(f"Covered: {self.coverage}.")
+        yield from self.equivalence.blocks()
         for change in self.interface:
             yield Prose(f"Interface: {change}.")
         if self.runs:

@@ -40,6 +40,7 @@ from graphkit.verify.candidate_runs import (
     with_weights,
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
+from graphkit.verify.equivalence.summary import summarize_equivalence
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
@@ -228,7 +229,19 @@ class _Proof:
         if not found.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
+        proof = self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
+        return self._with_equivalence(proof) if proof.passed and part is None else proof
+
+    def _with_equivalence(self, proof: RewriteProof) -> RewriteProof:
+        """Add what holds at every size and for every input, where the runs found nothing that differs."""
+        self.progress("proving: normal forms of both models")
+        shown = summarize_equivalence(
+            *self.two.models,
+            narrower=bool(self.fixed),
+            values=self.options.values,
+            seconds=self.options.limits.seconds,
+        )
+        return replace(proof, equivalence=shown)
 
     def _input_changes(self, session: Runner) -> list[Change]:
         if self.two.part is not None:

@@ -102,7 +102,7 @@ class SplitProof(Result):
         loop = f" and {counted(self.loop.steps, 'greedy step(s)')}" if self.loop.steps else ""
         caveats = [f"{branch.model}: {caveat}" for branch in self.branches for caveat in branch.caveats]
         without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
-        return f"Proven in {runs}{loop}: the two models give what the merged decoder gives{without}."
+        return f"Tested in {runs}{loop}: the two models give what the merged decoder gives{without}."
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
