@@ -24,7 +24,7 @@ EXTRACTED = """\
 Edit of causal-attention.onnx by extract-subgraph
 
 extract-subgraph: 2 changes.
-Proven in 11 runs: 1 output equal to the last bit.
+Tested in 11 runs: 1 output equal to the last bit.
 
 Wrote part.onnx.
 

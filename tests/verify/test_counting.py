@@ -56,4 +56,5 @@ def test_a_proof_tells_each_run(tmp_path: Path) -> None:
         "comparing the weights",
         "proving: loading the rewritten model, default level",
         *(f"proving: the rewritten model, default level: run {number} of 5" for number in range(1, 6)),
+        "proving: normal forms of both models",
     ]
