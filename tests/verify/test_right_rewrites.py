@@ -113,7 +113,8 @@ def test_edges_at_which_the_original_fails_are_named_in_the_headline() -> None:
     assert found.passed
     caveats = "edge values, at which the original fails; extreme values, at which the original fails"
     assert found.proven() == (
-        f"Tested in 8 runs: 1 output equal to the last bit; not covered: {caveats}. Proven bit for bit at every size: 1."
+        f"Tested in 8 runs: 1 output equal to the last bit; not covered: {caveats}. "
+        "Proven bit for bit at every size: 1."
     )
 
 

@@ -1,0 +1,83 @@
+"""What a proof says of equality by normal forms, beside its runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from rewriting import model_of
+
+from graphkit.render.blocks import Prose
+from graphkit.verify import verify_rewrite
+from graphkit.verify.equivalence.summary import EquivalenceSummary, summarize_equivalence
+from graphkit.verify.rewrite_proof import RewriteProof
+
+PLAIN = model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }")
+AT = np.array([111.25], np.float32)
+RARE = "w = Mul (v, v) c = Equal (x, w) z = Sub (x, w) n = Neg (x) y = Where (c, z, n)"  # no run draws the product
+
+
+def paragraphs(proof: RewriteProof) -> list[str]:
+    texts = (str(block.text) for block in proof.equivalence.blocks() if isinstance(block, Prose))
+    return list(texts)
+
+
+def test_what_normal_forms_show_is_proven_at_every_size() -> None:
+    same = model_of(
+        "g (float[N, 4] x) => (float[N, 4] y) { a = Reshape (x, flat) b = Neg (a) y = Reshape (b, back) }",
+        flat=[-1],
+        back=[-1, 4],
+    )
+    found = verify_rewrite(PLAIN, same)
+    assert found.proven() == f"Proven bit for bit at every size (1 of 1 output), and run {len(found.runs)} times."
+    assert paragraphs(found) == [
+        "By normal forms, at every legal size and for every input, for N >= 1: 1 bit for bit, of 1."
+    ]
+
+
+def test_runs_alone_are_a_test() -> None:
+    found = verify_rewrite(PLAIN, model_of(f"g (float[N, 4] x) => (float[N, 4] y) {{ {RARE} }}", v=AT))
+    assert found.passed
+    assert found.proven() == f"Tested in {len(found.runs)} runs: 1 output equal to the last bit."
+    assert not found.equivalence.proven
+    (paragraph,) = paragraphs(found)
+    assert paragraph.startswith("Not proven at every size: 'y': ")
+
+
+def test_outputs_are_told_apart() -> None:
+    one = model_of("g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) { y = Neg (x) z = Abs (x) }")
+    two = model_of(
+        "g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z)"
+        " { w = Mul (v, v) c = Equal (x, w) d = Sub (x, w) n = Neg (x) y = Where (c, d, n) z = Abs (x) }",
+        v=AT,
+    )
+    found = verify_rewrite(one, two)
+    assert found.equivalence.proven == {"z": "bit for bit"}
+    assert list(found.equivalence.unproven) == ["y"]
+    assert found.proven().endswith("2 outputs equal to the last bit. Proven bit for bit at every size: 1.")
+
+
+def test_a_difference_is_no_proof_of_any_kind() -> None:
+    found = verify_rewrite(PLAIN, model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Abs (x) }"))
+    assert not found.passed
+    assert found.equivalence == EquivalenceSummary()
+
+
+def test_normal_forms_that_take_too_long_leave_the_runs() -> None:
+    shown = summarize_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=0.0)
+    assert not shown.proven
+    assert shown.unproven["y"].startswith("the proof by normal forms does not finish in 0 s")
+
+
+def test_the_least_exact_output_says_how_exact_all_are() -> None:
+    shown = EquivalenceSummary({"a": "bit for bit", "b": "up to rounding", "c": "up to the sign of zeros"})
+    assert shown.is_complete
+    assert shown.exactness == "up to rounding"
+    assert [str(block.text) for block in shown.blocks() if isinstance(block, Prose)] == [
+        "By normal forms, at every legal size and for every input: 1 bit for bit, 1 up to the sign of zeros, 1 up to "
+        "rounding, of 3."
+    ]
+
+
+def test_many_outputs_that_are_not_proven_are_counted() -> None:
+    shown = EquivalenceSummary(unproven=dict.fromkeys("abcde", "no axiom"))
+    texts = [str(block.text) for block in shown.blocks() if isinstance(block, Prose)]
+    assert texts == [*(f"Not proven at every size: '{name}': no axiom." for name in "abc"), "Nor are 2 others."]
