@@ -30,10 +30,10 @@ from graphkit.analysis.tensor_shapes import (
 )
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
-from graphkit.deploy.bundle import BundleReport, bundle_folder
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.lower import LowerReport, lower_folder
+from graphkit.deploy.make_bundle import BundleReport, bundle_folder
 from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
@@ -79,7 +79,7 @@ from graphkit.workflows.edit_file import EditReport, edit_file
 from graphkit.workflows.fold_file import FoldReport, fold_file
 from graphkit.workflows.rewrite_file import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
-from graphkit.workflows.split_file import SplitReport, split_file
+from graphkit.workflows.split_decoder_file import SplitReport, split_file
 
 __version__: str
 

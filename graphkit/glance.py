@@ -13,7 +13,7 @@ from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Glance", "glance"]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
 __all__ = ["OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "audio_encoder", "decoder", "made", "saved"]
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from rewriting import check, lines, model_of, reasons
 
 from graphkit import Editor, MatchFailure, Model, NewNode, Node, NodeRewrite
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, table
+from graphkit.render.document_blocks import Block, table
 from graphkit.render.result import Result
 
 ROOT = Path(__file__).parents[1]

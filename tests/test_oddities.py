@@ -30,9 +30,9 @@ from graphkit.graph.cache_entries import cache_entries
 from graphkit.graph.declared_types import TensorType
 from graphkit.graph.merged_decoder import zero_length_outputs
 from graphkit.graph.names import family_label
-from graphkit.graph.operators import VALUE_INPUTS
+from graphkit.graph.operator_traits import VALUE_INPUTS
 from graphkit.model import Model
-from graphkit.render.blocks import Column, Prose, Table
+from graphkit.render.document_blocks import Column, Prose, Table
 from graphkit.render.markdown import _cell, escape
 from graphkit.render.result import Result
 

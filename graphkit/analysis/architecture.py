@@ -14,12 +14,12 @@ from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.graph.cache_entries import tokens as words
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import module_path
+from graphkit.graph.traversal import chain
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, unwrapped
-from graphkit.graph.walk import chain
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Architecture", "architecture"]

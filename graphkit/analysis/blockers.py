@@ -20,7 +20,7 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import by_family
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.shapes.expr_limits import TooComplexError
 

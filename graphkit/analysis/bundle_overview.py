@@ -11,7 +11,7 @@ from typing import ClassVar
 from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.graph.names import counted, family_labels, family_pattern
-from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 
 __all__ = ["BundleOverview", "bundle_overview"]

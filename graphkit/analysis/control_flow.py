@@ -11,7 +11,7 @@ from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_conditi
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 
 __all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
 

@@ -18,7 +18,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 
 __all__ = ["Float16Losses", "Lost", "float16_losses"]
 

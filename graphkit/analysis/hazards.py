@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.names import family_labels
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers

@@ -17,7 +17,7 @@ from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache"]
 

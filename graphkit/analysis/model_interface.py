@@ -12,7 +12,7 @@ from graphkit.graph.declared_types import Dim, declared_dims, shape_text, type_d
 from graphkit.graph.names import family_label, family_pattern, runs_of
 from graphkit.graph.view import Scope, Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 
 __all__ = ["Interface", "Port", "interface"]
 

@@ -22,7 +22,7 @@ from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.names import family_labels, family_pattern, short_paths
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 
 __all__ = ["DECODERS", "Fit", "Link", "fit"]
 

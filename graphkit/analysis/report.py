@@ -17,7 +17,7 @@ from graphkit.analysis.verdict import Verdict, facts_of, folder_steps, sized, ve
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, short_paths
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.external_tools import optimized
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.names import counted
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Bars, Block, Prose, Table, table
+from graphkit.render.document_blocks import Bars, Block, Prose, Table, table
 from graphkit.render.result import Result
 
 __all__ = [

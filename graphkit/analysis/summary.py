@@ -12,11 +12,11 @@ import onnx
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import counted
-from graphkit.graph.operators import QUANTIZED
+from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.blocks import Bars, Block, Prose, table
+from graphkit.render.document_blocks import Bars, Block, Prose, table
 
 __all__ = ["DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "WeightBytes", "summary"]
 

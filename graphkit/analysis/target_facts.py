@@ -11,7 +11,7 @@ from onnx.defs import get_all_schemas
 from graphkit.deploy.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
 from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]

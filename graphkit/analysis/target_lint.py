@@ -14,7 +14,7 @@ from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.declared_types import Dim
-from graphkit.graph.operators import RANDOM, value_inputs
+from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known

@@ -17,7 +17,7 @@ from graphkit.graph.find_by_name import fixed_values, in_order, matching
 from graphkit.graph.names import by_family, counted
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
 from graphkit.shapes.tensor import plain_dims

@@ -24,7 +24,7 @@ from graphkit.graph.view import Value
 from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE
-from graphkit.render.blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows
+from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows
 from graphkit.render.result import Result
 
 if TYPE_CHECKING:

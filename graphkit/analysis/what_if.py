@@ -24,7 +24,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 

@@ -38,7 +38,7 @@ def explain(name: str | None, output: Path | None) -> None:
     """
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
-    from graphkit.render.blocks import printable
+    from graphkit.render.document_blocks import printable
 
     if name is None:
         put_list([(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES], output)

@@ -82,7 +82,7 @@ def bundle(path: Path, output: Path, options: Asked[BundleOptions], format: str)
     graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.deploy.bundle import JAVASCRIPT_HOST, bundle_folder
+        from graphkit.deploy.make_bundle import JAVASCRIPT_HOST, bundle_folder
 
         chosen = options.read()
         made = bundle_folder(path, output, chosen, progress=progress)

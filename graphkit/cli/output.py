@@ -26,7 +26,7 @@ TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for g
 
 def say(text: str, *, is_error: bool = False) -> None:
     """Print a line with its control characters escaped, because names in it may come from a model."""
-    from graphkit.render.blocks import printable
+    from graphkit.render.document_blocks import printable
 
     (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
@@ -115,7 +115,7 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    from graphkit.render.blocks import printable
+    from graphkit.render.document_blocks import printable
 
     spinner = SpinnerColumn("dots" if console.encoding.startswith("utf") else "line")
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))

@@ -36,7 +36,7 @@ from graphkit.graph.roles import rank
 from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
-from graphkit.rewrite.compose import compose
+from graphkit.rewrite.compose_models import compose
 from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.chain_verifier import Chain
 

@@ -29,9 +29,9 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import Axis
+from graphkit.graph.traversal import reachable
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
-from graphkit.graph.walk import reachable
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes

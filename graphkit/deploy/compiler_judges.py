@@ -16,7 +16,7 @@ from typing import IO, ClassVar, cast
 
 from graphkit.errors import UsageError
 from graphkit.options import JUDGE_SECONDS
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.worker_process import ending
 

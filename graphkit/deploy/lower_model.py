@@ -30,7 +30,7 @@ from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
-from graphkit.passes.npu.pool_by_product import PoolByProduct
+from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
@@ -191,7 +191,7 @@ class _Lowering:
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
         vocabulary = min((rows[name] for name in of), default=0)
         outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
-        self._adopt(outcome, PoolByProduct.name())
+        self._adopt(outcome, PoolRowByOneHot.name())
         for pooling in pooled:
             rule, name = pooling.rule, f"{self.name}.{pooling.name}"
             self.tables[name] = np.eye(self.setting.source, dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))

@@ -12,8 +12,8 @@ from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Column, Heading, Prose
-from graphkit.render.blocks import Table as Rows
+from graphkit.render.document_blocks import Block, Column, Heading, Prose
+from graphkit.render.document_blocks import Table as Rows
 from graphkit.render.result import Result
 from graphkit.shapes import infer
 from graphkit.verify.deployment_proofs import LoweringProof

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphkit.errors import UsageError
-from graphkit.graph.operators import QUANTIZED
+from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model

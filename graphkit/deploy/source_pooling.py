@@ -23,7 +23,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.npu.pool_by_product import PoolByProduct
+from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
@@ -108,7 +108,7 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Ou
             name = _input_name(model, rule, shapes[choice.states].dtype, pooled)
             pooled.append(Pooling(choice.out.name, choice.states.name, name, rule, shapes[choice.states].dtype))
     rows, inputs = ((pooling.out, pooling.states) for pooling in pooled), ((p.out, p.name) for p in pooled)
-    return PoolByProduct(tuple(rows), tuple(inputs)).run(model), pooled
+    return PoolRowByOneHot(tuple(rows), tuple(inputs)).run(model), pooled
 
 
 def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:

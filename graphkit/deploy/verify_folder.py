@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphkit.deploy.asked_changes import changed_export
-from graphkit.deploy.bundle import BundleExport
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle, read_contract
 from graphkit.deploy.contract.host_contract import Contract
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
+from graphkit.deploy.make_bundle import BundleExport
 from graphkit.deploy.write_proven import proof_record, record
 from graphkit.errors import ModelError, UsageError
 from graphkit.options import DeploymentProofOptions, FolderOptions

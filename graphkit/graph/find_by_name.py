@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_of, counted, expanded
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.suggest import did_you_mean
 

@@ -12,9 +12,9 @@ from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import declared_dims, declared_type
-from graphkit.graph.operators import PRESERVING
+from graphkit.graph.operator_traits import PRESERVING
+from graphkit.graph.traversal import chain
 from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrapped
-from graphkit.graph.walk import chain
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from graphkit.graph.cache_entries import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value, unwrapped
-from graphkit.graph.walk import reachable
 
 __all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
 

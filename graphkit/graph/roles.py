@@ -18,9 +18,9 @@ from graphkit.graph.cache_entries import CROSS, CacheEntry, cache_entries, token
 from graphkit.graph.declared_types import Dim, TensorType, declared_dims, declared_type
 from graphkit.graph.merged_decoder import MergedDecoder, merged_decoders
 from graphkit.graph.recurrent_states import StateEntry, recurrent_states
+from graphkit.graph.traversal import chain_end
 from graphkit.graph.uses import Use, lookups, table_entries, uses
 from graphkit.graph.view import Scope, Value, unwrapped
-from graphkit.graph.walk import chain_end
 
 __all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "find_roles", "may_be_pixels", "rank"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphkit.graph.operators import RANDOM, value_inputs
+from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["ShapeTensors", "find_shape_tensors"]

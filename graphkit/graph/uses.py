@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operators import MOVING, value_inputs
+from graphkit.graph.operator_traits import MOVING, value_inputs
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, unwrapped
-from graphkit.graph.walk import reachable
 
 __all__ = ["Use", "lookups", "readers", "readers_beside", "table_entries", "uses"]
 

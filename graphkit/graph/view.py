@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import T, attribute_value, constant_tensor
-from graphkit.graph.walk import chain_end
+from graphkit.graph.traversal import chain_end
 
 __all__ = [
     "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",

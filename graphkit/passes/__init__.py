@@ -36,7 +36,7 @@ from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.mask_arithmetic import TrilToConstant, WhereToArithmetic
-from graphkit.passes.npu.pool_by_product import PoolByProduct
+from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
@@ -118,7 +118,7 @@ PASSES: tuple[type[Pass], ...] = (
     DequantizeAfterGather,
     ExtractEmbedding,
     InsertAttentionMask,
-    PoolByProduct,
+    PoolRowByOneHot,
     ExtractHostValues,
     StaticKvCache,
     TrilToConstant,

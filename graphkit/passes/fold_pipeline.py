@@ -41,7 +41,7 @@ def fold(
     """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
 
     Without sizes and shapes the model stays as dynamic as before, with the same results for every legal input. Declared
-    input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
+    input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.corrected_declarations`.
 
     Args:
         model: The model, which is not changed, or its path.

@@ -9,7 +9,7 @@ from html import escape
 
 import networkx as nx
 
-from graphkit.render.blocks import Drawing, printable
+from graphkit.render.document_blocks import Drawing, printable
 
 __all__ = ["dot", "draw"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape as html_escape
 
-from graphkit.render.blocks import (
+from graphkit.render.document_blocks import (
     Bars,
     Block,
     Document,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from graphkit.render.blocks import (
+from graphkit.render.document_blocks import (
     Block,
     Column,
     Document,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphkit.render.blocks import Block
+from graphkit.render.document_blocks import Block
 
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered

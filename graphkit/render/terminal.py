@@ -10,7 +10,18 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from graphkit.render.blocks import Bars, Block, Document, Drawing, Heading, Lines, Prose, Table, cell_text, printable
+from graphkit.render.document_blocks import (
+    Bars,
+    Block,
+    Document,
+    Drawing,
+    Heading,
+    Lines,
+    Prose,
+    Table,
+    cell_text,
+    printable,
+)
 
 __all__ = ["Rendered", "row_lines", "text", "widths_within", "wrapped"]
 

@@ -22,7 +22,7 @@ import onnx.numpy_helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.names import names_in
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size

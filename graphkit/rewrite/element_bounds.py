@@ -15,7 +15,7 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.dataflow import ForwardAnalysis
-from graphkit.graph.operators import MOVING
+from graphkit.graph.operator_traits import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model

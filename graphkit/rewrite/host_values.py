@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import TensorType, declared_type
-from graphkit.graph.operators import RANDOM, value_inputs
+from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model

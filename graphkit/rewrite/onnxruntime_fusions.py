@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from graphkit.graph.traversal import chain
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.graph.walk import chain
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.tensor import Dims
 

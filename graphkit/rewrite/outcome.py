@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from graphkit.graph.names import counted, families, in_short
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Declined", "Matched", "Outcome", "PassChange", "change_blocks", "declined_blocks", "grouped"]

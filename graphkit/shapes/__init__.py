@@ -2,7 +2,7 @@
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.declarations import Correction, Declarations, declarations
+from graphkit.shapes.corrected_declarations import Correction, Declarations, declarations
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer

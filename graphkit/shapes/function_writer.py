@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.function_plan import Operand, Operands, Plan, Step
+from graphkit.shapes.codegen_plan import Operand, Operands, Plan, Step
 from graphkit.shapes.symbols import Bound
 
 if TYPE_CHECKING:

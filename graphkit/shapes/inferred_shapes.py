@@ -9,9 +9,9 @@ from functools import cached_property
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type, shape_text
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.traversal import postorder
 from graphkit.graph.view import Scope, Value, all_scopes
-from graphkit.graph.walk import postorder
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.relations import Requirement

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Scope, Value
-from graphkit.graph.walk import reachable
 from graphkit.shapes.algebra import without_common_factor
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import OPERATIONS, Call, Expr

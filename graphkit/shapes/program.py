@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.declarations import declarations
+from graphkit.shapes.corrected_declarations import declarations
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec

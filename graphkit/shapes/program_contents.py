@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.inferred_shapes import Shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphkit.shapes.function_plan import Operand, Step, make_plan
+from graphkit.shapes.codegen_plan import Operand, Step, make_plan
 from graphkit.shapes.function_writer import Language
 from graphkit.shapes.program_contents import ProgramContents
 

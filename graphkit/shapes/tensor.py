@@ -17,7 +17,7 @@ import numpy.typing as npt
 from onnx import helper
 
 from graphkit.dtypes import INTEGERS
-from graphkit.graph.operators import without_huge_numbers
+from graphkit.graph.operator_traits import without_huge_numbers
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const

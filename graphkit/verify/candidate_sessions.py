@@ -19,7 +19,7 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.functions import key_of
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Runner
-from graphkit.verify.layers.side import HELD
+from graphkit.verify.layers.compared_model import HELD
 from graphkit.verify.original_runs import Feeder, LevelRuns, Run
 from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 
 __all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "ties_note"]

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model

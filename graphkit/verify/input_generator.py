@@ -20,11 +20,11 @@ from graphkit.analysis.architecture import architecture
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.traversal import reachable
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.graph.walk import reachable
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations

@@ -15,7 +15,7 @@ from graphkit.graph.cache_entries import Slot
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.verify.first_difference import first_node
-from graphkit.verify.lowering_facts import Fact, Facts
+from graphkit.verify.lowering_differences import Fact, Facts
 from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, IsolatedMethods, Scene, cache_order, leaks
 
 __all__ = ["causes", "is_wrong_once", "lost_bias", "named"]

@@ -21,7 +21,7 @@ from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
-from graphkit.verify.lowering_facts import facts_of
+from graphkit.verify.lowering_differences import facts_of
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, OneSequence, Scene, leaks, padding_note
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow

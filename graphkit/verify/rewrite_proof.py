@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Heading, Lines, Prose, Table, outcome, table
+from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.comparator import Difference
 from graphkit.verify.equivalence.summary import EquivalenceSummary

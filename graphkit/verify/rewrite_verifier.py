@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
@@ -41,7 +41,7 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.summary import summarize_equivalence
-from graphkit.verify.float16_rounding import Rounding
+from graphkit.verify.float16_sensitivity import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Prose, Table, outcome, table
+from graphkit.render.document_blocks import Block, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.rewrite_proof import LevelProof, WeightProof
 

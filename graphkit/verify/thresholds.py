@@ -13,10 +13,10 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.declared_types import TensorType, declared_type
-from graphkit.graph.operators import value_inputs
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import Roles
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.graph.walk import reachable
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.shapes import Shapes, infer

@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operators import MOVING, QUANTIZED
+from graphkit.graph.operator_traits import MOVING, QUANTIZED
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model

@@ -21,11 +21,11 @@ from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
 from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
 from graphkit.verify.layers.causes.order import attributes, order, weights
-from graphkit.verify.layers.compare_inputs import ArrayFile, Feed, check_given, feeds, renamed
+from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
+from graphkit.verify.layers.legal_feeds import ArrayFile, Feed, check_given, feeds, renamed
 from graphkit.verify.layers.matching import match_dumps, match_models, module_of
 from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
-from graphkit.verify.layers.side import Pair, Side
 from graphkit.verify.layers.stepping import Reader, Steps
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 

@@ -15,7 +15,7 @@ from graphkit.graph.names import family_labels
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.options import RewriteOptions, RewriteProofOptions
-from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
 from graphkit.save import Saved, check_targets, placed, save_models

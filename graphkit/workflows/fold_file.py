@@ -17,7 +17,7 @@ from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks

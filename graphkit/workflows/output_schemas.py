@@ -30,8 +30,8 @@ from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf
-from graphkit.deploy.bundle import BundleReport
 from graphkit.deploy.lower_report import LowerReport
+from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
 from graphkit.render.result import Result, Sizes, versioned
 from graphkit.shapes.expr import Expr
@@ -48,7 +48,7 @@ from graphkit.verify.split_proof import SplitProof
 from graphkit.workflows.edit_file import EditReport
 from graphkit.workflows.fold_file import FoldReport
 from graphkit.workflows.rewrite_file import RewriteReport
-from graphkit.workflows.split_file import SplitReport
+from graphkit.workflows.split_decoder_file import SplitReport
 
 __all__ = [
     "SCHEMAS",

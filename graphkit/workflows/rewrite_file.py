@@ -14,7 +14,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions
 from graphkit.passes.pipeline import parse_pipeline
-from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, run_passes
 from graphkit.rewrite.outcome import change_blocks, declined_blocks

@@ -19,7 +19,7 @@ from graphkit.analysis.shape_origins import (
 )
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.render.blocks import Drawing
+from graphkit.render.document_blocks import Drawing
 from graphkit.runtime.external_tools import optimized
 
 RealModel = Callable[[str], Model]

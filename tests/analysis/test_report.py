@@ -16,7 +16,7 @@ from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions, Sect
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
-from graphkit.render.blocks import ROWS
+from graphkit.render.document_blocks import ROWS
 from graphkit.shapes import Shapes
 
 RealModel = Callable[[str], Model]

@@ -17,7 +17,7 @@ from graphkit.cli import main
 from graphkit.deploy.targets import load_target
 from graphkit.examples import resolve
 from graphkit.model import Model, load
-from graphkit.render.blocks import ROWS, Lines
+from graphkit.render.document_blocks import ROWS, Lines
 
 RealModel = Callable[[str], Model]
 ONLY = ReportOptions(only=("verdict",))

@@ -15,11 +15,11 @@ import onnxruntime
 import pytest
 from bundles import saved
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.deploy_sizes import DeploySizes
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update

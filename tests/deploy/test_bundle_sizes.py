@@ -11,9 +11,9 @@ import pytest
 from onnx import numpy_helper, parser
 from real_models import unpacked
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 
 WIDTH = 32  # of the states that T5 reads

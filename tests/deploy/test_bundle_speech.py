@@ -11,8 +11,8 @@ import pytest
 from onnx import helper, numpy_helper
 from speech import FEATURES, speech
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import load
 from graphkit.verify.bundle_verifier import verify_bundle

@@ -15,12 +15,12 @@ from small_pipelines import FILLED, decoder, saved
 
 from graphkit.analysis.blockers import blockers
 from graphkit.cli.deploy_commands import bundle, lower
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
 from graphkit.deploy.host_part import HostPart
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.options import BUNDLED, LOWERED, SOURCE

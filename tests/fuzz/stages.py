@@ -20,12 +20,12 @@ from graphkit.analysis.blockers import blockers
 from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.constants import WRITERS
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.numpy_host import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.deploy.targets import NAMES, load_target
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.declared_types import declared_type

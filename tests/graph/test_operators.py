@@ -11,8 +11,8 @@ from onnx import helper
 from onnx.defs import OpSchema
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from graphkit.graph import operators
-from graphkit.graph.operators import (
+from graphkit.graph import operator_traits
+from graphkit.graph.operator_traits import (
     BROADCASTING,
     MOVING,
     PRESERVING,
@@ -34,8 +34,8 @@ OF_ONNXRUNTIME = {(schema.domain, schema.name) for schema in get_all_operator_sc
 NAMES = OF_ONNX | {f"{domain}.{name}" if domain else name for domain, name in OF_ONNXRUNTIME}
 TRAITS = {
     name: trait
-    for name in operators.__all__
-    if name != "VALUE_INPUTS" and isinstance(trait := getattr(operators, name), (frozenset, dict))
+    for name in operator_traits.__all__
+    if name != "VALUE_INPUTS" and isinstance(trait := getattr(operator_traits, name), (frozenset, dict))
 }
 # Operators of the latest opset with none of the traits: a new one is sorted in here or in the table.
 WITHOUT = set(

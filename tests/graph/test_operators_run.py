@@ -18,7 +18,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 from sessions import ALL, session_of
 
-from graphkit.graph.operators import BROADCASTING, MOVING, PRESERVING, RESHAPING, UNARY, UNIDIRECTIONAL
+from graphkit.graph.operator_traits import BROADCASTING, MOVING, PRESERVING, RESHAPING, UNARY, UNIDIRECTIONAL
 
 OPSET = onnx.defs.onnx_opset_version()
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphkit.graph.operators import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.graph.operator_traits import INT32_MAX, INT64_MAX, is_to_the_end
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import onnx.defs
 import pytest
 from onnx import helper
 
-from graphkit.graph.operators import VALUE_INPUTS, value_inputs
+from graphkit.graph.operator_traits import VALUE_INPUTS, value_inputs
 from graphkit.graph.view import Node, build_scopes
 
 # Where the specification writes a name in another way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from graphkit.graph.walk import chain, chain_end, postorder, reachable
+from graphkit.graph.traversal import chain, chain_end, postorder, reachable
 
 FOLLOWING = {"a": ["b", "c"], "b": ["d", None], "c": ["d", "d"], "d": ["a"]}
 

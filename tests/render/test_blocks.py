@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphkit.render.blocks import Cell, cell_text, printable
+from graphkit.render.document_blocks import Cell, cell_text, printable
 
 
 @given(st.text())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphkit.render.blocks import Drawing
+from graphkit.render.document_blocks import Drawing
 from graphkit.render.drawings import dot
 
 DRAWING = Drawing(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render import html
-from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.result import Result
 
 VOID = {"meta", "path", "rect"}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from graphkit.render.blocks import ROWS, WIDTH, cut, outcome, rows
+from graphkit.render.document_blocks import ROWS, WIDTH, cut, outcome, rows
 
 
 def test_an_outcome_takes_eight_lines_at_most() -> None:

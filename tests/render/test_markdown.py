@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.markdown import escape, markdown, mermaid
 from graphkit.render.result import Result
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from graphkit import __version__
-from graphkit.render.blocks import Block, Prose
+from graphkit.render.document_blocks import Block, Prose
 from graphkit.render.result import Result, Sizes, versioned
 
 

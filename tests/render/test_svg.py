@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphkit.render.blocks import Drawing
+from graphkit.render.document_blocks import Drawing
 from graphkit.render.drawings import MAX_LABEL, draw
 
 CHAIN = Drawing(

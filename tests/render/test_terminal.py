@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from graphkit.render import terminal
-from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.result import Result
 
 

@@ -15,7 +15,7 @@ from sessions import run
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.rewrite.compose import compose
+from graphkit.rewrite.compose_models import compose
 from graphkit.rewrite.renaming import declared_dims_in
 from graphkit.save import save_models
 

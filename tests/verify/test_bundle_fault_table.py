@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle

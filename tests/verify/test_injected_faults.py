@@ -15,9 +15,9 @@ import pytest
 from onnx import numpy_helper
 from real_models import unpacked
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.lowering_verifier import verify_lowering

@@ -19,7 +19,7 @@ from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.split_verifier import verify_split
-from graphkit.workflows.split_file import split_file
+from graphkit.workflows.split_decoder_file import split_file
 
 ModelFile = Callable[[str], Path]
 COMPLETE = ["marian-tiny", "whisper-tiny", "gpt2-tiny"]  # and nllb-tiny, whose proof is in reports/

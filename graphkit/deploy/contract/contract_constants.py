@@ -15,7 +15,7 @@ import numpy as np
 from graphkit.deploy.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
 from graphkit.deploy.contract.proof_record import FileRecord
 from graphkit.errors import UsageError
-from graphkit.render.blocks import printable
+from graphkit.render.document_blocks import printable
 
 __all__ = ["Array", "Facts", "Fields", "Group", "MadeBy", "Number", "Record", "Slots", "comment", "facts", "item_bytes"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
 from graphkit.graph.names import family_label, family_pattern
-from graphkit.render.blocks import printable
+from graphkit.render.document_blocks import printable
 from graphkit.render.markdown import escape
 
 __all__ = ["guide"]

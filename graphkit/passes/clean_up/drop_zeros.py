@@ -10,9 +10,9 @@ import onnx
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import constant_tensor
-from graphkit.graph.operators import MOVING, value_inputs
+from graphkit.graph.operator_traits import MOVING, value_inputs
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.graph.walk import reachable
 from graphkit.io.tensors import inline_array
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 

@@ -14,7 +14,7 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
+from graphkit.graph.operator_traits import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, NewNode, Rewrite

@@ -11,7 +11,7 @@ import onnx
 
 from graphkit.graph.merged_decoder import zero_length_outputs
 from graphkit.graph.names import counted, family_labels
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep

@@ -14,8 +14,8 @@ import onnx.numpy_helper
 from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
+from graphkit.graph.traversal import postorder
 from graphkit.graph.view import Node, Scope, Value, build_scopes
-from graphkit.graph.walk import postorder
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import chain_end
 from graphkit.passes.fusion.head_layout import MOVERS, Atom, Group, Layout, after, joined
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import Editor, MatchFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.operators import RESHAPING, UNARY, broadcasts
+from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec

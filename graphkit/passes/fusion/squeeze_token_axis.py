@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphkit.graph.operators import REDUCTIONS, is_elementwise
+from graphkit.graph.operator_traits import REDUCTIONS, is_elementwise
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
+from graphkit.graph.operator_traits import REDUCTIONS, UNARY, is_elementwise
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, attributes_of
 

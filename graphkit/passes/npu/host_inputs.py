@@ -13,8 +13,8 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import Role
+from graphkit.graph.traversal import chain, chain_end
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import chain, chain_end
 from graphkit.model import Model
 from graphkit.passes.npu.scores import readers
 from graphkit.rewrite import Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Pass, run_to_fixpoint

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from onnx import helper
 
 from graphkit.graph.names import counted, free_name, names_in
+from graphkit.graph.traversal import chain
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import chain
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.rewrite import Matched, Pass, copy_proto

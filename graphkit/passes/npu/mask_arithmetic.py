@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operators import names
+from graphkit.graph.operator_traits import names
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import reachable
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite

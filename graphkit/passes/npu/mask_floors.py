@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from graphkit.deploy.targets import Target
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
-from graphkit.graph.operators import MOVING
+from graphkit.graph.operator_traits import MOVING
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import reachable
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput
 from graphkit.rewrite.element_bounds import FloatBounds

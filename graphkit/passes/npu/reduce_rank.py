@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from onnx import TensorProto, ValueInfoProto, helper
 
-from graphkit.graph.operators import RESHAPING
+from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of

@@ -10,7 +10,7 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operators import RESHAPING
+from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.operators import RESHAPING
+from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.traversal import postorder, reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import postorder, reachable
 from graphkit.rewrite import Editor, MatchFailure
 from graphkit.rewrite.host_values import Dependence
 

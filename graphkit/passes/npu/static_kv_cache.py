@@ -12,9 +12,9 @@ import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.graph.names import counted, free_name, names_in
-from graphkit.graph.operators import RESHAPING, names
+from graphkit.graph.operator_traits import RESHAPING, names
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import reachable
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operators import REDUCTIONS
+from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 

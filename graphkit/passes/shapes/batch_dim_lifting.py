@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graphkit.graph.operators import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
+from graphkit.graph.operator_traits import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
 from graphkit.graph.view import Node
 from graphkit.rewrite import attributes_of
 from graphkit.shapes import lower

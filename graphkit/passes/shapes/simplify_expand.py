@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.attributes import ZERO
-from graphkit.graph.operators import broadcasts
+from graphkit.graph.operator_traits import broadcasts
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.graph.operators import BROADCASTING, RESHAPING, UNARY
+from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec

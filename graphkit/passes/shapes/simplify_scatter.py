@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.operators import INT64_MAX
+from graphkit.graph.operator_traits import INT64_MAX
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import reachable
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper

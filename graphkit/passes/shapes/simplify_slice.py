@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx.helper
 
-from graphkit.graph.operators import INT64_MAX, is_to_the_end
+from graphkit.graph.operator_traits import INT64_MAX, is_to_the_end
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.shapes import Expr, lower, upper

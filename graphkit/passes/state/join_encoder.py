@@ -14,7 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
-from graphkit.rewrite.compose import compose
+from graphkit.rewrite.compose_models import compose
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 

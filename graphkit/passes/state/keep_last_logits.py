@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.graph.names import names_in
-from graphkit.graph.operators import UNARY, broadcasts, names
+from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, attributes_of

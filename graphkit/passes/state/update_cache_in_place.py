@@ -14,7 +14,7 @@ from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value, unwrapped
 from graphkit.model import Model
 from graphkit.passes.npu.static_kv_cache import Growth, growths
-from graphkit.passes.state.rings import Ring, rings_of
+from graphkit.passes.state.sliding_window_caches import Ring, rings_of
 from graphkit.passes.state.slots import LENGTH, SINCE, SLOTS, Slots, Update
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.dtypes import INTEGERS
-from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
+from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, UNIDIRECTIONAL
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.constraints.preconditions import (
     Ints,

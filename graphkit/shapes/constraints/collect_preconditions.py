@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operators import joined
+from graphkit.graph.operator_traits import joined
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions

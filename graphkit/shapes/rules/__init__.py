@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit.graph.operators import joined
+from graphkit.graph.operator_traits import joined
 from graphkit.shapes.rule_context import Rule
 from graphkit.shapes.rules import (
     attention,
@@ -10,7 +10,7 @@ from graphkit.shapes.rules import (
     data_movement,
     elementwise,
     indexing,
-    linear,
+    matmul_and_recurrent,
     quantized,
     reduction,
     sequences,
@@ -26,7 +26,7 @@ RULES: dict[str, Rule] = joined(
     indexing.RULES,
     tensor_creation.RULES,
     reduction.RULES,
-    linear.RULES,
+    matmul_and_recurrent.RULES,
     spatial.RULES,
     quantized.RULES,
     attention.RULES,

@@ -8,7 +8,7 @@ from math import prod
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
+from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import const
 from graphkit.shapes.rule_context import InferenceContext, Rule

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from graphkit.graph.operators import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.graph.operator_traits import INT32_MAX, INT64_MAX, is_to_the_end
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.graph.operators import REDUCTIONS
+from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import const
 from graphkit.shapes.rule_context import InferenceContext, Rule

@@ -1,7 +1,7 @@
 """Show that two models are equal at every legal size and for every input, by normal forms over one table of terms."""
 
-from graphkit.verify.equivalence.bundle import check_bundle
+from graphkit.verify.equivalence.bundle_equivalence import check_bundle
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.result import Equivalence, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 
 __all__ = ["Equivalence", "OutputProof", "check_bundle", "check_equivalence"]

@@ -14,9 +14,9 @@ from graphkit.graph.attributes import T
 from graphkit.graph.view import Node
 from graphkit.shapes import Expr
 from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
-from graphkit.verify.equivalence.near import Near
+from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
 __all__ = ["Application", "Tools", "attributes_of", "version_of"]

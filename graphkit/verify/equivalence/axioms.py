@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 
 from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.operators import BROADCASTING, DIVIDING, RANDOM, UNARY
+from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, RANDOM, UNARY
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import Expr, const, lower, upper
@@ -24,7 +24,7 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat, writing
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.constants import MAX_ARRAY
+from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.movement import is_within
 from graphkit.verify.equivalence.terms import Term
 

@@ -24,15 +24,15 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom, Exactness
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference
+from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.failing import new_failures, unread_fault
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
-from graphkit.verify.equivalence.near import Near
+from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.reading import Reading, read
-from graphkit.verify.equivalence.result import Equivalence, OutputProof
 from graphkit.verify.equivalence.terms import Terms
 
 __all__ = ["check_equivalence"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operators import names
+from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit.graph.walk import chain_end
+from graphkit.graph.traversal import chain_end
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["difference", "innermost"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operators import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
+from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
 from graphkit.graph.view import Scope, all_scopes
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphkit.graph.operators import UNARY, broadcasts
+from graphkit.graph.operator_traits import UNARY, broadcasts
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
-from graphkit.graph.operators import names as listed
+from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 
 __all__ = ["callable_inputs", "declared_faults", "input_faults", "odd_flags", "output_fault", "output_faults"]
 

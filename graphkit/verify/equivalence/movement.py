@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from graphkit.shapes import Expr, const, lower, upper
 from graphkit.shapes.tensor import Dims, sizes_of
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term, Terms
 
 __all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement"]

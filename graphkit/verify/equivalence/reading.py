@@ -10,7 +10,7 @@ from onnx import NodeProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operators import RANDOM
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, symbol

@@ -10,7 +10,7 @@ from typing import get_args
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Prose
+from graphkit.render.document_blocks import Block, Prose
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence

@@ -13,9 +13,9 @@ from typing import cast
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from graphkit.graph.operators import REDUCTIONS, names
+from graphkit.graph.operator_traits import REDUCTIONS, names
 from graphkit.graph.view import Node
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["spelled"]

@@ -8,7 +8,7 @@ another sign; any other operator gets the exact arguments.
 from __future__ import annotations
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operators import names
+from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, is_all
 from graphkit.verify.equivalence.flat import expands_to

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.names import counted, family_labels
-from graphkit.render.blocks import Bars, Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Bars, Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.layers.causes.case import Cause
 

@@ -11,8 +11,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import module_path
 from graphkit.graph.view import Node, Value
 from graphkit.suggest import did_you_mean
-from graphkit.verify.layers.compare_inputs import ArrayFile
-from graphkit.verify.layers.side import Dims, Pair, Side, corresponds, same_operator, same_values
+from graphkit.verify.layers.compared_model import Dims, Pair, Side, corresponds, same_operator, same_values
+from graphkit.verify.layers.legal_feeds import ArrayFile
 
 __all__ = ["match_dumps", "match_models", "module_of"]
 

@@ -15,8 +15,8 @@ from onnx import helper
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.verify.layers.compare_inputs import ArrayFile
-from graphkit.verify.layers.side import Pair, Side
+from graphkit.verify.layers.compared_model import Pair, Side
+from graphkit.verify.layers.legal_feeds import ArrayFile
 
 __all__ = ["Reader", "Steps"]
 

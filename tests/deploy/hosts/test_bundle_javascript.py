@@ -23,7 +23,7 @@ import pytest
 from real_models import unpacked
 
 import graphkit
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
 HOST = Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"
 VERSION = "1.30"  # of onnxruntime in JavaScript: it has TensorScatter

@@ -8,7 +8,7 @@ from builders import model_of
 from sessions import run
 
 from graphkit.errors import UsageError
-from graphkit.passes.npu.pool_by_product import PoolByProduct
+from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 
 ROWS = model_of("""g (float[2, 3, 4] states, int64[2, 2] places, int64[1] first) => (flat, row) {
     flat = GatherND <batch_dims = 0> (states, places) row = Gather <axis = 1> (states, first) }""")
@@ -18,7 +18,7 @@ def test_products_give_the_rows_that_nodes_took() -> None:
     states = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     feed = {"states": states, "places": np.array([[0, 2], [1, 2]]), "first": np.array([2])}
     names = (("flat", "states"), ("row", "states")), (("flat", "pooling"), ("row", "pooling"))
-    outcome = PoolByProduct(*names).run(ROWS)
+    outcome = PoolRowByOneHot(*names).run(ROWS)
     assert [value.name for value in outcome.model.graph.inputs] == ["states", "pooling"]
     assert len(outcome.changes) == 2
     pooling = np.zeros((2, 1, 3), np.float32)
@@ -28,11 +28,11 @@ def test_products_give_the_rows_that_nodes_took() -> None:
 
 
 REFUSED = {
-    "nothing of that name": (PoolByProduct((("none", "states"),), (("none", "p"),)), "there is no value 'none'"),
-    "no input for a row": (PoolByProduct((("row", "states"),)), "has no new input - name a row"),
-    "an input that is there": (PoolByProduct((("row", "states"),), (("row", "first"),)), "has no new input"),
-    "states of two dims": (PoolByProduct((("row", "flat"),), (("row", "p"),)), "no row of 'flat'"),
-    "an input as a row": (PoolByProduct((("states", "states"),), (("states", "p"),)), "no node gives 'states' alone"),
+    "nothing of that name": (PoolRowByOneHot((("none", "states"),), (("none", "p"),)), "there is no value 'none'"),
+    "no input for a row": (PoolRowByOneHot((("row", "states"),)), "has no new input - name a row"),
+    "an input that is there": (PoolRowByOneHot((("row", "states"),), (("row", "first"),)), "has no new input"),
+    "states of two dims": (PoolRowByOneHot((("row", "flat"),), (("row", "p"),)), "no row of 'flat'"),
+    "an input as a row": (PoolRowByOneHot((("states", "states"),), (("states", "p"),)), "no node gives 'states' alone"),
 }
 
 

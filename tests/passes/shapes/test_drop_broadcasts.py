@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
-from graphkit.graph.operators import BROADCASTING
+from graphkit.graph.operator_traits import BROADCASTING
 from graphkit.model import Model
 from graphkit.passes.shapes.simplify_expand import DropBroadcasts, broadcast
 from graphkit.shapes import Expr, parse

@@ -10,8 +10,8 @@ import pytest
 from bundle_faults import export
 from test_bundle_fault_table import FAULTS
 
-from graphkit.deploy.bundle import BundleOptions, bundle_folder
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import ModelError
 from graphkit.options import Update
 from graphkit.verify.equivalence import Equivalence, check_bundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from rewriting import model_of
 
-from graphkit.render.blocks import Prose
+from graphkit.render.document_blocks import Prose
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence.summary import EquivalenceSummary, summarize_equivalence
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from graphkit.errors import ModelError
-from graphkit.graph.operators import REDUCTIONS, names
+from graphkit.graph.operator_traits import REDUCTIONS, names
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence, versions

@@ -11,8 +11,8 @@ import numpy as np
 
 from graphkit.graph.view import Node, Value
 from graphkit.verify.layers.causes.case import Case, Cause, Part
+from graphkit.verify.layers.compared_model import FLOATS, constant_array, known
 from graphkit.verify.layers.measuring import plain
-from graphkit.verify.layers.side import FLOATS, constant_array, known
 
 __all__ = ["offset", "rows", "scale", "terms"]
 

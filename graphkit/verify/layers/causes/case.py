@@ -12,8 +12,8 @@ import numpy as np
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.verify.layers.compared_model import FLOATS, Side, constant_array, known
 from graphkit.verify.layers.measuring import allowed, plain
-from graphkit.verify.layers.side import FLOATS, Side, constant_array, known
 
 __all__ = ["Case", "Cause", "Kind", "Part", "around", "padded_masks", "padding"]
 

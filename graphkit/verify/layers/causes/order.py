@@ -11,7 +11,7 @@ import onnx.helper
 
 from graphkit.graph.view import Node, Value
 from graphkit.verify.layers.causes.case import Case, Cause, Kind
-from graphkit.verify.layers.side import FLOATS, constant_array, known
+from graphkit.verify.layers.compared_model import FLOATS, constant_array, known
 
 __all__ = ["arranged", "attributes", "order", "weights"]
 

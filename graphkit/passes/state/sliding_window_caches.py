@@ -10,9 +10,9 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
-from graphkit.graph.operators import RESHAPING, value_inputs
+from graphkit.graph.operator_traits import RESHAPING, value_inputs
+from graphkit.graph.traversal import chain, reachable
 from graphkit.graph.view import Node, Value
-from graphkit.graph.walk import chain, reachable
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.npu.static_kv_cache import Growth

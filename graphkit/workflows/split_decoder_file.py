@@ -14,7 +14,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
-from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations

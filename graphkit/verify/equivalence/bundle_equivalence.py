@@ -24,7 +24,7 @@ from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.model import Model, load
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.result import Equivalence, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.originals import Originals
 
 __all__ = ["check_bundle"]

@@ -24,7 +24,7 @@ from graphkit.errors import UsageError
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
-from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import DimSpec

@@ -13,11 +13,11 @@ from graphkit.rewrite import Builder, Editor, Outcome, Pass
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.rewrite.pass_options import Renames
 
-__all__ = ["PoolByProduct"]
+__all__ = ["PoolRowByOneHot"]
 
 
 @dataclass(frozen=True)
-class PoolByProduct(Pass):
+class PoolRowByOneHot(Pass):
     """Take rows of states by products with one-hot rows, which become inputs.
 
     Which row it is may follow from tokens that an NPU does not see; whoever knows them makes a row of zeros with a 1
@@ -32,7 +32,7 @@ class PoolByProduct(Pass):
             row = GatherND (states, places)
         }
 
-    After `pool-by-product{rows=row=states,inputs=row=pooling}`:
+    After `pool-row-by-one-hot{rows=row=states,inputs=row=pooling}`:
 
         agraph (float[2, 3, 4] states, float[2, 1, 3] pooling) => (float[2, 4] row)
         <int64[1] row_axes = {1}> {

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from graphkit.dtypes import FLOATS
-from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["Near"]
