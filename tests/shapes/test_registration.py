@@ -19,7 +19,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import InferenceContext, Shapes, Tensor, UnknownError, declarations, infer, register_rule
-from graphkit.shapes.rules import RULES, linear
+from graphkit.shapes.rules import RULES, matmul_and_recurrent
 from graphkit.shapes.tensor import array_of
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +150,6 @@ def test_the_example_of_the_docstring() -> None:
 def test_the_example_of_the_guide_for_contributors() -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^    def distances.*?(?=^    RULES)", guide, re.DOTALL | re.MULTILINE)
-    assert textwrap.dedent(code).strip() == inspect.getsource(linear.distances).strip()
-    register_rule("CDist", domain="custom")(linear.distances)
+    assert textwrap.dedent(code).strip() == inspect.getsource(matmul_and_recurrent.distances).strip()
+    register_rule("CDist", domain="custom")(matmul_and_recurrent.distances)
     assert dims(TEXT) == "[n, m]"

@@ -16,7 +16,7 @@ from small_models import model
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check, check_equivalence, continuity, linear, near, rounding
+from graphkit.verify.equivalence import check, check_equivalence, continuity, linear, near_constants, rounding
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Result
 from graphkit.verify.equivalence.linear import Change, changed
@@ -295,7 +295,7 @@ def _everything(*_: object) -> bool:
 
 
 CONDITIONS = {  # what is proven without them
-    "constants are nearly equal": (near, "ULPS", 2.0**16, "one weight"),
+    "constants are nearly equal": (near_constants, "ULPS", 2.0**16, "one weight"),
     "factors are moderate": (linear, "LARGEST_FACTOR", np.inf, "an overflow"),
     "shifts are moderate": (linear, "LARGEST_SHIFT", np.inf, "an absorbed number"),
     "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),
