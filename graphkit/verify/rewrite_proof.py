@@ -11,7 +11,7 @@ from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.comparator import Difference
-from graphkit.verify.equivalence.summary import EquivalenceSummary
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = [
     "LevelProof",

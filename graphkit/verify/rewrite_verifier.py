@@ -40,7 +40,7 @@ from graphkit.verify.candidate_runs import (
     with_weights,
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
-from graphkit.verify.equivalence.summary import summarize_equivalence
+from graphkit.verify.equivalence.equivalence_summary import summarize_equivalence
 from graphkit.verify.float16_sensitivity import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError

@@ -7,7 +7,7 @@ from rewriting import model_of
 
 from graphkit.render.document_blocks import Prose
 from graphkit.verify import verify_rewrite
-from graphkit.verify.equivalence.summary import EquivalenceSummary, summarize_equivalence
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, summarize_equivalence
 from graphkit.verify.rewrite_proof import RewriteProof
 
 PLAIN = model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }")
