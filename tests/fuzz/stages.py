@@ -47,6 +47,7 @@ from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
 from graphkit.shapes import DimSpec, infer, program
+from graphkit.verify.equivalence.equivalence_summary import summarize_equivalence
 
 __all__ = ["STAGES", "attempt"]
 
@@ -143,6 +144,12 @@ def _fold(rng: random.Random, model: Model) -> None:
     _check_outcome(model, fold(model))
     _check_outcome(model, fold(model, dims=_dims(rng, model)))
     _check_outcome(model, DeclareShapes().run(model))
+
+
+def _equivalence(rng: random.Random, model: Model) -> None:
+    folded = fold(model).model
+    for first, second in ((model, folded), (folded, model)):
+        summarize_equivalence(first, second, narrower=bool(rng.getrandbits(1)), values={}, seconds=20.0)
 
 
 def _split(rng: random.Random, model: Model) -> None:
@@ -281,6 +288,7 @@ STAGES: Mapping[str, Stage] = {
     "blockers": _blockers,
     "infer": _infer,
     "fold": _fold,
+    "equivalence": _equivalence,
     "split": _split,
     "program": _program,
     "rewrite": _rewrite,

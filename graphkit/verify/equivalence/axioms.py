@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, RANDOM, UNARY
+from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import Expr, const, lower, upper
@@ -59,8 +60,8 @@ def constant_of_shape(app: Application) -> Result:
     if app.dims is None:
         return UNKNOWN
     value = app.attr("value", TensorProto)
-    array = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
-    if array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
+    array = np.zeros(1, np.float32) if value is None else inline_array(value)
+    if array is None or array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
         return None
     number = app.tools.constants.of_array(array.reshape(()), app.dtype)
     return app.tools.movement.expand(number, app.dims)
@@ -266,9 +267,12 @@ def concat(app: Application) -> Result:
 def sequence_at(app: Application) -> Result:
     """An element of a SplitToSequence is a Slice."""
     sequence, index = app.arg(0), app.numbers(1)
-    if sequence is None or sequence.op != "SplitToSequence" or index is None or len(index) != 1 or app.dims is None:
+    if sequence is None or sequence.op != "SplitToSequence" or not sequence.args:
         return None
-    source, attributes = sequence.args[0], {each[0]: each[2] for each in sequence.attributes[:-1]}  # type: ignore[index]
+    known: Sequence[tuple[Any, ...]] = sequence.attributes[:-1]  # type: ignore[assignment]
+    if index is None or len(index) != 1 or app.dims is None or any(len(each) < 3 for each in known):
+        return None
+    source, attributes = sequence.args[0], {each[0]: each[2] for each in known}
     if source is None or source.dims is None or not attributes.keys() <= {"", "axis", "keepdims"}:
         return UNKNOWN
     axis = app.axis(attributes.get("axis", 0), len(source.dims))

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
+import onnx.checker
 import onnx.inliner
 
+from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import all_scopes
@@ -108,7 +110,10 @@ def _inlined(model: Model) -> Model:
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    return model.with_proto(onnx.inliner.inline_local_functions(proto))
+    try:
+        return model.with_proto(onnx.inliner.inline_local_functions(proto))
+    except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
+        raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

@@ -11,6 +11,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
@@ -83,7 +84,7 @@ def summarize_equivalence(
     try:
         with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
             found = check_equivalence(original, rewritten, narrower=narrower, values=values)
-    except (ModelError, OutOfTimeError) as error:
+    except (ModelError, OutOfTimeError, TooComplexError) as error:
         return EquivalenceSummary(unproven=dict.fromkeys(names, str(error)))
     return EquivalenceSummary(
         proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},

@@ -134,6 +134,8 @@ def _types_fit(app: Application) -> bool:
         if term is None:
             continue
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if term.dtype not in TensorProto.DataType.values():
+            return False
         name = TensorProto.DataType.Name(term.dtype).lower()
         if f"tensor({name})" not in formal.types or bound.setdefault(formal.type_str, term.dtype) != term.dtype:
             return False

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
@@ -17,6 +18,7 @@ from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.looseness import Looseness
@@ -188,6 +190,8 @@ class _Reader:
         self.result.axioms[value] = axioms
 
     def term(self, value: Value) -> Term:
+        if value not in self.result.values:
+            raise ModelError(f"'{value.name}' is read, and nothing before that gives it", file=self.model.file)
         return self.result.values[value]
 
     def read_scope(self, scope: Scope, context: Context) -> None:
@@ -203,6 +207,7 @@ class _Reader:
             self.read_node(node, context)
 
     def read_node(self, node: Node, context: Context) -> None:
+        check_time()
         if node.constant is not None and node.outputs[0] is not None:
             term = self.tools.constants.of_tensor(self.model, node.constant, is_original=self.original is None)
             self.define(node.outputs[0], term)
