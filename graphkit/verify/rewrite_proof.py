@@ -249,19 +249,11 @@ class RewriteProof(Result):
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        shown, runs = self.equivalence, len(self.runs)
         inexact = [output.relative or 0.0 for output in self.outputs if output.worst]
-        without = f"; not covered: {'; '.join(self.caveats)}" if self.caveats else ""
-        if shown.is_complete and not without:
-            outputs = f"{len(shown.proven):,} of {counted(len(shown.proven), 'output(s)')}"
-            times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
-            largest = f", with a largest relative difference of {max(inexact):.3g}" if inexact else ""
-            return f"Proven {shown.exactness} at every size ({outputs}), and run {times}{largest}."
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
-        outputs = counted(len(self.outputs), "output(s)")
-        tested = f"Tested in {counted(runs, 'run(s)')}: {outputs} equal {equal}{without}."
-        return f"{tested} Proven {shown.exactness} at every size: {len(shown.proven):,}." if shown.proven else tested
+        tested = f"{counted(len(self.outputs), 'output(s)')} equal {equal}"
+        return self.equivalence.headline(tested, len(self.runs), max(inexact, default=None), self.caveats)
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self._why())

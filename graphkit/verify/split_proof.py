@@ -9,6 +9,7 @@ from typing import ClassVar
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Prose, Table, outcome, table
 from graphkit.render.result import Result
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.verify.rewrite_proof import LevelProof, WeightProof
 
 __all__ = ["BranchProof", "LoopProof", "SplitProof"]
@@ -30,6 +31,7 @@ class BranchProof:
         failures: Why the proof failed, a sentence each.
         coverage: The sizes, masks and edges of values at which both ran, in words.
         caveats: What the runs could not cover, a clause each.
+        equivalence: Its outputs that are equal to the branch's at every legal size and for every input.
     """
 
     model: str
@@ -44,11 +46,19 @@ class BranchProof:
     failures: tuple[str, ...] = ()
     coverage: str = ""
     caveats: tuple[str, ...] = ()
+    equivalence: EquivalenceSummary = field(default_factory=EquivalenceSummary)
 
     @property
     def is_equal(self) -> bool:
         """Whether it ran, and nothing differs by more than the tolerance."""
         return bool(self.runs) and not self.failures
+
+    def proven(self) -> str:
+        """Return the proven statement, a sentence."""
+        equal = "within the tolerance" if self.absolute else "to the last bit"
+        tested = f"{counted(self.outputs, 'output(s)')} equal {equal}"
+        statement = self.equivalence.headline(tested, len(self.runs), self.relative or None, self.caveats)
+        return f"{self.model}: {statement[0].lower()}{statement[1:]}"
 
 
 @dataclass(frozen=True)
@@ -97,18 +107,17 @@ class SplitProof(Result):
         return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
 
     def proven(self) -> str:
-        """Return the proven statement, a sentence."""
-        runs = counted(sum(len(branch.runs) for branch in self.branches), "run(s)")
-        loop = f" and {counted(self.loop.steps, 'greedy step(s)')}" if self.loop.steps else ""
-        caveats = [f"{branch.model}: {caveat}" for branch in self.branches for caveat in branch.caveats]
-        without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
-        return f"Tested in {runs}{loop}: the two models give what the merged decoder gives{without}."
+        """Return the proven statement, a sentence for each model and one for the loop."""
+        steps = counted(self.loop.steps, "greedy step(s)")
+        loop = [f"The two decode {steps} as the merged decoder does."] if self.loop.steps else []
+        return " ".join([*(branch.proven() for branch in self.branches), *loop])
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
         for branch in self.branches:
             if branch.coverage:
                 yield Prose(f"Covered of {branch.model}: {branch.coverage}.")
+            yield from branch.equivalence.blocks(branch.model)
         yield self._plain_table()
         if any(branch.level.runs for branch in self.branches):
             yield self._level_table()

@@ -24,6 +24,7 @@ from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
 from graphkit.verify.candidate_sessions import Counted, numbered
 from graphkit.verify.comparator import Difference
 from graphkit.verify.decoding import Decoded, Decoder, decode
+from graphkit.verify.equivalence.equivalence_summary import summarize_equivalence
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
 from graphkit.verify.proof_engine import Step, follow, outcomes
@@ -197,6 +198,7 @@ def _proof(
     ]
     progress("comparing the weights")
     parts = [_weighed(part, is_exact=not tolerance) for part in parts]
+    parts = [part.with_equivalence(options.limits.seconds, progress) for part in parts]
     progress("proving: loading the merged decoder")
     with IsolatedSession(source, prepack=False, known=merged) as session:
         parts = [part.run(session, progress) for part in parts]
@@ -249,14 +251,32 @@ class _Part:
         made = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
         return cls(branch, model, feeder, not failures, made)
 
+    def with_equivalence(self, seconds: float | None, progress: Callable[[str], None]) -> _Part:
+        """Add the outputs that are equal at every size and for every input."""
+        if not self.fits:
+            return self
+        progress(f"proving: normal forms of {self.model.name}")
+        merged, ports = self.branch.merged, {*self.branch.inputs(), *self.branch.outputs()}
+        shown = summarize_equivalence(
+            merged,
+            self.model,
+            narrower=True,
+            values={self.branch.condition: [self.branch.flag]},
+            seconds=seconds,
+            unread=[value.name for value in merged.graph.inputs if value.name not in ports],
+            unwritten=[value.name for value in merged.graph.outputs if value.name not in ports],
+        )
+        return replace(self, proof=replace(self.proof, equivalence=shown))
+
     def run(self, session: Runner, progress: Callable[[str], None]) -> _Part:
         """Run the merged decoder."""
         if self.feeder is None:
             return self
         others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
         found = Found()
+        flags = {**others, self.branch.condition: self.branch.flag}
         told = Counted(session, f"proving: the merged decoder as {self.model.name}", RUNS, progress)
-        run_with(told, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
+        run_with(told, self.feeder, flags, RUNS, found)
         skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
         covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])

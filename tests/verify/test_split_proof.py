@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
@@ -47,6 +47,45 @@ def test_real_splits_are_proven_to_the_last_bit(split: tuple[Model, Model, Model
     assert [branch.absolute for branch in proof.branches] == [0.0, 0.0]
     assert (proof.loop.absolute, proof.loop.steps) == (0.0, 8)
     assert not any(branch.skipped for branch in proof.branches)
+    for branch in proof.branches:
+        assert branch.equivalence.is_exact
+        assert len(branch.equivalence.proven) == branch.outputs
+
+
+def test_each_model_of_a_split_has_its_headline(tmp_path: Path) -> None:
+    merged = load("example:merged-decoder")
+    first, later = pair(merged, tmp_path, "inline")
+    proof = verify_split(merged, first, later)
+    counts = [len(branch.runs) for branch in proof.branches]
+    assert proof.proven() == (
+        f"first.onnx: proven bit for bit at every size (5 of 5 outputs), and run {counts[0]} times. "
+        f"later.onnx: proven bit for bit at every size (3 of 3 outputs), and run {counts[1]} times. "
+        "The two decode 8 greedy steps as the merged decoder does."
+    )
+    text = proof.to_text()
+    assert "By normal forms of later.onnx, at every legal size and for every input" in text
+
+
+def test_what_normal_forms_do_not_show_of_a_split_is_tested(tmp_path: Path) -> None:
+    merged = load("example:merged-decoder")
+    first, later = pair(merged, tmp_path, "inline")
+    assert later.path is not None
+    proto = onnx.load(later.path)
+    logits = next(node for node in proto.graph.node if "logits" in node.output)
+    logits.output[0] = "same"  # chosen where no number is less than itself, which no axiom knows
+    proto.graph.node.append(helper.make_node("Less", ["same", "same"], ["never"]))
+    proto.graph.node.append(helper.make_node("Neg", ["same"], ["negative"]))
+    proto.graph.node.append(helper.make_node("Where", ["never", "negative", "same"], ["logits"]))
+    onnx.save(proto, later.path)
+    proof = verify_split(merged, first, load(later.path))
+    assert proof.passed
+    assert list(proof.branches[1].equivalence.unproven) == ["logits"]
+    headlines = proof.proven().split(". ")
+    assert headlines[0].startswith("first.onnx: proven bit for bit at every size (5 of 5 outputs), and run ")
+    assert headlines[1].startswith("later.onnx: tested in ")
+    assert headlines[1].endswith(" runs: 3 outputs equal to the last bit")
+    assert headlines[2] == "Proven bit for bit at every size: 2"
+    assert "Not proven at every size: 'logits' of later.onnx: " in proof.to_text()
 
 
 def test_results_pass_the_full_check_of_onnx(split: tuple[Model, Model, Model]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -49,27 +49,56 @@ class EquivalenceSummary:
         """How exactly all proven outputs are equal."""
         return max(self.proven.values(), key=GRADES.index, default="")
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the paragraphs of a report."""
-        total = len(self.proven) + len(self.unproven)
+    @property
+    def is_exact(self) -> bool:
+        """Whether every output is proven bit for bit."""
+        return self.is_complete and self.exactness == GRADES[0]
+
+    def headline(self, tested: str, runs: int, largest: float | None, caveats: Sequence[str] = ()) -> str:
+        """Return the first sentence of a proof: how exactly all outputs are equal, or which runs test that.
+
+        Args:
+            tested: What the runs found, a clause.
+            runs: How many there were.
+            largest: The largest relative difference in them, None where all are equal to the last bit.
+            caveats: What they could not cover, a clause each.
+        """
+        without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
+        if self.is_complete and not without:
+            outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}"
+            times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
+            difference = "" if largest is None else f", with a largest relative difference of {largest:.3g}"
+            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{difference}."
+        text = f"Tested in {counted(runs, 'run(s)')}: {tested}{without}."
+        return f"{text} Proven {self.exactness} at every size: {len(self.proven):,}." if self.proven else text
+
+    def blocks(self, model: str = "") -> Iterator[Block]:
+        """Yield the paragraphs of a report, with the name of a model that is one of several."""
+        whose, total = f" of {model}" if model else "", len(self.proven) + len(self.unproven)
         if self.proven:
             grades = Counter(self.proven.values())
             shares = ", ".join(f"{grades[grade]:,} {grade}" for grade in GRADES if grade in grades)
             conditions = f", for {', '.join(self.conditions)}" if self.conditions else ""
-            yield Prose(
-                f"By normal forms, at every legal size and for every input{conditions}: {shares}, of {total:,}."
-            )
+            where = f"at every legal size and for every input{conditions}"
+            yield Prose(f"By normal forms{whose}, {where}: {shares}, of {total:,}.")
         loose = {axiom.name for axiom in AXIOMS if axiom.exactness != GRADES[0]}
         if used := [f"{name} ({count:,} times)" for name, count in self.axioms.items() if name in loose]:
             yield Prose(f"Equalities that are not bit for bit: {', '.join(used)}.")
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
-            yield Prose(f"Not proven at every size: '{name}': {reason}.")
+            yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
             yield Prose(f"Nor are {counted(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
 
 
 def summarize_equivalence(
-    original: Model, rewritten: Model, *, narrower: bool, values: Mapping[str, object], seconds: float | None
+    original: Model,
+    rewritten: Model,
+    *,
+    narrower: bool,
+    values: Mapping[str, object],
+    seconds: float | None,
+    unread: Sequence[str] = (),
+    unwritten: Sequence[str] = (),
 ) -> EquivalenceSummary:
     """Return what normal forms show of two models: see `graphkit.verify.equivalence.check_equivalence`.
 
@@ -79,11 +108,15 @@ def summarize_equivalence(
         narrower: Whether the rewrite takes fewer sizes.
         values: Arrays of inputs, by name.
         seconds: The time that this may take, None for a minute.
+        unread: Inputs of the original that the rewrite may lack.
+        unwritten: Outputs of the original that the rewrite may lack.
     """
     names = [value.name for value in rewritten.graph.outputs]
     try:
         with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
-            found = check_equivalence(original, rewritten, narrower=narrower, values=values)
+            found = check_equivalence(
+                original, rewritten, narrower=narrower, values=values, unread=unread, unwritten=unwritten
+            )
     except (ModelError, OutOfTimeError, TooComplexError) as error:
         return EquivalenceSummary(unproven=dict.fromkeys(names, str(error)))
     return EquivalenceSummary(
