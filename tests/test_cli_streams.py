@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from graphkit.cli.output_streams import tolerant
+from graphkit.io.signals import STOPPING
 
 EXAMPLE = "example:merged-decoder"
 COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))
@@ -91,11 +92,15 @@ def test_a_stream_of_another_encoding_gets_lines_in_ascii(encoding: str) -> None
     assert cast(io.BytesIO, stream.buffer).getvalue() == b"Size\n----\n## \\u6f22\n"
 
 
-def test_handlers_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_output_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphkit.cli import main
 
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.stdout
+    handlers, stream = {number: signal.getsignal(number) for number in STOPPING}, sys.stdout
     monkeypatch.setattr(sys, "argv", ["graphkit", "--version"])
-    with pytest.raises(SystemExit):
-        main()
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.stdout) == before
+    try:
+        with pytest.raises(SystemExit):
+            main()
+        assert sys.stdout is stream
+    finally:  # for `main` handles signals until its process ends
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -45,8 +45,9 @@ def _run() -> None:
 
     from graphkit.cli.commands import app
     from graphkit.cli.output import say
-    from graphkit.cli.output_streams import StoppedError, interruptible, tolerant, written_out
+    from graphkit.cli.output_streams import tolerant, written_out
     from graphkit.errors import GraphkitError
+    from graphkit.io.signals import StoppedError, interruptible
 
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
     atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end

@@ -1,4 +1,4 @@
-"""Errors for output that cannot be written and for stop signals; streams that replace characters they cannot encode."""
+"""Errors for output that cannot be written; streams that replace characters they cannot encode."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import codecs
 import contextlib
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO, cast
 
 from graphkit.errors import OutputError
-from graphkit.io.signals import STOPPING
 
-__all__ = ["StoppedError", "copied_out", "interruptible", "tolerant", "written_out"]
+__all__ = ["copied_out", "tolerant", "written_out"]
 
 LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
 IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
@@ -34,34 +31,6 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
         raise error
     lacking = error.object[error.start : error.end]
     return "".join(LINES.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking), error.end
-
-
-class StoppedError(BaseException):
-    """A signal that asks the process to end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(signal.Signals(number).name)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise the first stopping signal as an exception, so that unfinished work is cleaned up; ignore later ones."""
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-
-    def stop(number: int, _: FrameType | None) -> None:
-        for signal_number in asked:
-            signal.signal(signal_number, signal.SIG_IGN)
-        raise StoppedError(number)
-
-    for number in asked:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in asked:
-            signal.signal(number, before[number])
 
 
 class _Output:

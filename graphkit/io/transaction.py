@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from graphkit.errors import OutputError
-from graphkit.io.signals import undisturbed
+from graphkit.io.signals import check_stopped, undisturbed
 
 __all__ = ["made_folder", "recover", "transaction", "write_text"]
 
@@ -75,6 +75,7 @@ def transaction(
             yield lambda target: work / NEW / target.name
         before(work / NEW)
         with _naming(targets, hint), undisturbed(), _locked(key.parent):
+            check_stopped()
             _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
     except _StuckError:
         is_stuck = True

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.io.signals import check_stopped
 from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
@@ -95,6 +96,7 @@ class Session:
         try:
             self.onnx = open_model(what, folder=place, optimize=optimize, threads=threads, prepack=prepack)
         except Exception as error:  # onnxruntime's errors have no common base
+            check_stopped()
             raise load_error(str(error), self.label) from error
         self.inputs: Sequence[str] = [port.name for port in self.onnx.get_inputs()]
         self.outputs: Sequence[str] = [port.name for port in self.onnx.get_outputs()]
@@ -108,6 +110,7 @@ class Session:
         try:
             values = self.onnx.run(None, dict(feed))
         except Exception as error:  # onnxruntime's errors have no common base
+            check_stopped()
             raise RunError.of(str(error), self.label) from error
         return dict(zip(self.outputs, values, strict=True))
 
@@ -207,6 +210,7 @@ class BoundSession:
         try:
             self._session.onnx.run_with_iobinding(self._binding)
         except Exception as error:  # onnxruntime's errors have no common base
+            check_stopped()
             raise RunError.of(str(error), self._session.label) from error
 
     def free_outputs(self) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
+from graphkit.io.signals import check_stopped
 from graphkit.model import Model
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
@@ -287,6 +288,7 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         session = open_model(model.SerializeToString(), folder=None, optimize=False, threads=1, prepack=False)
         arrays = [np.asarray(array) for array in session.run(None, {})]
     except Exception as error:  # onnxruntime's exceptions have no common base
+        check_stopped()
         raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error
     for value, array in zip(wanted, arrays, strict=True):
         known = editor.shapes[value]
