@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphkit.graph.operator_traits import UNARY, broadcasts
-from graphkit.shapes import Expr, const
+from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import grouped, kept, product
@@ -93,26 +93,55 @@ def _applied(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
 
 
 def matmul(app: Application) -> Result:
-    """Multiply [rows, inner] with a matrix, and [batches, rows, inner] with as many."""
+    """Multiply [rows, inner] with a matrix, and [batches, rows, inner] with as many; equal batch axes are one."""
     left, right = app.arg(0), app.arg(1)
     if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
         return "some dims are not known"
     if len(left.dims) < 2 or len(right.dims) < 2:
         return None
-    rows, inner, columns = *left.dims[-2:], right.dims[-1]
-    move = app.tools.movement
     if any(term is not None and term.dims != () for term in app.args[2:]):
         return None
-    if len(right.dims) == 2:
+    left, right = _repeated_by_the_other(app, left, right)
+    assert left.dims
+    assert right.dims
+    move, batches = app.tools.movement, [left.dims[:-2], right.dims[:-2]]
+    natural = _broadcast(batches)
+    if natural is None or natural != app.dims[:-2]:
+        return "which of its batches broadcast depends on sizes"
+    rows, inner, columns = *left.dims[-2:], right.dims[-1]
+    if all(dim == 1 for dim in batches[1]):  # onnxruntime takes all rows at once
         total = product(left.dims[:-1])
-        flat = move.reshape(left, (total, inner))
-        return move.reshape(_applied(app, [flat, right, *app.args[2:]], (total, columns)), app.dims)
-    batches = left.dims[:-2]
-    if batches != right.dims[:-2] or app.dims[:-2] != batches:
-        return "its batches broadcast"
-    total = product(batches)
-    flats = [move.reshape(left, (total, rows, inner)), move.reshape(right, (total, *right.dims[-2:])), *app.args[2:]]
-    return move.reshape(_applied(app, flats, (total, rows, columns)), app.dims)
+        flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
+        return move.reshape(_applied(app, flats, (total, columns)), app.dims)
+    groups = grouped(batches, natural)
+    shapes = (*kept(batches[0], natural, groups), rows, inner), (*kept(batches[1], natural, groups), inner, columns)
+    flats = [move.reshape(left, shapes[0]), move.reshape(right, shapes[1]), *app.args[2:]]
+    merged = tuple(product([natural[axis] for axis in axes]) for _, axes in groups)
+    return move.reshape(_applied(app, flats, (*merged, rows, columns)), app.dims)
+
+
+def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[Term, Term]:
+    """Return both operands without the Expand of batches that the other operand has.
+
+    A right operand whose batches are all 1 is multiplied with the rows of all batches at once, which rounds in another
+    way. So its Expand goes only where another batch axis is never 1.
+    """
+    for place in (0, 1):
+        term, other = (left, right) if not place else (right, left)
+        bare = app.tools.movement.unexpanded(term)
+        if bare is term or bare.dims is None or other.dims is None or term.dims is None or term.is_constant:
+            continue
+        offset = len(term.dims) - len(other.dims)
+        if any(
+            dim != whole and (axis >= len(term.dims) - 2 or axis < offset or other.dims[axis - offset] != whole)
+            for axis, (dim, whole) in enumerate(zip(bare.dims, term.dims, strict=True))
+        ):
+            continue
+        if not place:
+            left = bare
+        elif any(lower(dim) > 1 for dim in bare.dims[:-2]):
+            right = bare
+    return left, right
 
 
 def _last(app: Application, axis: int | None) -> bool:

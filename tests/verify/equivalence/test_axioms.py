@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.equivalence import axioms, check_equivalence
+from graphkit.verify.equivalence import axioms, check_equivalence, flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.terms import Term
@@ -52,7 +52,7 @@ I64: Mapping[str, object] = {
     "zero": np.int64(0), "one": np.int64(1), "i0": np.array([0]), "i1": np.array([1]), "i2": np.array([2]),
     "far": np.array([2**40]), "last": np.array([-1]), "width": np.array([-1, 6]), "flat": np.array([0, -1, 3, 2]),
     "back": np.array([0, 0, 6]), "swap": np.array([0, -1, 2, 3]), "parts": np.array([2, 4]), "i6": np.array([6]),
-    "three": np.array([3]), "n6": np.array([0, 0, 6]), "nopads": np.zeros(6, np.int64),
+    "three": np.array([3]), "square": np.array([6, 6]), "n6": np.array([0, 0, 6]), "nopads": np.zeros(6, np.int64),
 }  # fmt: skip
 WIDE = "(T[past_b, past_s, 6] x) => (T[k, l, m] y)"
 GRID = "b = Shape <start = 0, end = 1> (x) s = Shape <start = 1, end = 2> (x) "
@@ -98,6 +98,13 @@ CASES = (
          "(T[past_b, s, 6] x, T[6, 6] w) => (T[k, l, m] y)", dtypes=("float", "double", "int64", "int32")),
     Case("product", "t = Transpose <perm = [0, 2, 1]> (x) a = Unsqueeze (x, i0) u = Unsqueeze (t, i0) "
          "c = MatMul (a, u) y = Squeeze (c, i0)", "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t)",
+         dtypes=("float", "double")),
+    Case("product", "y = MatMul (x, w)", "m = Reshape (w, square) y = MatMul (x, m)",
+         "(T[past_b, 2, s, 6] x, T[1, 1, 6, 6] w) => (T[k, l, m, n] y)", dtypes=("float", "double", "int64", "int32")),
+    Case("product", "b = Shape <end = 1> (x) t = Concat <axis = 0> (b, i2, i6, i6) e = Expand (w, t) y = MatMul (x, e)",
+         "y = MatMul (x, w)", "(T[past_b, 2, s, 6] x, T[2, 6, 6] w) => (T[k, l, m, n] y)", dtypes=("float", "double")),
+    Case("product", "b = Shape <end = 3> (w) t = Concat <axis = 0> (b, i6) e = Expand (x, t) y = MatMul (e, w)",
+         "y = MatMul (x, w)", "(T[past_b, 1, 6, 6] x, T[past_b, s, 6, 6] w) => (T[k, l, m, n] y)",
          dtypes=("float", "double")),
     Case("row sums", "a = Reshape (x, width) c = ReduceSum (a, last) s = Shape <end = 2> (x) y = Reshape (c, s)",
          "y = ReduceSum <keepdims = 0> (x, last)", "(T[past_b, s, 6] x) => (T[k, l] y)", dtypes=("float", "double")),
@@ -311,6 +318,18 @@ def test_without_a_condition_what_is_wrong_is_found(name: str, monkeypatch: pyte
     assert not [each for each in check_equivalence(*models).outputs if each.exactness == "bit for bit"]
     monkeypatch.setitem(table, key, content)  # type: ignore[arg-type]
     assert {violation(*models, {"a": 3, "b": 2}, seed, AXIOMS) for seed in range(20)} != {""}
+
+
+def test_an_expand_goes_from_a_product_only_where_onnxruntime_multiplies_batch_by_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expand = "s = Shape (z) b = Slice (s, i0, i1, i0) t = Concat <axis = 0> (b, i6, i6, i6) e = Expand (z, t) "
+    case = Case("product", expand + "y = MatMul (x, e)", "y = MatMul (x, z)",
+                "(T[b, 6, s, 6] x, T[b, 1, 6, 6] z) => (T[k, l, m, n] y)")  # fmt: skip
+    models = built(case, "float")
+    assert not check_equivalence(*models).proven
+    monkeypatch.setattr(flat, "lower", lambda _dim: 2)
+    assert {violation(*models, {"a": 1, "b": 1}, seed, AXIOMS) for seed in range(20)} != {""}
 
 
 def flipped(array: np.ndarray) -> np.ndarray:
