@@ -19,7 +19,9 @@ from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
-__all__ = ["Application", "Tools", "attributes_of", "version_of"]
+__all__ = ["Application", "Result", "Tools", "attributes_of", "version_of"]
+
+Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 FIELDS = {

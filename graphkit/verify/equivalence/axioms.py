@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -20,19 +20,17 @@ from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, RANDOM, UNARY
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
-from graphkit.shapes import Expr, const, lower, upper
+from graphkit.shapes import Expr, lower
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import flat, writing
-from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence import cutting, flat, writing
+from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
-from graphkit.verify.equivalence.movement import is_within
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "cut", "gather_one", "is_all", "split"]
+__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "is_all"]
 
 Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
-Result = Term | str | None
 UNKNOWN = "some dims are not known"
 
 
@@ -159,102 +157,6 @@ def tile(app: Application) -> Result:
     return app.tools.movement.expand(source, app.dims)
 
 
-def cut(app: Application) -> Result:
-    """Read starts, ends, axes and steps; a cut by steps of 1 is known by its first element and its length."""
-    source = app.arg(0)
-    if source is None or source.dims is None or app.dims is None:
-        return UNKNOWN
-    starts, ends, axes, steps = _slices(app)
-    if starts is None or ends is None:
-        return "where it starts or ends is not known"
-    rank = len(source.dims)
-    listed = [app.axis(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
-    chosen = [axis for axis in listed if axis is not None]
-    if len(chosen) != len(starts) or len(listed) != len(starts):
-        return "its axes are not known"
-    if any(step != 1 for step in steps or ()) or len(set(chosen)) < len(chosen):
-        return "it has steps other than 1"
-    term = source
-    for axis, start in zip(chosen, starts, strict=True):
-        dim, length = source.dims[axis], app.dims[axis]
-        first = _counted(start, dim)
-        if length == dim:
-            first = const(0)
-        if first is None or not is_within(first, length, dim):
-            return f"whether it starts in {dim} depends on sizes"
-        term = app.tools.movement.slice(term, axis, first, length)
-    return term
-
-
-def _slices(
-    app: Application,
-) -> tuple[Sequence[Expr] | None, Sequence[Expr] | None, list[int] | None, list[int] | None]:
-    if app.node.scope.opset() < 10:
-        starts, ends, axes = (app.attr(name, tuple) for name in ("starts", "ends", "axes"))
-        as_exprs = [None if each is None else [const(number) for number in each] for each in (starts, ends)]
-        return as_exprs[0], as_exprs[1], None if axes is None else list(axes), None
-    known = [app.numbers(index) for index in (3, 4)]
-    if any(app.arg(index) is not None and known[index - 3] is None for index in (3, 4)):
-        return None, None, None, None
-    return app.elements(1), app.elements(2), known[0], known[1]
-
-
-def _counted(start: Expr, dim: Expr) -> Expr | None:
-    """Return an index counted from the front, None if its sign is not known; one before the first is the first."""
-    if lower(start) >= 0:
-        return start if upper(start - dim) <= 0 else dim if lower(start - dim) >= 0 else None
-    if upper(start) >= 0:
-        return None
-    counted = dim + start
-    return counted if lower(counted) >= 0 else const(0) if upper(counted) <= 0 else None
-
-
-def split(app: Application) -> Result:
-    """A part of a Split is a Slice, where its parts are known."""
-    source = app.arg(0)
-    if source is None or source.dims is None or app.dims is None:
-        return UNKNOWN
-    axis = app.axis(app.attr("axis", 0), len(source.dims))
-    if axis is None:
-        return None
-    listed = app.numbers(1) if app.arg(1) is not None else app.attr("split", tuple)
-    if listed is None:
-        size, count = source.dims[axis].constant, len(app.node.outputs)
-        if app.arg(1) is not None or size is None or size % count:
-            return "its parts are not known"
-        listed = [size // count] * count
-    start = const(sum(listed[: app.index]))
-    if app.index >= len(listed) or not is_within(start, const(listed[app.index]), source.dims[axis]):
-        return "its parts may not lie in the axis"
-    return app.tools.movement.slice(source, axis, start, const(listed[app.index]))
-
-
-def gather_one(app: Application) -> Result:
-    """Gather by one index is a Slice; by a Range, one too."""
-    source, indices = app.arg(0), app.arg(1)
-    if source is None or indices is None or source.dims is None or app.dims is None:
-        return UNKNOWN
-    axis = app.axis(app.attr("axis", 0), len(source.dims))
-    if axis is None:
-        return None
-    found = app.elements(1)
-    start, length = None, const(1)
-    if found is not None and len(found) == 1:
-        start = _counted(found[0], source.dims[axis])
-    elif (
-        found
-        and indices.dims is not None
-        and len(indices.dims) == 1
-        and all(each == found[0] + at for at, each in enumerate(found))
-    ):
-        start, length = _counted(found[0], source.dims[axis]), const(len(found))
-    elif (first := writing.is_count(indices)) is not None:
-        start, length = first, indices.dims[0] if indices.dims else length
-    if start is None or not is_within(start, length, source.dims[axis]) or lower(source.dims[axis] - start) < 1:
-        return None
-    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
-
-
 def concat(app: Application) -> Result:
     parts = [term for term in app.args if term is not None]
     ranks = {None if part.dims is None else len(part.dims) for part in parts}
@@ -262,33 +164,6 @@ def concat(app: Application) -> Result:
     axis = app.attr("axis", int) if app.node.scope.opset() >= 4 else app.attr("axis", 1)
     position = None if rank is None else app.axis(axis, rank)
     return UNKNOWN if position is None else app.tools.movement.concat(parts, position, app.dims)
-
-
-def sequence_at(app: Application) -> Result:
-    """An element of a SplitToSequence is a Slice."""
-    sequence, index = app.arg(0), app.numbers(1)
-    if sequence is None or sequence.op != "SplitToSequence" or not sequence.args:
-        return None
-    known: Sequence[tuple[Any, ...]] = sequence.attributes[:-1]  # type: ignore[assignment]
-    if index is None or len(index) != 1 or app.dims is None or any(len(each) < 3 for each in known):
-        return None
-    source, attributes = sequence.args[0], {each[0]: each[2] for each in known}
-    if source is None or source.dims is None or not attributes.keys() <= {"", "axis", "keepdims"}:
-        return UNKNOWN
-    axis = app.axis(attributes.get("axis", 0), len(source.dims))
-    sizes = (
-        app.elements_of(sequence.args[1]) if len(sequence.args) > 1 and sequence.args[1] is not None else (const(1),)
-    )
-    if axis is None or sizes is None or index[0] < 0:
-        return "its parts are not known"
-    is_one_size = len(sequence.args) < 2 or sequence.args[1] is None or sequence.args[1].dims == ()
-    if not is_one_size and index[0] >= len(sizes):
-        return "it has fewer parts"
-    start = sizes[0] * index[0] if is_one_size else sum(sizes[: index[0]], const(0))
-    length = sizes[0] if is_one_size else sizes[index[0]]
-    if not is_within(start, length, source.dims[axis]) or lower(length) < 1:
-        return "its parts may not lie in the axis"
-    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
 
 
 def pad(app: Application) -> Result:
@@ -336,7 +211,7 @@ def neutral(app: Application) -> Result:
 
 def is_all(app: Application, term: Term, number: float) -> bool:
     """Whether a constant has nothing but a number, its sign included."""
-    while term.op in ("Expand", "Reshape", "Slice", "Transpose") and term.args[0] is not None:
+    while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
         term = term.args[0]
     if not term.is_constant:
         return False
@@ -359,9 +234,11 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
     Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), expand),
     Axiom("tile", "A Tile of axes of 1 is an Expand.", _ops("Tile"), tile),
-    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"), cut),
-    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), split),
-    Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), gather_one),
+    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"), cutting.cut),
+    Axiom("strides", "A Slice by other steps is known by its first element, its length and its step, axis by axis.",
+          _ops("Slice"), cutting.strided),
+    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), cutting.split),
+    Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), cutting.gather_one),
     Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.lookup),
     Axiom("concat", "Nested Concats are one, and empty parts have nothing.", _ops("Concat"), concat),
     Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
@@ -370,7 +247,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
-    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), sequence_at),
+    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),
     Axiom("pad", "A Pad by nothing gives its input.", _ops("Pad"), pad),
     Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
     Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",

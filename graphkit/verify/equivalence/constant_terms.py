@@ -15,6 +15,7 @@ from graphkit.errors import ModelError
 from graphkit.io import external
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.terms import Term, Terms
 
@@ -69,6 +70,20 @@ class Constants:
         made = self._term(term.dtype, sizes, term.attributes[2])  # type: ignore[arg-type]
         self.bases.setdefault(made, term)
         return made
+
+    def expanded(self, term: Term, dims: Dims) -> Term | None:
+        """Return a constant repeated to other dims, None where these are not numbers, or large."""
+        sizes = sizes_of(dims)
+        array = None if sizes is None or math.prod(sizes) > MAX_COMPARED else self.array(term)
+        if array is None or sizes is None or not array.size or not math.prod(sizes):
+            return None
+        made = self.of_array(np.ascontiguousarray(np.broadcast_to(array, sizes)), term.dtype)
+        self.bare.setdefault(made, self.unrepeated(self._padded(term, len(sizes))))
+        return made
+
+    def _padded(self, term: Term, rank: int) -> Term:
+        dims = term.dims or ()
+        return self.reshaped(term, (const(1),) * (rank - len(dims)) + dims) or term
 
     def unrepeated(self, term: Term) -> Term:
         """Return a constant with dims of 1 along the axes along which it repeats, bit by bit."""

@@ -32,7 +32,7 @@ FIRST = names(
 POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Pad": (0, 2)}
-MOVES = ("Reshape", "Expand", "Transpose", "Slice")
+MOVES = ("Reshape", "Expand", "Transpose", "Slice", "Strided")
 MAX_DEPTH = 40
 
 

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from graphkit.graph.operator_traits import UNARY, broadcasts
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import grouped, kept, product
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["elementwise", "expands_to", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
-Result = Term | str | None
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}

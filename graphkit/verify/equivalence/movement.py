@@ -105,6 +105,8 @@ class Movement:
             self.terms.note("nested Expands")
             term = bare
         assert term.dims is not None
+        if term.is_constant and (made := self.constants.expanded(term, dims)) is not None:
+            return made
         groups = grouped([term.dims], dims)
         merged = tuple(product([dims[axis] for axis in axes]) for _, axes in groups)
         source = self.without_leading_ones(self.reshape(term, kept(term.dims, dims, groups)))
@@ -153,6 +155,14 @@ class Movement:
         source = self.reshape(term, (before, term.dims[axis], behind))
         made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
         return self.reshape(made, dims)
+
+    def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
+        """Return every so many elements along an axis, given the first, how many there are, and the step."""
+        assert term.dims is not None
+        dims = _with(term.dims, axis, taken[1])
+        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        source = self.reshape(term, (before, term.dims[axis], behind))
+        return self.reshape(self.terms.make("Strided", taken, (source,), term.dtype, (before, taken[1], behind)), dims)
 
     def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
         """Return what a Slice along an axis cuts from, its axes before and behind merged, where, and how long."""

@@ -15,9 +15,9 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
 from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import flat
-from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, Result, cut, gather_one, split
+from graphkit.verify.equivalence import cutting, flat
+from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.linear import Change, changed, columns, linear, unscaled, vector_of
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.terms import Key, Term
@@ -245,7 +245,7 @@ def _padded(app: Application, data: Term) -> tuple[Term, Key, bool]:
 
 def part(app: Application) -> Result:
     """Some columns of a product are a product with these columns."""
-    function = {"Slice": cut, "Split": split, "Gather": gather_one}[app.node.op_type]
+    function = {"Slice": cutting.cut, "Split": cutting.split, "Gather": cutting.gather_one}[app.node.op_type]
     found = function(app)
     return columns(app.tools, found) if isinstance(found, Term) else None
 

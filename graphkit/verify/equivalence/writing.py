@@ -5,14 +5,18 @@ This is all that is needed of a state in slots: behind the slots in use come the
 
 from __future__ import annotations
 
-from graphkit.shapes import Expr, const
-from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.movement import is_within
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphkit.shapes import Expr, const, upper
+from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.movement import Movement, is_within
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["count", "is_count", "scatter_nd", "shifted_count", "tensor_scatter"]
 
-Result = Term | str | None
 ZERO, ONE = const(0), const(1)
 
 
@@ -50,20 +54,51 @@ def is_count(term: Term) -> Expr | None:
 
 
 def scatter_nd(app: Application) -> Result:
-    """Write rows: the indices count up from where the first goes; or write each element."""
+    """Write a box: along each axis that is indexed, the indices count up from where the first element goes."""
     data, indices, updates = app.arg(0), app.arg(1), app.arg(2)
     if data is None or indices is None or updates is None or not data.dims or not indices.dims or not updates.dims:
         return "some dims are not known"
     if app.attr("reduction", "none") != "none":
         return "it reduces"
-    rank = len(data.dims)
-    if indices.dims == (*data.dims, rank) and updates.dims == data.dims:
-        return _all(app, data, indices, updates)
-    if len(indices.dims) != 2 or indices.dims[1] != 1 or updates.dims != (indices.dims[0], *data.dims[1:]):
-        return "it writes neither rows nor all elements"
-    line = app.tools.movement.reshape(indices, indices.dims[:1])
-    start = _start(app, line)
-    return "its indices do not count up" if start is None else _written(app, data, updates, 0, start)
+    grid, count = indices.dims[:-1], indices.dims[-1].constant
+    if count is None or count != len(grid) or updates.dims != (*grid, *data.dims[count:]):
+        return "it writes no box"
+    parts = _parts(app, indices, grid)
+    if parts is None:
+        return "its indices are not joined of one for each axis"
+    starts = list[Expr]()
+    for axis, part in enumerate(parts):
+        start = _start_along(app, part, axis)
+        if start is None:
+            return f"its indices along axis {axis} do not count up"
+        starts.append(start + data.dims[axis] if upper(start + grid[axis]) <= 0 else start)
+    return _boxed(app, data, updates, list(zip(starts, grid, strict=True)))
+
+
+def _parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
+    """Return the indices along each axis."""
+    move, constants = app.tools.movement, app.tools.constants
+    if len(grid) == 1:
+        return [move.reshape(indices, grid)]
+    if indices.is_constant:
+        array = constants.array(indices)
+        if array is None:
+            return None
+        return [constants.of_array(np.ascontiguousarray(array[..., axis]), indices.dtype) for axis in range(len(grid))]
+    joined = move.joined(indices)
+    if joined is None or [part.dims for part in joined[1]] != [(*grid, ONE)] * len(grid):
+        return None
+    return [move.reshape(part, grid) for part in joined[1]]
+
+
+def _start_along(app: Application, term: Term, axis: int) -> Expr | None:
+    """Return where a tensor starts that counts up by 1 along an axis, and is the same along all others."""
+    assert term.dims is not None
+    source = app.tools.movement.unexpanded(term)
+    dims = source.dims
+    if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
+        return None
+    return _start(app, app.tools.movement.reshape(source, (term.dims[axis],)))
 
 
 def _start(app: Application, line: Term) -> Expr | None:
@@ -99,32 +134,26 @@ def _repeated(app: Application) -> tuple[Expr, ...] | None:
 def _written(app: Application, data: Term, updates: Term, axis: int, start: Expr) -> Result:
     assert data.dims is not None
     assert updates.dims is not None
-    dim, length, move = data.dims[axis], updates.dims[axis], app.tools.movement
-    if not is_within(start, length, dim):
-        return "whether it writes within depends on sizes"
-    end = start + length
-    before, behind = move.slice(data, axis, ZERO, start), move.slice(data, axis, end, dim - end)
-    return move.concat([before, updates, behind], axis, data.dims)
+    whole = [(ZERO, dim) for dim in data.dims[:axis]]
+    return _boxed(app, data, updates, [*whole, (start, updates.dims[axis])])
 
 
-def _all(app: Application, data: Term, indices: Term, updates: Term) -> Result:
-    """Each element of the indices must be the place where it stands: a count along each axis, or 0 where that is 1."""
+def _boxed(app: Application, data: Term, updates: Term, box: Sequence[tuple[Expr, Expr]]) -> Result:
+    """Return data with a box in it, given where it starts and how long it is along each of the first axes."""
     assert data.dims is not None
-    rank = len(data.dims)
-    joined = app.tools.movement.joined(indices) if rank > 1 else (rank, [indices])
-    if joined is None or [part.dims for part in joined[1]] != [(*data.dims, ONE)] * rank:
-        return "its indices are not joined of one for each axis"
-    for axis, part in enumerate(joined[1]):
-        if not _counts_along(app, app.tools.movement.reshape(part, data.dims), axis):
-            return f"its indices along axis {axis} do not count up from 0"
-    return updates
+    if any(not is_within(start, length, dim) for (start, length), dim in zip(box, data.dims, strict=False)):
+        return "whether it writes within depends on sizes"
+    parts = [(axis, start, length) for axis, (start, length) in enumerate(box) if length != data.dims[axis]]
+    return _around(app.tools.movement, data, updates, parts)
 
 
-def _counts_along(app: Application, term: Term, axis: int) -> bool:
-    """Whether each element is its own position along an axis."""
-    assert term.dims is not None
-    source = app.tools.movement.unexpanded(term)
-    dims = source.dims
-    if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
-        return False
-    return _start(app, app.tools.movement.reshape(source, (term.dims[axis],))) == 0
+def _around(move: Movement, data: Term, updates: Term, parts: Sequence[tuple[int, Expr, Expr]]) -> Term:
+    """Return what is before, the box and what is behind it, joined axis by axis, the first outermost."""
+    if not parts:
+        return updates
+    (axis, start, length), *rest = parts
+    assert data.dims is not None
+    end, dim = start + length, data.dims[axis]
+    inner = _around(move, move.slice(data, axis, start, length), updates, rest)
+    before, behind = move.slice(data, axis, ZERO, start), move.slice(data, axis, end, dim - end)
+    return move.concat([before, inner, behind], axis, data.dims)

@@ -79,6 +79,12 @@ CASES = (
     Case("expand", "s = Shape (x) y = Expand (x, s)", "y = Identity (x)"),
     Case("cut", "y = Slice (x, i0, far, i1)", "y = Identity (x)"),
     Case("cut", "a = Slice (x, i1, far, i2) y = Slice (a, i1, far, i2)", "y = Slice (x, i2, far, i2)", WIDE),
+    Case("strides", "a = Slice (x, i1, far, i1, i2) y = Slice (a, i0, far, i2, three)",
+         "y = Slice (x, from, to, both, steps)", WIDE, constants={
+             "from": np.array([0, 1]), "to": np.array([2**40, 2**40]), "both": np.array([-1, 1]),
+             "steps": np.array([3, 2])}),
+    Case("strides", "y = Slice (x, minus2, far, i2, i2)", "y = Slice (x, four, far, last, i2)", WIDE,
+         constants={"minus2": np.array([-2]), "four": np.array([4])}),
     Case("split", "y, z = Split <axis = 2> (x, parts)", "y = Slice (x, i0, i2, i2)", WIDE),
     Case("gather one", "a = Gather <axis = 2> (x, one) y = Unsqueeze (a, i2)", "y = Slice (x, i1, i2, i2)", WIDE),
     Case("gather one", "r = Range (one, six, one) y = Gather <axis = 2> (x, r)", "y = Slice (x, i1, far, i2)", WIDE,
@@ -131,6 +137,18 @@ CASES = (
     Case("scatter", SLOTS + "at = Unsqueeze (r, i1) y = ScatterND (d, at, u)", "y = Concat <axis = 0> (x, u)", TWO),
     Case("scatter", SLOTS + "at = Unsqueeze (r, i1) d2 = Concat <axis = 0> (d, x) w = ScatterND (d2, at, u) "
          "e = Add (p, n) y = Slice (w, i0, e, i0)", "y = Concat <axis = 0> (x, u)", TWO),
+    Case("scatter", "y = ScatterND (x, box, u)",
+         "t = Slice (x, i0, i1, i0) m = Slice (x, i1, three, i0) l = Slice (m, i0, i2, i1) "
+         "r = Slice (m, three, i6, i1) c = Concat <axis = 1> (l, u, r) e = Slice (x, three, far, i0) "
+         "y = Concat <axis = 0> (t, c, e)",
+         "(T[4, 6, past_n] x, T[2, 1, past_n] u) => (T[k, l, m] y)", dtypes=("float", "int64", "double", "bool"),
+         constants={"box": np.array([[[1, 2]], [[2, 2]]])}),
+    Case("scatter", "y = ScatterND (x, ends, u)", "f = Slice (x, i0, minus2, i1) y = Concat <axis = 1> (f, u)",
+         "(T[2, 6, past_n] x, T[2, 2, past_n] u) => (T[k, l, m] y)", dtypes=("float", "int64", "double", "bool"),
+         constants={"ends": np.array([[[0, -2], [0, -1]], [[1, -2], [1, -1]]]), "minus2": np.array([-2])}),
+    Case("expand", "s = Shape (x) a = Expand (v, s) y = MatMul (a, w)", "y = MatMul (rows, w)",
+         "(T[2, 6] x, T[6, 6] w) => (T[k, l] y)", dtypes=("float", "double"),
+         constants={"v": np.arange(6), "rows": np.array([np.arange(6)] * 2)}),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0, p) y = Squeeze (w, i0)",
          "y = Concat <axis = 0> (x, u)", TWO, opset=24),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0) y = Squeeze (w, i0)",

@@ -17,8 +17,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check, check_equivalence, continuity, linear, near_constants, rounding
-from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, Result
+from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.linear import Change, changed
 from graphkit.verify.equivalence.looseness import ROUNDING
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS

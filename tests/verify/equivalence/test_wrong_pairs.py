@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from small_models import model
-from test_axioms import I64, bits, drawn
+from test_axioms import HOW, I64, bits, drawn
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
@@ -90,6 +90,14 @@ def cuts() -> Iterator[tuple[str, Pair]]:
         yield f"a Slice from {start} to {end}", Pair(cut.format("i1", "far"), cut.format(start, end))
     yield "a Slice backwards", Pair(COPY, "y = Slice (x, last, low, i2, last)", constants={"low": [-(2**40)]})
     yield "a Slice in steps", Pair(cut.format("i0", "far"), "y = Slice (x, i0, far, i2, i2)")
+    stride = "y = Slice (x, {}, far, {}, {})"
+    for name, other in (("start", ("i1", "i2", "i2")), ("step", ("i0", "i2", "i1")), ("third", ("i0", "i2", "three")),
+                        ("fourth", ("i0", "i2", "four")),
+                        ("axis", ("i0", "i1", "i2"))):  # fmt: skip
+        yield f"a Slice in steps, another {name}", Pair(
+            stride.format("i0", "i2", "three" if name == "fourth" else "i2"), stride.format(*other),
+            constants={"four": [4]},
+        )  # fmt: skip
     yield "a Slice of another axis", Pair("y = Slice (x, i1, far, i1)", "y = Slice (x, i1, far, i0)")
     yield "a Slice that ends at a length", Pair("y = Slice (x, i0, i6, i1)", COPY)
     yield "a Slice that starts at a length", Pair("y = Slice (x, i2, far, i1)", "y = Slice (x, i1, far, i1)")
@@ -189,6 +197,17 @@ def writes() -> Iterator[tuple[str, Pair]]:
         "a write that is read before",
         Pair(JOINED, SLOTS + "r = Add (q, p) at = Unsqueeze (r, i1) w = ScatterND (d, at, u) y = Identity (d)", TWO),
     )
+    grid = np.stack(np.indices((2, 3)), axis=-1)
+    places = {"elsewhere": np.add(grid, (0, 1)), "turned": grid[::-1], "turned around": grid[..., ::-1],
+              "in one column": np.multiply(grid, (1, 0)), "from the end": np.subtract(grid, (0, 3))}  # fmt: skip
+    for name, place in places.items():
+        yield f"a box written {name}", Pair(
+            "y = ScatterND (x, at, u)", "y = ScatterND (x, other, u)",
+            "(float[4, 5] x, float[2, 3] u) => (float[k, l] y)", {"at": grid, "other": place},
+        )  # fmt: skip
+    yield "a square written turned", Pair(COPY.replace("x", "u"),
+        HOW.replace("(e3, f3)", "(f3, e3)") + "y = ScatterND (x, at, u)",
+        "(float[n, n] x, float[n, n] u) => (float[k, l] y)")  # fmt: skip
     row = SLOTS + "d0 = Unsqueeze (d, i0) u0 = Unsqueeze (u, i0) "
     yield (
         "a TensorScatter from 0",

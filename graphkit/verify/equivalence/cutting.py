@@ -1,0 +1,166 @@
+"""Axioms of operators that cut: Slice, Split, SequenceAt and a Gather by one index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphkit.shapes import Expr, const, lower, upper
+from graphkit.verify.equivalence import writing
+from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.movement import is_within
+
+__all__ = ["cut", "gather_one", "sequence_at", "split", "strided"]
+
+UNKNOWN = "some dims are not known"
+
+
+def cut(app: Application) -> Result:
+    """Know a cut by steps of 1 by its first element and its length."""
+    source, bounds = app.arg(0), _bounds(app)
+    if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
+        return bounds if isinstance(bounds, str) else UNKNOWN
+    if any(step != 1 for _, _, step in bounds):
+        return "it has steps other than 1"
+    term = source
+    for axis, start, _ in bounds:
+        dim, length = source.dims[axis], app.dims[axis]
+        first = _counted(start, dim)
+        if length == dim:
+            first = const(0)
+        if first is None or not is_within(first, length, dim):
+            return f"whether it starts in {dim} depends on sizes"
+        term = app.tools.movement.slice(term, axis, first, length)
+    return term
+
+
+def strided(app: Application) -> Result:
+    """Know a cut by steps above 0 by its first element, its length and its step, axis by axis."""
+    source, bounds = app.arg(0), _bounds(app)
+    if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
+        return bounds if isinstance(bounds, str) else UNKNOWN
+    term, move = source, app.tools.movement
+    for axis, start, step in sorted(bounds, key=lambda each: each[0]):
+        dim, length = source.dims[axis], app.dims[axis]
+        first = start if lower(start) >= 0 else _counted(start, dim)
+        if first is None or step < 1:
+            return "it goes back, or where it starts depends on sizes"
+        if step > 1:
+            term = move.strided(term, axis, (first, length, step))
+        elif is_within(first, length, dim):
+            term = move.slice(term, axis, first, length)
+        else:
+            return f"whether it starts in {dim} depends on sizes"
+    return term
+
+
+def _bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
+    """Return the axes of a Slice, each once, with where it starts and by which steps it goes, or what is missing."""
+    source = app.arg(0)
+    if source is None or source.dims is None:
+        return UNKNOWN
+    starts, ends, axes, steps = _slices(app)
+    if starts is None or ends is None:
+        return "where it starts or ends is not known"
+    rank = len(source.dims)
+    listed = [app.axis(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
+    chosen = [axis for axis in listed if axis is not None]
+    if len(chosen) != len(starts) or len(listed) != len(starts) or len(set(chosen)) < len(chosen):
+        return "its axes are not known"
+    return list(zip(chosen, starts, steps or [1] * len(chosen), strict=True))
+
+
+def _slices(
+    app: Application,
+) -> tuple[Sequence[Expr] | None, Sequence[Expr] | None, list[int] | None, list[int] | None]:
+    if app.node.scope.opset() < 10:
+        starts, ends, axes = (app.attr(name, tuple) for name in ("starts", "ends", "axes"))
+        as_exprs = [None if each is None else [const(number) for number in each] for each in (starts, ends)]
+        return as_exprs[0], as_exprs[1], None if axes is None else list(axes), None
+    known = [app.numbers(index) for index in (3, 4)]
+    if any(app.arg(index) is not None and known[index - 3] is None for index in (3, 4)):
+        return None, None, None, None
+    return app.elements(1), app.elements(2), known[0], known[1]
+
+
+def _counted(start: Expr, dim: Expr) -> Expr | None:
+    """Return an index counted from the front, None if its sign is not known; one before the first is the first."""
+    if lower(start) >= 0:
+        return start if upper(start - dim) <= 0 else dim if lower(start - dim) >= 0 else None
+    if upper(start) >= 0:
+        return None
+    counted = dim + start
+    return counted if lower(counted) >= 0 else const(0) if upper(counted) <= 0 else None
+
+
+def split(app: Application) -> Result:
+    """A part of a Split is a Slice, where its parts are known."""
+    source = app.arg(0)
+    if source is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    axis = app.axis(app.attr("axis", 0), len(source.dims))
+    if axis is None:
+        return None
+    listed = app.numbers(1) if app.arg(1) is not None else app.attr("split", tuple)
+    if listed is None:
+        size, count = source.dims[axis].constant, len(app.node.outputs)
+        if app.arg(1) is not None or size is None or size % count:
+            return "its parts are not known"
+        listed = [size // count] * count
+    start = const(sum(listed[: app.index]))
+    if app.index >= len(listed) or not is_within(start, const(listed[app.index]), source.dims[axis]):
+        return "its parts may not lie in the axis"
+    return app.tools.movement.slice(source, axis, start, const(listed[app.index]))
+
+
+def gather_one(app: Application) -> Result:
+    """Gather by one index is a Slice; by a Range, one too."""
+    source, indices = app.arg(0), app.arg(1)
+    if source is None or indices is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    axis = app.axis(app.attr("axis", 0), len(source.dims))
+    if axis is None:
+        return None
+    found = app.elements(1)
+    start, length = None, const(1)
+    if found is not None and len(found) == 1:
+        start = _counted(found[0], source.dims[axis])
+    elif (
+        found
+        and indices.dims is not None
+        and len(indices.dims) == 1
+        and all(each == found[0] + at for at, each in enumerate(found))
+    ):
+        start, length = _counted(found[0], source.dims[axis]), const(len(found))
+    elif (first := writing.is_count(indices)) is not None:
+        start, length = first, indices.dims[0] if indices.dims else length
+    if start is None or not is_within(start, length, source.dims[axis]) or lower(source.dims[axis] - start) < 1:
+        return None
+    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
+
+
+def sequence_at(app: Application) -> Result:
+    """An element of a SplitToSequence is a Slice."""
+    sequence, index = app.arg(0), app.numbers(1)
+    if sequence is None or sequence.op != "SplitToSequence" or not sequence.args:
+        return None
+    known: Sequence[tuple[Any, ...]] = sequence.attributes[:-1]  # type: ignore[assignment]
+    if index is None or len(index) != 1 or app.dims is None or any(len(each) < 3 for each in known):
+        return None
+    source, attributes = sequence.args[0], {each[0]: each[2] for each in known}
+    if source is None or source.dims is None or not attributes.keys() <= {"", "axis", "keepdims"}:
+        return UNKNOWN
+    axis = app.axis(attributes.get("axis", 0), len(source.dims))
+    sizes = (
+        app.elements_of(sequence.args[1]) if len(sequence.args) > 1 and sequence.args[1] is not None else (const(1),)
+    )
+    if axis is None or sizes is None or index[0] < 0:
+        return "its parts are not known"
+    is_one_size = len(sequence.args) < 2 or sequence.args[1] is None or sequence.args[1].dims == ()
+    if not is_one_size and index[0] >= len(sizes):
+        return "it has fewer parts"
+    start = sizes[0] * index[0] if is_one_size else sum(sizes[: index[0]], const(0))
+    length = sizes[0] if is_one_size else sizes[index[0]]
+    if not is_within(start, length, source.dims[axis]) or lower(length) < 1:
+        return "its parts may not lie in the axis"
+    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
