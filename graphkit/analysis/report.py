@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.model_interface import interface
+from graphkit.analysis.next_commands import facts_of, folder_steps
 from graphkit.analysis.pipeline_links import DECODERS, Fit, fit
 from graphkit.analysis.report_sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
-from graphkit.analysis.verdict import Verdict, facts_of, folder_steps, sized, verdict_lines
+from graphkit.analysis.verdict import Verdict, sized, verdict_lines
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, short_paths
 from graphkit.model import Model, ModelLike, as_model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
-from graphkit.graph.operator_traits import value_inputs, without_huge_numbers
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.traversal import postorder
 from graphkit.graph.view import Node, Value, all_nodes
@@ -17,6 +17,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer
+from graphkit.shapes.tensor import without_huge_numbers
 
 __all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meaning", "meanings", "meanings_text", "origins"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.analysis.verdict import ASKED
+from graphkit.analysis.next_commands import ASKED
 from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered

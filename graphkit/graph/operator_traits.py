@@ -11,7 +11,6 @@ which the parameter is an input.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -20,8 +19,6 @@ from graphkit.graph.view import Node
 __all__ = [
     "BROADCASTING",
     "DIVIDING",
-    "INT32_MAX",
-    "INT64_MAX",
     "MOVING",
     "PRESERVING",
     "QUANTIZED",
@@ -33,11 +30,9 @@ __all__ = [
     "VALUE_INPUTS",
     "broadcasts",
     "is_elementwise",
-    "is_to_the_end",
     "joined",
     "names",
     "value_inputs",
-    "without_huge_numbers",
 ]
 
 Entry = TypeVar("Entry")
@@ -194,20 +189,3 @@ def value_inputs(node: Node) -> Mapping[int, str]:
         if opset >= since:
             inputs_read = inputs
     return {index: name for index, name in inputs_read.items() if node.input(index) is not None}
-
-
-INT32_MAX = (1 << 31) - 1
-INT64_MAX = (1 << 63) - 1
-
-
-HUGE = re.compile(rf"(?<![\w.])(-?)(?:{INT64_MAX}|{INT64_MAX + 1}|{INT32_MAX}|{INT32_MAX + 1})(?![\w.])")
-
-
-def without_huge_numbers(text: str) -> str:
-    """Return a text for people in which the numbers that stand for no bound are words: `[unbounded]`."""
-    return HUGE.sub(r"\1unbounded", text)
-
-
-def is_to_the_end(bound: int | None) -> bool:
-    """Whether an end lies behind every axis: exporters write INT32_MAX or INT64_MAX, and no dim is that large."""
-    return bound is not None and bound >= INT32_MAX

@@ -16,8 +16,8 @@ from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.control_flow.split_merged import StripMergedSuffixes
+from graphkit.passes.fusion.fold_into_weights import FoldIntoWeights
 from graphkit.passes.fusion.fuse_attention import FuseAttention
-from graphkit.passes.fusion.fuse_constants import FuseConstants
 from graphkit.passes.fusion.fuse_into_linear import FusePads, MatmulAddToGemm
 from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
@@ -84,7 +84,7 @@ SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which
 FUSING: tuple[type[Rewrite], ...] = (
     SoftmaxToConstant,
     FuseLayerNorm,
-    FuseConstants,
+    FoldIntoWeights,
     FusePads,
     FuseAttention,
     MergeSiblingMatmuls,

@@ -7,6 +7,7 @@ compare equal. `Shapes.reason` tells the meaning of each.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from graphkit.dtypes import INTEGERS
-from graphkit.graph.operator_traits import without_huge_numbers
+from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
@@ -35,6 +35,7 @@ __all__ = [
     "agreed",
     "array_of",
     "is_known",
+    "is_to_the_end",
     "joined",
     "number",
     "numbers",
@@ -43,10 +44,12 @@ __all__ = [
     "sizes_of",
     "union",
     "unknown",
+    "without_huge_numbers",
 ]
 
 MAX_DIVISOR = 1 << 12  # of a fraction that is calculated with
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
+HUGE = re.compile(rf"(?<![\w.])(-?)(?:{INT64_MAX}|{INT64_MAX + 1}|{INT32_MAX}|{INT32_MAX + 1})(?![\w.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,3 +321,13 @@ def agreed(before: Tensor, now: Tensor) -> Tensor:
     if before.may_have_data and now.may_have_data and before.elements == now.elements:
         return now
     return Tensor(now.dtype, now.dims, None, "the calls of the function differ")
+
+
+def without_huge_numbers(text: str) -> str:
+    """Return a text for people in which the numbers that stand for no bound are words: `[unbounded]`."""
+    return HUGE.sub(r"\1unbounded", text)
+
+
+def is_to_the_end(bound: int | None) -> bool:
+    """Whether an end lies behind every axis: exporters write INT32_MAX or INT64_MAX, and no dim is that large."""
+    return bound is not None and bound >= INT32_MAX

@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 from real_models import MODEL_NAMES
 
-from graphkit.graph.view import Scope, all_nodes, all_scopes, build_scopes
+from graphkit.errors import ModelError
+from graphkit.graph.view import MAX_NESTING, Scope, all_nodes, all_scopes, build_scopes
 from graphkit.model import Model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'
@@ -329,3 +330,35 @@ def test_operands_and_the_result_are_known_to_be_there() -> None:
     assert (node.operand(0).name, node.operand(2).name, node.result().name) == ("x", "x", "y")
     with pytest.raises(AssertionError):
         node.operand(1)
+
+
+def nested(levels: int) -> onnx.ModelProto:
+    """Return a model with so many Ifs inside each other."""
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "leaf", [], [output])
+    for _ in range(levels):
+        graph = helper.make_graph([helper.make_node("If", ["c"], ["y"], then_branch=graph)], "g", [], [output])
+    return helper.make_model(graph)
+
+
+def test_bodies_may_nest_up_to_the_limit() -> None:
+    levels = MAX_NESTING - 1  # whose declared types leave no room for one more
+    assert max(scope.depth for scope in build_scopes(nested(levels))[0].walk()) == levels
+
+
+def test_deeper_bodies_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphkit.graph.view.MAX_NESTING", 5)
+    with pytest.raises(
+        ModelError, match=r"^deep\.onnx: graphs are nested more than 5 deep, which is more than protobuf can "
+    ):
+        build_scopes(nested(6), "deep.onnx")
+
+
+@pytest.mark.parametrize("text", ["node_name", "input_x", "OpType", "middle"])
+def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[N] input_x) => (float[N] y) {{ [node_name] middle = OpType(input_x)  y = Relu(middle) }}"
+    )
+    broken = model.SerializeToString().replace(text.encode(), b"\xff" * len(text))
+    with pytest.raises(ModelError, match="not UTF-8 - the file is corrupt; export it again"):
+        build_scopes(onnx.ModelProto.FromString(broken))

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import pickle
 
+import pytest
 from onnx import parser
 
 from graphkit.model import Model
-from graphkit.rewrite.outcome import Declined, Outcome, PassChange
+from graphkit.rewrite.outcome import Declined, Outcome, PassChange, grouped
 
 MODEL = Model.from_proto(
     parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
@@ -54,3 +55,23 @@ def test_the_model_is_a_name_in_json() -> None:
         "changes": ["a"],
         "declined": [{"where": "n/3", "reason": "its rank is unknown"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("declined", "told"),
+    [
+        ([], ()),
+        (["a: no", "b: no", "c: why"], ("a, b: no", "c: why")),
+        (
+            [f"/layers.{layer}/attn/Reshape: no" for layer in range(18)] + ["/head/Reshape: no"],
+            ("/layers.{0-17}/attn/Reshape, /head/Reshape: no",),
+        ),
+        (
+            [f"/layers.{layer}/Add: its mask '/layers.{layer}/mask' is data" for layer in (0, 1, 2, 5)],
+            ("/layers.{i=0-2,5}/Add: its mask '/layers.{i}/mask' is data",),
+        ),
+        ([f"{letter}: no" for letter in "abcdefgh"], ("a, b, c and 5 more: no",)),
+    ],
+)
+def test_a_reason_is_told_once_with_the_families_it_holds_for(declined: list[str], told: tuple[str, ...]) -> None:
+    assert grouped(declined) == told

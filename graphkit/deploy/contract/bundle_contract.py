@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
-from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.sealed_record import NOT_RUN, FileRecord, ProofRecord, sealed
 
 __all__ = [
     "ALIGNMENT",

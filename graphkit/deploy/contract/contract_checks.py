@@ -16,7 +16,7 @@ from graphkit.deploy.contract.bundle_contract import (
 )
 from graphkit.deploy.contract.contract_parts import AnyContract, AnyPort, State
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
-from graphkit.deploy.contract.proof_record import is_file_name
+from graphkit.deploy.contract.sealed_record import is_file_name
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
 __all__ = ["BYTES", "bundle_problems", "contract_problems"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphkit.deploy.contract.proof_record import FileRecord, ProofRecord
+from graphkit.deploy.contract.sealed_record import FileRecord, ProofRecord
 
 __all__ = ["AnyContract", "AnyMethod", "AnyPort", "AnySource", "State"]
 

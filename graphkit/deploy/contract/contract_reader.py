@@ -14,7 +14,7 @@ from graphkit.deploy.contract.bundle_contract import VERSION as BUNDLE_VERSION
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_checks import bundle_problems, contract_problems
 from graphkit.deploy.contract.host_contract import VERSION, Contract
-from graphkit.deploy.contract.proof_record import record_problems, unsealed
+from graphkit.deploy.contract.sealed_record import record_problems, unsealed
 from graphkit.errors import ModelError
 
 __all__ = ["read_bundle", "read_contract"]

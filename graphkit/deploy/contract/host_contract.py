@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
-from graphkit.deploy.contract.proof_record import NOT_RUN, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.sealed_record import NOT_RUN, FileRecord, ProofRecord, sealed
 
 __all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
 

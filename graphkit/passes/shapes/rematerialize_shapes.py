@@ -14,9 +14,8 @@ from itertools import groupby
 
 import onnx
 
-from graphkit.dtypes import INTEGERS
+from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import INT32_MAX, INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_slice import slice_bounds

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.dtypes import INT64_MAX
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.operator_traits import INT64_MAX
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx.helper
 
-from graphkit.graph.operator_traits import INT64_MAX, is_to_the_end
+from graphkit.dtypes import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.shapes import Expr, lower, upper
-from graphkit.shapes.tensor import Dims, Tensor, number, numbers
+from graphkit.shapes.tensor import Dims, Tensor, is_to_the_end, number, numbers
 
 __all__ = ["CanonicalizeSlice", "MergeSlices", "slice_bounds"]
 

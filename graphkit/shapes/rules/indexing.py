@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from graphkit.graph.operator_traits import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.dtypes import INT32_MAX, INT64_MAX
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.data_movement import moved, small_data
-from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
+from graphkit.shapes.tensor import Array, Element, Tensor, array_of, is_to_the_end, number
 
 __all__ = ["RULES"]
 

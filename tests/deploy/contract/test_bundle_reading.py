@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from test_reading import setting
+from test_contract_reader import setting
 
 import graphkit.deploy.contract
 from graphkit.analysis.bundle_overview import bundle_overview

@@ -13,7 +13,7 @@ import pytest
 from graphkit.cli import app
 from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
 from graphkit.deploy.contract.constants import WRITERS
-from graphkit.deploy.contract.proof_record import FileRecord
+from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.errors import ModelError, UsageError
 
 SMALL = Contract(

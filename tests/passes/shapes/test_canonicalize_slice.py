@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import check, constants, lines, model_of
 
-from graphkit.graph.operator_traits import INT64_MAX
+from graphkit.dtypes import INT64_MAX
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice
 
 PASS = CanonicalizeSlice()

@@ -17,7 +17,7 @@ from test_constants import SMALL
 import graphkit
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.deploy.contract.proof_record import ProofRecord
+from graphkit.deploy.contract.sealed_record import ProofRecord
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import ModelError, UnprovenWarning

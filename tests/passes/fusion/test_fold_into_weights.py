@@ -7,9 +7,9 @@ from onnx import TensorProto
 from rewriting import lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.fusion.fuse_constants import FuseConstants
+from graphkit.passes.fusion.fold_into_weights import FoldIntoWeights
 
-PASS = FuseConstants()
+PASS = FoldIntoWeights()
 CONV = "g (float[N, 4, 5, 5] x) => (y)"
 ROWS = "g (float[N, 7, 4] x) => (y)"
 MATRIX = "g (float[N, 4] x) => (y)"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphkit.graph.operator_traits import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.dtypes import INT32_MAX, INT64_MAX
+from graphkit.shapes.tensor import is_to_the_end
 
 
 @pytest.mark.parametrize(

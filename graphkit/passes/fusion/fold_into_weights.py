@@ -22,7 +22,7 @@ from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.weight_arithmetic import read, rounded, scaled, spread, summed
 from graphkit.shapes import Shapes
 
-__all__ = ["FuseConstants", "moved"]
+__all__ = ["FoldIntoWeights", "moved"]
 
 MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -47,7 +47,7 @@ def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Chann
 
 
 @dataclass(frozen=True)
-class FuseConstants(NodeRewrite):
+class FoldIntoWeights(NodeRewrite):
     """Fuse constant Mul, Div, Add, Sub and BatchNormalization into the weights of Conv, ConvTranspose, Gemm and MatMul.
 
     Changes the last digits of results: numbers are rounded once where they were rounded several times. The new weights

@@ -1,0 +1,199 @@
+"""The commands to run next on a model or a folder of models.
+
+Only commands that apply to a model, or to a folder of models, and can succeed there are listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.view import Value
+from graphkit.io.stream_files import INPUT
+from graphkit.model import Model
+from graphkit.options import BUNDLED, LOWERED, SOURCE
+from graphkit.render.result import Result
+
+if TYPE_CHECKING:
+    from graphkit.analysis.architecture import Architecture
+    from graphkit.analysis.blockers import Blockers
+    from graphkit.analysis.control_flow import ControlFlow
+    from graphkit.analysis.findings import Finding
+    from graphkit.analysis.hazards import Hazards
+    from graphkit.analysis.summary import Summary
+    from graphkit.analysis.tensor_shapes import UnknownShapes
+
+__all__ = ["ASKED", "Facts", "facts_of", "folder_steps", "model_steps"]
+
+CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
+CHECKABLE = {"wrong-shape", "empty-dim"}
+ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
+ENCODERS = ("encoder", "vision")
+RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
+DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
+NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
+ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that the commands for a model depend on.
+
+    Attributes:
+        kinds: The kinds of its findings.
+        blockers: The obstacles on the target, None without a target.
+    """
+
+    model: Model
+    kinds: Collection[str]
+    summary: Summary
+    architecture: Architecture
+    control: ControlFlow
+    hazards: Hazards
+    unknown: UnknownShapes
+    blockers: Blockers | None
+
+    @property
+    def name(self) -> str | None:
+        """The model's name in commands, None where no command can name it."""
+        label = self.model.label
+        return label if self.model.path is not None and label != INPUT and _is_word(label) else None
+
+    @property
+    def target(self) -> str:
+        """The target, with the dims that were given; "" without one."""
+        blockers = self.blockers
+        return "" if blockers is None else f"{blockers.target}{f' at {blockers.dims}' if blockers.dims else ''}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether onnxruntime can run it, as far as the graph tells; every proof needs that."""
+        dtypes = {row.dtype for row in self.summary.weight_bytes}
+        stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
+        return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether new tokens join each cache as it is, so that slots can take them."""
+        roles = self.model.roles
+        pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
+        return bool(pasts) and all(past is not None and _is_joined(past) for past in pasts)
+
+    def within(self, option: str, default: int) -> tuple[str, ...]:
+        """Return an option for a length, where the model fails at the default or has fewer positions."""
+        limits = [hazard for hazard in self.hazards.hazards if hazard.kind == "limit"]
+        sizes = [max(size for _, size in dims) - 1 for hazard in limits for dims in hazard.examples if dims]
+        tables = (table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in lookups(value))
+        most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
+        return (option, str(most)) if 0 < most < default else ()
+
+
+def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Finding]) -> Facts:
+    """Return the facts that the commands depend on, from the sections that the verdict rests on."""
+    return Facts(
+        model=model,
+        kinds={finding.kind for finding in findings},
+        summary=cast("Summary", sections["summary"]),
+        architecture=cast("Architecture", sections["architecture"]),
+        control=cast("ControlFlow", sections["control-flow"]),
+        hazards=cast("Hazards", sections["hazards"]),
+        unknown=cast("UnknownShapes", sections["unknown-shapes"]),
+        blockers=cast("Blockers | None", sections.get("blockers")),
+    )
+
+
+def model_steps(facts: Facts) -> tuple[str, ...]:
+    """Return the commands to run next on a model, the most useful first."""
+    return () if facts.name is None else tuple(_steps(facts, facts.name))
+
+
+def _steps(facts: Facts, name: str) -> Iterator[str]:
+    role = facts.architecture.role
+    if facts.runs:
+        if "merged-if" in facts.kinds:
+            if len({merged.condition for merged in facts.control.merged}) == 1:
+                yield _command("split-merged", name, "-o", _output(name, ".split"))
+        elif "blockers" in facts.kinds and role in ALONE:
+            yield from _lower(name, [facts])
+        elif "shape-chains" in facts.kinds:
+            yield _command("fold", name, "-o", _output(name, ".folded.onnx"))
+        if role == "decoder-only" and facts.has_slots:
+            yield _bundle(name, [facts])
+        elif role in RECURRENT:
+            yield _command("bundle", name, "-o", _output(name, ".bundle"))
+        if CHECKABLE & set(facts.kinds):
+            yield _command("report", name, "--only", "hazards", "--check-hazards")
+    cause = next(iter(facts.unknown.causes), None)
+    if cause is not None and _is_word(cause.name) and not (cause.op == "If" and "merged-if" in facts.kinds):
+        yield _command("shapes", name, "--why", cause.name)
+
+
+def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
+    """Return the commands to run next on a folder of models that fit together."""
+    folder = _folder([facts.model for facts in models])
+    roles = [facts.architecture.role for facts in models]
+    if folder is None or len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
+        return ()
+    if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
+        return ()
+    lowered = _lower(folder, models) if any("blockers" in facts.kinds for facts in models) else ()
+    return (*lowered, _bundle(folder, models))
+
+
+def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
+    """Yield the command that lowers for a target, where a pass is known for each blocker."""
+    targets = [facts.blockers for facts in models if facts.blockers is not None]
+    passes = {blocker.pass_name for target in targets for blocker in target.blockers}
+    if None in passes:
+        return
+    lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
+    asked = [option for name, option in ASKED.items() if name in passes]
+    yield _command("lower", name, "-o", _output(name, ".lowered"), "--target", targets[0].target, *lengths, *asked)
+
+
+def _bundle(name: str, models: Sequence[Facts]) -> str:
+    lengths = _lengths(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
+    return _command("bundle", name, "-o", _output(name, ".bundle"), *lengths)
+
+
+def _lengths(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:
+    """Yield options for the lengths at which models run that fail at the defaults."""
+    for option, default, is_cache in ((source, most, False), (cache, slots, True)):
+        options_of = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
+        yield from min((words for words in options_of if words), key=lambda words: int(words[1]), default=())
+
+
+def _is_joined(past: Value) -> bool:
+    readers = [node for node, _ in past.consumers]
+    return all(node.is_op("Concat", "Shape") for node in readers) and any(node.is_op("Concat") for node in readers)
+
+
+def _folder(models: Sequence[Model]) -> str | None:
+    """Return the folder that holds these models and no others."""
+    folders = {model.path.parent for model in models if model.path is not None}
+    folder = next(iter(folders), None)
+    if folder is None or len(folders) > 1 or not _is_word(str(folder)):
+        return None
+    return str(folder) if {model.path for model in models} == set(folder.glob("*.onnx")) else None
+
+
+def _is_word(name: str) -> bool:
+    """Whether a name can be copied from a terminal and is no option."""
+    return name.isprintable() and not name.startswith("-")
+
+
+def _command(*words: str) -> str:
+    return shlex.join(("graphkit", *words))
+
+
+def _output(name: str, suffix: str) -> str:
+    """Return the name of an output in the current folder that does not exist yet."""
+    base = Path(name.removeprefix("example:")).name.removesuffix(".onnx") or Path(name).resolve().name
+    names = itertools.chain([base + suffix], (f"{base}-{number}{suffix}" for number in itertools.count(2)))
+    return next(free for free in names if not os.path.lexists(free))
