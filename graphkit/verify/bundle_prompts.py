@@ -22,7 +22,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens
 
-__all__ = ["LONGEST", "Prompt", "Recording", "Search", "input_spec", "prompts", "record", "search_of"]
+__all__ = ["LONGEST", "Prompt", "Recording", "Search", "begin", "input_spec", "prompts", "record", "search_of"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -64,6 +64,12 @@ class Prompt:
         """Return it without the other rows."""
         inputs = {name: array[:1] for name, array in self.inputs.items()}
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
+
+    def counted(self, logits: np.ndarray, number: int) -> np.ndarray:
+        """Return the logits of tokens that are no padding: of the prompt for number 0, else of a step after it."""
+        if number or not self.all_logits or self.mask.all() or logits.shape[:2] != self.mask.shape:
+            return logits
+        return np.asarray(logits[self.mask.astype(bool)])
 
 
 def input_spec(method: BundleMethod, port: BundlePort) -> InputSpec:
@@ -244,11 +250,11 @@ def record(
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
     logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
-    tokens = {width: _searched(oracle, _start(oracle, first)[:, -1], steps, width) for width in beams}
+    tokens = {width: _searched(oracle, begin(oracle, first)[:, -1], steps, width) for width in beams}
     reordered: list[np.ndarray] = []
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if rows and pair is not None:
-        _start(oracle, pair)
+        begin(oracle, pair)
         oracle.reorder(rows)
         reordered = [oracle.step(given[list(rows)]) for given in pair.steps[:2]]
     return Recording(logits, tokens, reordered)
@@ -275,10 +281,10 @@ def search_of(beams: int) -> Search:
 
 
 def _decoded(oracle: Oracle, prompt: Prompt) -> list[np.ndarray]:
-    return [_start(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+    return [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
 
 
-def _start(oracle: Oracle, prompt: Prompt) -> np.ndarray:
+def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
     """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
     tokens, mask = prompt.tokens, prompt.mask
     length, part = tokens.shape[1], tokens.shape[1]

@@ -24,10 +24,11 @@ from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
+from graphkit.verify.float16_bundles import Float16Judge, reordered
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
 from graphkit.verify.weight_faults import wrong_attributes, wrong_weights
 
 __all__ = ["equal_tokens", "verify_bundle"]
@@ -75,15 +76,16 @@ def verify_bundle(
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(made, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
+    judge = Float16Judge(originals, folder, contract, options.limits) if _rounds_to_half(originals) else None
+    runs = _runs(bundle, made, truth, allowed, judge, progress, optimized=False)
     checks = _checked(bundle, made, folder, progress)
     checks |= _searches(bundle, made[0].first_row(), truth, notes) if options.same_tokens else {}
-    checks |= _choices(bundle, made, truth, allowed.near)
+    checks |= _choices(bundle, made, truth, allowed.near, judge)
     del bundle  # what it maps or has prepacked need not be there twice
     failing = [
         prompt
         for prompt, run in zip(made, runs, strict=True)
-        if run.failure or not run.logits <= _within(prompt, allowed)
+        if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed))
     ]
     facts: list[Fact] = []
     if options.same_weights or failing:
@@ -97,7 +99,8 @@ def verify_bundle(
         progress("looking for the cause")
         with isolation(options.limits):
             found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
-    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
+    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, progress, optimized=True)
+    notes += judge.notes() if judge is not None else ()
     return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
 
 
@@ -114,6 +117,10 @@ def _plainly(
     steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
     return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+
+
+def _rounds_to_half(originals: Originals) -> bool:
+    return any(map(has_float16, originals.models))
 
 
 def _sizes_tried(contract: BundleContract) -> Iterator[str]:
@@ -142,15 +149,8 @@ def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
     found = 0.0
     for prompt, plain, default in zip(made, one.logits, other.logits, strict=False):  # the longest come last, in one
         for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
-            found = max(found, distance_of_spread(_counted(logits, prompt, number), _counted(same, prompt, number)))
+            found = max(found, distance_of_spread(prompt.counted(logits, number), prompt.counted(same, number)))
     return found
-
-
-def _counted(logits: np.ndarray, prompt: Prompt, number: int) -> np.ndarray:
-    """Return the logits of tokens that are no padding, of a prompt or of a step after it."""
-    if number or not prompt.all_logits or prompt.mask.all():
-        return logits
-    return np.asarray(logits[prompt.mask.astype(bool)])
 
 
 def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
@@ -174,6 +174,7 @@ def _runs(
     made: Sequence[Prompt],
     expected: Recording,
     allowed: BundleTolerance,
+    judge: Float16Judge | None,
     progress: Callable[[str], None],
     *,
     optimized: bool,
@@ -184,7 +185,10 @@ def _runs(
     for number in numbered(range(len(made)), level, progress, "prompt"):
         within = allowed.fused if optimized else _within(made[number], allowed)
         runs.append(_run(bundle, made[number], expected.logits[number], within, optimized=optimized))
-    return runs
+    if judge is None or not any(run.failure for run in runs):
+        return runs
+    progress(f"{level}, in float32")
+    return judge.judged(bundle, made, runs, expected, allowed.fused if optimized else allowed.near)
 
 
 def _run(
@@ -194,15 +198,14 @@ def _run(
 
     def repeated(number: int) -> dict[str, np.ndarray]:
         logits = start(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
-        same = logits.shape == expected[number].shape
-        return {"logits": _counted(logits, prompt, number) if same else logits}
+        return {"logits": prompt.counted(logits, number)}
 
     def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
         distance = difference.of_spread
         return distance, "" if distance <= allowed else f"the logits of {step.where} differ by {distance:.1e}"
 
     steps = (
-        Step(f"step {at}" if at else "the prompt", {"logits": _counted(logits, prompt, at)}, partial(repeated, at))
+        Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted(logits, at)}, partial(repeated, at))
         for at, logits in enumerate(expected)
     )
     agreement, (rows, length) = follow(steps, rule), prompt.tokens.shape
@@ -237,12 +240,14 @@ def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[
     return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
 
 
-def _choices(bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float) -> dict[str, str]:
+def _choices(
+    bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
+) -> dict[str, str]:
     """Check the options of a caller: rows in another order, and the logits of the last token alone."""
     found: dict[str, str] = {}
     pair = next((prompt for prompt in made if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed))
+        found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
     long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     method = bundle.contract.method("once")
     if method is not None and any(port.source is not None and port.source.kind == "kept" for port in method.inputs):
@@ -250,14 +255,16 @@ def _choices(bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: 
     return found
 
 
-def _reordered(bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float) -> str:
+def _reordered(
+    bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None
+) -> str:
     """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
     rows = [1, 0, 0][: len(expected[0])]
-    start(bundle, prompt)
-    bundle.reorder(rows)
-    actual = [bundle.step(tokens[rows]) for tokens in prompt.steps[: len(expected)]]
+    actual = reordered(prompt, rows, partial(start, bundle), bundle)
     worst = max(distance_of_spread(*pair) for pair in zip(expected, actual, strict=True))
-    return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
+    if worst <= allowed or (judge and judge.explains_reordering(bundle, prompt, rows, expected, allowed)):
+        return ""
+    return f"the logits of the next steps differ by {worst:.1e}"
 
 
 def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:

@@ -12,26 +12,23 @@ A wrong rewrite is wrong in float32 too, so that it is found however much float1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted, free_name, names_in
-from graphkit.io.tensors import walk_tensors
+from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, elementwise, magnitude
+from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.original_runs import Run
 
-__all__ = ["FACTOR", "Rounding", "in_float32"]
+__all__ = ["FACTOR", "Rounding"]
 
 FACTOR = 2.0
 SHAKES = 3  # times that the weights move
@@ -158,103 +155,3 @@ def _by_row(exact: Output, array: Output) -> np.ndarray:
     apart = np.where(finite, elementwise(exact, array), 0.0) / (magnitude(exact[finite]) or 1.0)
     rows: np.ndarray = apart.reshape(len(apart) if apart.ndim else 1, -1).max(axis=1)
     return rows
-
-
-HALF_UNIT = 2.0**-11  # of the last place, relative to a number of ten bits
-DTYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that say which dtype an operator gives
-HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
-
-
-def in_float32(model: Model, shaken: int | None = None) -> tuple[Model, dict[str, str]] | None:
-    """Return a model of float16 in float32, and the names of its inputs by the names that they have now.
-
-    Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
-
-    Args:
-        model: The model; nothing is returned for one with functions or bfloat16.
-        shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
-            Those that share a place on the last axis move together.
-    """
-    dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
-    dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
-    if model.proto.functions or TensorProto.BFLOAT16 in dtypes:
-        return None
-    proto = copy_proto(model)
-    maker = _Maker(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken))
-    names = maker.convert(proto.graph)
-    return model.with_proto(proto), names
-
-
-class _Maker:
-    """Converts graphs in place.
-
-    Args:
-        taken: Names that values have.
-        rng: Of what moves the weights, None for nothing.
-    """
-
-    def __init__(self, taken: set[str], rng: np.random.Generator | None) -> None:
-        self.taken, self.rng = taken, rng
-
-    def convert(self, graph: onnx.GraphProto, *, is_body: bool = False) -> dict[str, str]:
-        """Convert a graph, and return the names of its inputs before by those after."""
-        casts, names = list[onnx.NodeProto](), dict[str, str]()
-        initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == HALF}
-        inputs = {info.name: info for info in graph.input if _is_half(info)} if not is_body else {}
-        for name in dict.fromkeys((*initializers, *inputs)):
-            fresh = self._fresh(f"{name}_float16")
-            if name in inputs:
-                inputs[name].name, names[fresh] = fresh, name
-            if name in initializers:
-                initializers[name].name = fresh
-            casts += self._casts(fresh, name, tuple(initializers[name].dims) if name in initializers else ())
-        for info in (*graph.input, *graph.output) if is_body else graph.output:
-            if _is_half(info):
-                info.type.tensor_type.elem_type = SINGLE
-        _keep(graph.value_info, [info for info in graph.value_info if not _is_half(info)])
-        for node in graph.node:
-            self._convert_node(node)
-        nodes = list(graph.node)
-        del graph.node[:]
-        graph.node.extend((*casts, *nodes))
-        return names
-
-    def _casts(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes that give a float16 value as float32, moved where it is a weight and these move."""
-        if self.rng is None or not dims or dims[-1] < 1:
-            yield helper.make_node("Cast", [source], [name], to=SINGLE)
-            return
-        cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
-        yield helper.make_node("Cast", [source], [cast], to=SINGLE)
-        yield helper.make_node("Constant", [], [factors], value=numpy_helper.from_array(self._factors(dims[-1:])))
-        yield helper.make_node("Mul", [cast, factors], [name])
-
-    def _factors(self, shape: tuple[int, ...]) -> np.ndarray:
-        assert self.rng is not None
-        return (1 + self.rng.uniform(-HALF_UNIT, HALF_UNIT, shape)).astype(np.float32)
-
-    def _convert_node(self, node: onnx.NodeProto) -> None:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                self.convert(attribute.g, is_body=True)
-            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == HALF:
-                array = numpy_helper.to_array(attribute.t).astype(np.float32)
-                if self.rng is not None and array.ndim and node.op_type == "Constant":
-                    array = array * self._factors(array.shape)
-                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
-            elif attribute.name in DTYPES and attribute.i == HALF:
-                attribute.i = SINGLE
-
-    def _fresh(self, base: str) -> str:
-        name = free_name(base, self.taken)
-        self.taken.add(name)
-        return name
-
-
-def _is_half(info: onnx.ValueInfoProto) -> bool:
-    return info.type.tensor_type.elem_type == HALF
-
-
-def _keep(infos: MutableSequence[onnx.ValueInfoProto], kept: list[onnx.ValueInfoProto]) -> None:
-    del infos[:]
-    infos.extend(kept)
