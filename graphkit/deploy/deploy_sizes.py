@@ -341,10 +341,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     numbers |= of_role | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
-    for name, size in sizes.dims.items() if is_padded else ():
-        if size != of_role.get(name, size):
-            flag = "--batch" if roles[name] == "batch" else "--src-len"
-            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
+    if is_padded:
+        _check_dims_of_options(model, sizes.dims, of_role)
     past, total = (
         frozenset(name for name, role in roles.items() if role == growing and name not in numbers)
         for growing in ("past", "total")
@@ -370,6 +368,14 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         pad=sizes.pad,
         sound=sizes.sound,
     )
+
+
+def _check_dims_of_options(model: Model, dims: Mapping[str, int], of_role: Mapping[str, int]) -> None:
+    """Check that dims by name agree with the batch and the length, which have options of their own."""
+    for name, size in dims.items():
+        if size != of_role.get(name, size):
+            flag = "--batch" if symbol_roles(model)[name] == "batch" else "--src-len"
+            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
 
 
 def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:

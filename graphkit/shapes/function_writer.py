@@ -56,8 +56,8 @@ class Language(ABC):
         """Return a size divided by a number, rounded down."""
 
     @abstractmethod
-    def number(self, value: float) -> str:
-        """Return a number, an integer where it is an int."""
+    def not_finite(self, value: float) -> str:
+        """Return an infinity, or the number that is none."""
 
     @abstractmethod
     def operation(self, step: Step) -> str:
@@ -81,6 +81,10 @@ class Language(ABC):
         if name is None and isinstance(operand, Step):
             return self.operation(operand)
         return name or self.unknown
+
+    def number(self, value: float) -> str:
+        """Return a number, an integer where it is an int."""
+        return repr(value) if isinstance(value, int) or math.isfinite(value) else self.not_finite(value)
 
     def right_side(self, step: Step) -> str:
         """Return the expression assigned to a step's variable: unknown where its computation would divide by 0."""

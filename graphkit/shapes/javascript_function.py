@@ -119,9 +119,7 @@ class _JavaScript(Language):
     def quotient(self, size: str, divisor: int) -> str:
         return f"div({size}, {divisor})"
 
-    def number(self, value: float) -> str:
-        if isinstance(value, int) or math.isfinite(value):
-            return repr(value)
+    def not_finite(self, value: float) -> str:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
     def choice(self, conditions: Sequence[str], otherwise: str) -> str:

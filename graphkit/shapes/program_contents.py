@@ -211,22 +211,13 @@ def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
 def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
     facts = shapes[value]
     dtype = dtype_name(facts.dtype) if facts.dtype else ""
-    elements = facts.elements
-    if elements is None:
-        return Read(
-            key=key,
-            index=index,
-            name=name,
-            tensor=value.name,
-            dtype=dtype,
-            dims=facts.sizes(),
-            elements=None,
-            unknown=_unknown_reason(value, facts),
-        )
-    exprs = [_expr(element) for element in elements]
-    unknown = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
-    pairs = zip(elements, exprs, strict=True)
-    kept = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
+    known, unknown = None, _unknown_reason(value, facts)
+    if (elements := facts.elements) is not None:
+        exprs = [_expr(element) for element in elements]
+        reasons = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
+        pairs = zip(elements, exprs, strict=True)
+        known = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
+        unknown = "; ".join(filter(None, reasons))
     return Read(
         key=key,
         index=index,
@@ -234,8 +225,8 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
         tensor=value.name,
         dtype=dtype,
         dims=facts.sizes(),
-        elements=kept,
-        unknown="; ".join(filter(None, unknown)),
+        elements=known,
+        unknown=unknown,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from graphkit.shapes.codegen_plan import Operand, Step, make_plan
@@ -102,9 +101,7 @@ class _Python(Language):
     def quotient(self, size: str, divisor: int) -> str:
         return f"{size} // {divisor}"
 
-    def number(self, value: float) -> str:
-        if isinstance(value, int) or math.isfinite(value):
-            return repr(value)
+    def not_finite(self, value: float) -> str:
         return f'float("{value}")'
 
     def choice(self, conditions: Sequence[str], otherwise: str) -> str:

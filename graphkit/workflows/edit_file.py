@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,24 +19,20 @@ from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.document_blocks import Block, Heading, Prose, table
-from graphkit.render.result import Result
 from graphkit.rewrite.base import MatchFailure, Pass
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
-from graphkit.runtime.session import check_files
-from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
-from graphkit.workflows.file_proof import check_output, prove, written_and_proven
+from graphkit.workflows.file_proof import FileReport, FileRewrite, Progress
 
 __all__ = ["EditReport", "edit_file"]
 
 AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class EditReport(Result):
+class EditReport(FileReport):
     """The result of an edit.
 
     Attributes:
@@ -59,20 +55,15 @@ class EditReport(Result):
     proof: RewriteProof | None
     unused: tuple[str, ...] = ()
 
-    def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
-
     def heading(self) -> str:
-        return f"Edit of {self.source} by {self.edit}"
+        return f"{super().heading()} by {self.edit}"
 
     def blocks(self) -> Iterator[Block]:
         done = counted(len(self.changes), "change(s)") if self.changes else "nothing had to change"
         yield proof_outcome(f"{self.edit}: {done}.", self.proof)
         yield Prose(f"Wrote {' and '.join(self.files)}.")
         yield from (Prose(f"{change}.") for change in self.changes)
-        yield from (Prose(note, "warning") for note in self.notes)
-        if self.unused:
-            yield Prose(unused_text(self.unused))
+        yield from self.notices()
         yield Heading("Interface")
         for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
             yield table(
@@ -115,20 +106,11 @@ def edit_file(
         ...     graphkit.edit_file("example:causal-attention", out, "set-dims{dims=batch_size=1}").proof.passed
         True
     """
-    model, output = as_model(model), Path(output)
+    rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
     step = step if isinstance(step, Pass) else _one(step)
-    check_output(model, output, options)
-    if options.verify:
-        check_files(model)
-    progress("editing")
-    outcome = step.run(model)
-    if outcome.declined and isinstance(step, ConvertOpset):
-        outcome = _by_onnx(model, step.version, outcome, options, progress)
-    if outcome.declined:
-        raise _declined(model, step, outcome, "nothing was written")
-    written, proof = written_and_proven(
-        outcome.model, output, options, progress, lambda made: _proof(step, model, made, options, progress)
-    )
+    rewrite.check()
+    outcome = _edited(rewrite, step)
+    written, proof = rewrite.write(outcome.model, lambda file: _proof(step, rewrite, file))
     made = interface(outcome.model)
     return EditReport(
         source=model.name,
@@ -150,17 +132,33 @@ def _one(text: str) -> Pass:
     return steps[0]
 
 
+def _edited(rewrite: FileRewrite, step: Pass) -> Outcome:
+    """Run a pass on the original.
+
+    Raises:
+        UsageError: The pass declines it.
+    """
+    rewrite.progress("editing")
+    outcome = step.run(rewrite.model)
+    if outcome.declined and isinstance(step, ConvertOpset):
+        outcome = _by_onnx(rewrite, step.version, outcome)
+    if outcome.declined:
+        raise _declined(rewrite.model, step, outcome, "nothing was written")
+    return outcome
+
+
 def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
     reasons = "; ".join(grouped(map(str, outcome.declined)))
     return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
 
 
-def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOptions, progress: Progress) -> Outcome:
+def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
     """Convert a model that the pass declines by onnx's converter, if the proof holds; else return the declined outcome.
 
     Raises:
         UsageError: Nobody wants a proof.
     """
+    model, options, progress = rewrite.model, rewrite.options, rewrite.progress
     if not options.verify:
         hint = "onnx's converter may know it, and is taken only with the proof: leave out --no-verify"
         raise _declined(model, ConvertOpset(version), declined, hint)
@@ -179,17 +177,13 @@ def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOpti
     return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 
 
-def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, progress: Progress) -> RewriteProof:
+def _proof(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
-        return prove(model, output, options, progress, premise=step.premise())
-    source = model if model.path is None or model.is_edited else model.path
+        return rewrite.prove(file, premise=step.premise())
+    spec, progress = rewrite.options.spec, rewrite.progress
+    asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, limits=rewrite.options.limits)
     if isinstance(step, ExtractSubgraph):
-        asked = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
-        return verify_extract(source, output, options.spec, asked, progress=progress)
-    asked = RewriteProofOptions(
-        names=tuple((old.name, new) for old, new in step.new_names(model).items()),
-        symbols=tuple(step.dims),
-        tolerance=options.tolerance,
-        limits=options.limits,
-    )
-    return verify_rewrite(source, output, options.spec, asked, progress=progress)
+        return verify_extract(rewrite.original, file, spec, asked, progress=progress)
+    names = tuple((old.name, new) for old, new in step.new_names(rewrite.model).items())
+    asked = replace(asked, names=names, symbols=tuple(step.dims))
+    return verify_rewrite(rewrite.original, file, spec, asked, progress=progress)

@@ -13,113 +13,24 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Value
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.render.document_blocks import Block, Heading, Prose
+from graphkit.render.result import Result
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
-from graphkit.save import Saved, check_targets, placed, save_models
+from graphkit.runtime.session import check_files
+from graphkit.save import Saved, check_targets, placed, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.tolerances import error_tolerance
 
-__all__ = ["Claim", "Evidence", "check_output", "judged", "prove", "prove_unrounded", "written_and_proven"]
+__all__ = ["Claim", "Evidence", "FileReport", "FileRewrite", "Progress"]
 
 T = TypeVar("T")
-
-
-def check_output(model: Model, output: Path, options: RewriteOptions) -> None:
-    """Check before any work that a model can be written to a file.
-
-    Raises:
-        OutputError: There is no such folder, or a file exists and is not to be replaced.
-    """
-    data = [output.with_name(f"{output.name}_data")] if placed(options.weights, [model]) == "shared" else []
-    check_targets([*data, output], [model], overwrite=options.overwrite)
-
-
-def written_and_proven(
-    model: Model,
-    output: Path,
-    options: RewriteOptions,
-    progress: Callable[[str], None],
-    proof: Callable[[Path], T],
-) -> tuple[Saved, T | None]:
-    """Write a model, and prove it before it gets its name: a run that breaks off leaves all as it was.
-
-    Args:
-        model: The model to write.
-        output: The file.
-        options: How to write it, and whether to prove it.
-        progress: Called with the name of each step before it starts.
-        proof: Proves the file that it is given.
-
-    Returns:
-        The written files, and the proof, None where none is asked for.
-
-    Raises:
-        OutputError: It cannot be written; nothing is left behind.
-    """
-    proofs: list[T] = []
-
-    def run(stage: Path) -> None:
-        proofs.append(proof(stage / output.name))
-
-    progress("writing")
-    before = run if options.verify else None
-    written = save_models({output: model}, weights=options.weights, overwrite=options.overwrite, before=before)
-    return written, proofs[0] if proofs else None
-
-
-def prove(
-    model: Model,
-    output: Path,
-    options: RewriteOptions,
-    progress: Callable[[str], None],
-    *,
-    premise: Premise = ALWAYS,
-    error: float = 0.0,
-) -> RewriteProof:
-    """Prove that the model that was written to a file gives the results of its original.
-
-    Args:
-        model: The original.
-        output: The written file.
-        options: How to prove it.
-        progress: Called with the name of each step before it starts.
-        premise: The assumptions of the passes about the inputs.
-        error: The largest error of a node, 0 where results are equal to the last bit.
-
-    Raises:
-        UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
-        ModelError: The weights are missing, or onnxruntime cannot run the original.
-    """
-    is_default = options.tolerance is None and error > 0
-    return verify_rewrite(
-        model if model.path is None or model.is_edited else model.path,
-        output,
-        premise.spec | options.spec,
-        RewriteProofOptions(
-            values=_arrays(model, premise),
-            tolerance=error_tolerance(model, error) if is_default else options.tolerance,
-            of_magnitude=is_default,
-            limits=options.limits,
-        ),
-        progress=progress,
-    )
-
-
-def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
-    """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
-    arrays = {}
-    for value in model.graph.inputs:
-        declared = declared_type(value) if value.name in premise.values else None
-        if declared is not None:
-            shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
-            arrays[value.name] = np.full(shape, premise.values[value.name], tensor_dtype_to_np_dtype(declared.dtype))
-    return arrays
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -182,36 +93,168 @@ class Evidence:
         yield from (Prose(failure, "warning") for failure in self.failures)
 
 
-def judged(
-    model: Model, rewritten: Model, output: Path, claim: Claim, options: RewriteOptions, progress: Callable[[str], None]
-) -> Evidence:
-    """Prove the claims of passes about the model that was written to a file, where they can be proven.
+class FileReport(Result):
+    """The report of a rewrite, the result of which was written to a file and proven."""
 
-    Raises:
-        UsageError: The options name a symbol or an input that does not exist.
-        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    source: str
+    notes: tuple[str, ...]
+    proof: RewriteProof | None
+    unused: tuple[str, ...]
+
+    def heading(self) -> str:
+        return f"{self.title} of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def notices(self) -> Iterator[Block]:
+        """Yield the notes, and the data files that are no longer used."""
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """A rewrite of a model, the result of which goes to a file.
+
+    Attributes:
+        model: The original.
+        output: The file.
+        options: How to write it and how to prove it.
+        progress: Called with the name of each step before it starts.
     """
-    changed, gone = _interface_changes(model, rewritten), _gone(model, rewritten)
-    if claim.interface:
-        texts = [*changed, *_are_gone("output", gone)]
-        what = f" ({'; '.join(texts)})" if texts else ""
-        why = f"{' and '.join(claim.interface)} changed the interface{what}"
-        return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
-    if changed or (gone and not claim.drops_outputs):
-        failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
-        failures += [f"{text}, which no pass claims to do." for text in _are_gone("Output", gone)]
-        return Evidence(failures=tuple(failures))
-    if gone and not rewritten.graph.outputs:
-        return Evidence(unproven="no output is left to compare")
-    notes = tuple(f"{text}." for text in _are_gone("Output", gone))
-    if claim.drops_rounding and options.tolerance is None:
-        unrounded, note = prove_unrounded(model, rewritten, output, options, progress, claim.premise)
-        if unrounded is not None:
-            return Evidence(unrounded, notes=(note,))
-        notes = (*notes, note)
-    original = _without_outputs(model, gone) if gone else model
-    proof = prove(original, output, options, progress, premise=claim.premise, error=claim.error)
-    return Evidence(proof, notes=notes)
+
+    model: Model
+    output: Path
+    options: RewriteOptions
+    progress: Progress
+
+    def check(self) -> None:
+        """Check before any work that the file can be written, and that the original can be run.
+
+        Raises:
+            OutputError: There is no such folder, or a file exists and is not to be replaced.
+            ModelError: The weights are missing.
+        """
+        output, options = self.output, self.options
+        is_shared = placed(options.weights, [self.model]) == "shared"
+        data = [output.with_name(f"{output.name}_data")] if is_shared else []
+        check_targets([*data, output], [self.model], overwrite=options.overwrite)
+        if options.verify:
+            check_files(self.model)
+
+    def write(self, rewritten: Model, proof: Callable[[Path], T]) -> tuple[Saved, T | None]:
+        """Write the result, and prove it before it gets its name: a run that breaks off leaves all as it was.
+
+        Returns:
+            The written files, and what `proof` says of the file that it is given; None where none is asked for.
+
+        Raises:
+            OutputError: It cannot be written; nothing is left behind.
+        """
+        proofs: list[T] = []
+
+        def run(stage: Path) -> None:
+            proofs.append(proof(stage / self.output.name))
+
+        self.progress("writing")
+        options = self.options
+        before = run if options.verify else None
+        saved = save_models(
+            {self.output: rewritten}, weights=options.weights, overwrite=options.overwrite, before=before
+        )
+        return saved, proofs[0] if proofs else None
+
+    @property
+    def original(self) -> ModelLike:
+        """The file of the original, the model where it is another one in memory."""
+        return self.model if self.model.path is None or self.model.is_edited else self.model.path
+
+    def prove(self, file: Path, *, premise: Premise = ALWAYS, error: float = 0.0) -> RewriteProof:
+        """Prove that the written file gives the results of the original.
+
+        Args:
+            file: The written file.
+            premise: The assumptions of the passes about the inputs.
+            error: The largest error of a node, 0 where results are equal to the last bit.
+
+        Raises:
+            UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
+            ModelError: The weights are missing, or onnxruntime cannot run the original.
+        """
+        options = self.options
+        is_default = options.tolerance is None and error > 0
+        asked = RewriteProofOptions(
+            values=_arrays(self.model, premise),
+            tolerance=error_tolerance(self.model, error) if is_default else options.tolerance,
+            of_magnitude=is_default,
+            limits=options.limits,
+        )
+        return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.progress)
+
+    def judge(self, rewritten: Model, file: Path, claim: Claim) -> Evidence:
+        """Prove the claims of passes about the written file, where they can be proven.
+
+        Raises:
+            UsageError: The options name a symbol or an input that does not exist.
+            ModelError: The weights are missing, or onnxruntime cannot run the original.
+        """
+        changed, gone = _interface_changes(self.model, rewritten), _gone(self.model, rewritten)
+        if claim.interface:
+            texts = [*changed, *_are_gone("output", gone)]
+            what = f" ({'; '.join(texts)})" if texts else ""
+            why = f"{' and '.join(claim.interface)} changed the interface{what}"
+            return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
+        if changed or (gone and not claim.drops_outputs):
+            failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
+            failures += [f"{text}, which no pass claims to do." for text in _are_gone("Output", gone)]
+            return Evidence(failures=tuple(failures))
+        if gone and not rewritten.graph.outputs:
+            return Evidence(unproven="no output is left to compare")
+        notes = tuple(f"{text}." for text in _are_gone("Output", gone))
+        if claim.drops_rounding and self.options.tolerance is None:
+            unrounded, note = self._prove_unrounded(rewritten, file, claim.premise)
+            if unrounded is not None:
+                return Evidence(unrounded, notes=(note,))
+            notes = (*notes, note)
+        compared = replace(self, model=_without_outputs(self.model, gone)) if gone else self
+        return Evidence(compared.prove(file, premise=claim.premise, error=claim.error), notes=notes)
+
+    def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> tuple[RewriteProof | None, str]:
+        """Prove that products of floats are those of the original, and measure the effect of rounding.
+
+        Returns:
+            The proof with a note of the measurement. Without a proof, the note says why there is none.
+        """
+        two = as_rounded(self.model, rewritten)
+        if isinstance(two, str):
+            why = f"the model has {two}"
+            return None, f"Results are compared as a whole, within the pass's loose tolerance, because {why}."
+        written = replace(self, model=rewritten).prove(file, premise=premise)
+        if not written.passed:
+            return written, "The written file is compared with the result in memory."
+        asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=self.options.limits)
+        proof = verify_rewrite(*two, premise.spec | self.options.spec, asked, progress=self.progress)
+        untold = replace(self, options=replace(self.options, tolerance=float("inf")))
+        whole = untold.prove(file, premise=premise)
+        moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
+        note = (
+            "The proof rounds the data of each product as the original does, and compares the products and all that "
+            f"is between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
+        )
+        return replace(proof, failures=(*proof.failures, *whole.failures)), note
+
+
+def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
+    """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
+    arrays = {}
+    for value in model.graph.inputs:
+        declared = declared_type(value) if value.name in premise.values else None
+        if declared is not None:
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
+            arrays[value.name] = np.full(shape, premise.values[value.name], tensor_dtype_to_np_dtype(declared.dtype))
+    return arrays
 
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
@@ -249,47 +292,3 @@ def _without_outputs(model: Model, gone: Sequence[str]) -> Model:
     proto = copy_proto(model)
     keep(proto.graph.output, [info.name not in gone for info in proto.graph.output])
     return model.with_proto(proto)
-
-
-def prove_unrounded(
-    model: Model,
-    rewritten: Model,
-    output: Path,
-    options: RewriteOptions,
-    progress: Callable[[str], None],
-    premise: Premise = ALWAYS,
-) -> tuple[RewriteProof | None, str]:
-    """Prove that products of floats are those of the original, and measure the effect of rounding.
-
-    Args:
-        model: The original.
-        rewritten: The rewritten model in memory.
-        output: The same as it was written.
-        options: How to prove it; they give no tolerance.
-        progress: Called with the name of each step before it starts.
-        premise: The assumptions of the passes about the inputs.
-
-    Returns:
-        The proof with a note of the measurement. Without a proof, the note says why there is none.
-
-    Raises:
-        UsageError: The options name a symbol or an input that does not exist.
-        ModelError: The weights are missing, or onnxruntime cannot run the original.
-    """
-    two = as_rounded(model, rewritten)
-    if isinstance(two, str):
-        return None, f"Results are compared as a whole, within the pass's loose tolerance, because the model has {two}."
-    written = prove(rewritten, output, options, progress, premise=premise)
-    if not written.passed:
-        return written, "The written file is compared with the result in memory."
-    asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=options.limits)
-    proof = verify_rewrite(*two, premise.spec | options.spec, asked, progress=progress)
-    whole = prove(model, output, replace(options, tolerance=float("inf")), progress, premise=premise)
-    moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
-    note = (
-        "The proof rounds the data of each product as the original does, and compares the products and all that is "
-        f"between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
-    )
-    if whole.failures:
-        proof = replace(proof, failures=(*proof.failures, *whole.failures))
-    return proof, note

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,17 +18,14 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
-from graphkit.runtime.session import check_files
-from graphkit.save import unused_text
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
-from graphkit.workflows.file_proof import check_output, prove, written_and_proven
+from graphkit.workflows.file_proof import FileReport, FileRewrite, Progress
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
@@ -36,7 +33,7 @@ OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # further operators that
 
 
 @dataclass(frozen=True)
-class FoldReport(Result):
+class FoldReport(FileReport):
     """The result of a fold.
 
     Attributes:
@@ -65,12 +62,6 @@ class FoldReport(Result):
     unused: tuple[str, ...] = ()
     declared: int = 0
 
-    def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
-
-    def heading(self) -> str:
-        return f"Fold of {self.source}"
-
     def _done(self) -> str:
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
@@ -83,9 +74,7 @@ class FoldReport(Result):
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "No input dim was frozen."
         shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
-        yield from (Prose(note, "warning") for note in self.notes)
-        if self.unused:
-            yield Prose(unused_text(self.unused))
+        yield from self.notices()
         yield changes_table(self.counts)
         yield Heading("What stays")
         yield from self.remaining.blocks()
@@ -99,7 +88,7 @@ def fold_file(
     output: str | os.PathLike[str],
     options: FoldOptions = FoldOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> FoldReport:
     """Fold a model, write it, and prove it.
 
@@ -125,19 +114,15 @@ def fold_file(
         ...     graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx").proof.passed
         True
     """
-    model, output = as_model(model), Path(output)
-    check_output(model, output, options)
-    if options.verify:
-        check_files(model)
+    rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
+    rewrite.check()
     progress("folding")
     with time_limit(f"{model.label}: folding", options.limits.seconds):
         _check_runs(model, options.spec)
         outcome = fold(model, options.spec, options)
         shown, declared = with_shapes(outcome.model)
     error = ROUNDING if options.fuse else 0.0
-    written, proof = written_and_proven(
-        shown, output, options, progress, lambda made: prove(model, made, options, progress, error=error)
-    )
+    written, proof = rewrite.write(shown, lambda file: rewrite.prove(file, error=error))
     changes = [change for change in outcome.changes if isinstance(change, PassChange)]
     frozen = [change for change in changes if change.step == FreezeDims.name()]
     return FoldReport(

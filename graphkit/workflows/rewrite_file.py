@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,21 +15,18 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, run_passes
 from graphkit.rewrite.outcome import change_blocks, declined_blocks
-from graphkit.runtime.session import check_files
-from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
-from graphkit.workflows.file_proof import Claim, Evidence, check_output, judged, written_and_proven
+from graphkit.workflows.file_proof import Claim, Evidence, FileReport, FileRewrite, Progress
 
 __all__ = ["RewriteReport", "rewrite_file"]
 
 
 @dataclass(frozen=True)
-class RewriteReport(Result):
+class RewriteReport(FileReport):
     """The result of a rewrite by passes.
 
     Attributes:
@@ -57,11 +54,8 @@ class RewriteReport(Result):
     failures: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
-    def heading(self) -> str:
-        return f"Rewrite of {self.source}"
-
     def findings(self) -> tuple[str, ...]:
-        return (*self.failures, *(self.proof.findings() if self.proof is not None else ()))
+        return (*self.failures, *super().findings())
 
     def blocks(self) -> Iterator[Block]:
         nodes = f"{self.counts[-1].before:,} -> {self.counts[-1].after:,} nodes" if self.counts else "as many nodes"
@@ -70,9 +64,7 @@ class RewriteReport(Result):
         if not self.changes:
             yield Prose("No pass changed anything.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}.")
-        yield from (Prose(note, "warning") for note in self.notes)
-        if self.unused:
-            yield Prose(unused_text(self.unused))
+        yield from self.notices()
         yield changes_table(self.counts)
         if self.changes:
             yield from change_blocks(self.changes)
@@ -88,7 +80,7 @@ def rewrite_file(
     passes: str | Sequence[Pass],
     options: RewriteOptions = RewriteOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> RewriteReport:
     """Run passes on a model, write the result, and prove it.
 
@@ -121,22 +113,14 @@ def rewrite_file(
         True
     """
     pipeline = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
-    model, output = as_model(model), Path(output)
-    check_output(model, output, options)
-    if options.verify:
-        check_files(model)
+    rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
+    rewrite.check()
     progress("rewriting")
     with time_limit(f"{model.label}: rewriting", options.limits.seconds):
         outcome = run_passes(model, pipeline)
     claim = Claim.of(pipeline, outcome.changes)
-    written, judgement = written_and_proven(
-        outcome.model,
-        output,
-        options,
-        progress,
-        lambda made: judged(model, outcome.model, made, claim, options, progress),
-    )
-    evidence = judgement or Evidence()
+    written, evidence = rewrite.write(outcome.model, lambda file: rewrite.judge(outcome.model, file, claim))
+    evidence = evidence or Evidence()
     return RewriteReport(
         source=model.name,
         files=tuple(path.name for path in written),

@@ -321,20 +321,21 @@ class Bundle:
             raise UsageError(f"{max_new_tokens} tokens and {search.beams} beams: give at least 1 of each")
         ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
-        others = {**(inputs or {}), **named}
-        given = others if ids is None else {**others, **of_source(method, ids, mask)}
-        if ids is not None and len(given) > len(others):
-            mask = None
-        elif ids is not None:
-            prompt = np.atleast_2d(as_array("ids", ids))
-        rows = most_rows([*given.values(), *([] if prompt is None else [as_rows(prompt)])])
+        by_name = {**(inputs or {}), **named}
+        if ids is not None:
+            source = of_source(method, ids, mask)
+            if source.keys() <= by_name.keys():  # the bundle takes tokens alone
+                prompt = np.atleast_2d(as_array("ids", ids))
+            else:
+                mask = None
+            by_name |= source
+        rows = most_rows([*by_name.values(), *([] if prompt is None else [as_rows(prompt)])])
         if rows * search.beams > most:
             raise UsageError(
                 f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
             )
-        logits = (
-            self.start(prompt, given, mask=mask) if method.when == "once" else self._read(method, prompt, mask, given)
-        )
+        is_started = method.when == "once"
+        logits = self.start(prompt, by_name, mask=mask) if is_started else self._read(method, prompt, mask, by_name)
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if search.beams == 1:
             return greedy_search(self, logits[:, -1], steps, ends)
