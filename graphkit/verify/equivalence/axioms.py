@@ -20,12 +20,13 @@ from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, RANDOM, UNARY
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
-from graphkit.shapes import Expr, lower
+from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, flat, writing
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
+from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "is_all"]
@@ -148,13 +149,16 @@ def expand(app: Application) -> Result:
 
 
 def tile(app: Application) -> Result:
-    """A Tile of axes of 1 alone is an Expand."""
+    """Repeat each axis as an Expand of an axis before it, which is merged with it afterwards."""
     source, counts = app.arg(0), app.elements(1)
     if source is None or source.dims is None or app.dims is None or counts is None or len(counts) != len(source.dims):
         return UNKNOWN
-    if any(dim != 1 and count != 1 for dim, count in zip(source.dims, counts, strict=True)):
-        return "it repeats an axis that is not 1"
-    return app.tools.movement.expand(source, app.dims)
+    apart = tuple(dim for pair in zip((const(1),) * len(counts), source.dims, strict=True) for dim in pair)
+    repeated = tuple(dim for pair in zip(counts, source.dims, strict=True) for dim in pair)
+    if any(lower(count) < 0 for count in counts) or product(repeated) != product(app.dims):
+        return "how often it repeats is not known"
+    move = app.tools.movement
+    return move.reshape(move.expand(move.reshape(source, apart), repeated), app.dims)
 
 
 def concat(app: Application) -> Result:
@@ -233,7 +237,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
     Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
     Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), expand),
-    Axiom("tile", "A Tile of axes of 1 is an Expand.", _ops("Tile"), tile),
+    Axiom("tile", "A Tile is an Expand of axes that are put before those it repeats.", _ops("Tile"), tile),
     Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"), cutting.cut),
     Axiom("strides", "A Slice by other steps is known by its first element, its length and its step, axis by axis.",
           _ops("Slice"), cutting.strided),

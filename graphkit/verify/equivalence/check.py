@@ -130,18 +130,31 @@ def _shapes(
     narrower: bool,
     free: Sequence[str],
 ) -> tuple[Shapes, Shapes] | str:
-    """Return the shapes of both models over the same dims of inputs, or why there are none."""
+    """Return the shapes of both models over the same dims of inputs, or why there are none.
+
+    The proof is about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
+    """
     first, second = Inputs(before, values=values), Inputs(after)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         for name, dims in first.symbolic.items():
             first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims)
-        first.ranges, first.names, first.numbers = second.ranges, second.names, second.numbers
+        first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
     else:
         for name, dims in theirs.items():
             if first.symbolic.get(name) != dims:
                 shown = shape_text(dims), shape_text(first.symbolic.get(name))
                 return f"input {name} is declared {shown[0]}, {shown[1]} in the original"
+    ranges = dict(first.ranges)
+    shapes = infer_from(before, first)
+    learned = {
+        name: (low, high)
+        for name, (low, high) in first.ranges.items()
+        if low is not None and (low, high) != ranges.get(name)
+    }
+    if not learned:
+        return shapes, infer_from(after, second)
+    second.narrowed({name: bounds for name, bounds in learned.items() if name in second.names})
     return infer_from(before, first), infer_from(after, second)
 
 

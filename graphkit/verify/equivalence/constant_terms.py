@@ -15,7 +15,7 @@ from graphkit.errors import ModelError
 from graphkit.io import external
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
-from graphkit.shapes import const
+from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.terms import Term, Terms
 
@@ -80,6 +80,14 @@ class Constants:
         made = self.of_array(np.ascontiguousarray(np.broadcast_to(array, sizes)), term.dtype)
         self.bare.setdefault(made, self.unrepeated(self._padded(term, len(sizes))))
         return made
+
+    def sliced(self, term: Term, axis: int, start: Expr, length: Expr) -> Term | None:
+        """Return a part of a constant along an axis, None where it is not known by its elements."""
+        array = self.array(term)
+        if array is None or start.constant is None or length.constant is None:
+            return None
+        part = array[(slice(None),) * axis + (slice(start.constant, start.constant + length.constant),)]
+        return self.of_array(np.ascontiguousarray(part), term.dtype)
 
     def _padded(self, term: Term, rank: int) -> Term:
         dims = term.dims or ()

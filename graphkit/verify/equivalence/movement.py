@@ -151,6 +151,8 @@ class Movement:
         if (made := self._part(term, axis, start, length, dims)) is not None:
             self.terms.note("a Slice of a Concat")
             return made
+        if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
+            return made
         before, behind = product(dims[:axis]), product(dims[axis + 1 :])
         source = self.reshape(term, (before, term.dims[axis], behind))
         made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))

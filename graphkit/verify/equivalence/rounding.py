@@ -50,7 +50,10 @@ def arithmetic(app: Application) -> Result:
         if term is None or other is None or term.is_constant or (array := constant_of(app, other)) is None:
             continue
         found = vector_of(array, len(app.dims))
-        if found is None or not flat.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
+        if found is None:
+            near = app.tools.near.of_term(app.tools.movement.unexpanded(other))
+            return flat.elementwise(replace(app, args=[term, near] if is_left else [near, term]))
+        if not flat.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
             return None
         vector, axis = found
         if term.dims != app.dims:

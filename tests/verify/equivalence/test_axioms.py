@@ -130,6 +130,15 @@ CASES = (
     Case("pad", "y = Pad (x, nopads)", "y = Identity (x)", dtypes=("float", "double", "int64")),
     Case("tile", "s = Shape <end = 1> (x) n = Concat <axis = 0> (s, i1, i1) a = Unsqueeze (v, i0) "
          "c = Unsqueeze (a, i0) t = Tile (c, n) y = Add (x, t)", "y = Add (x, v)", dtypes=("float", "double", "int64")),
+    Case("tile", "s = Shape <start = 1, end = 2> (x) n = Concat <axis = 0> (i1, s, i2) y = Tile (v, n)",
+         "s = Shape <start = 1, end = 2> (x) r = Concat <axis = 0> (i1, i1, s, i6, i1, i1) a = Reshape (v, apart) "
+         "t = Concat <axis = 0> (i1, i1, s, i6, i2, i2) e = Expand (a, t) m = Concat <axis = 0> (i1, last, four) "
+         "y = Reshape (e, m)", "(T[past_b, s, 6] x, T[1, 6, 2] v) => (T[k, l, m] y)",
+         dtypes=("float", "double", "int64"),
+         constants={"apart": np.array([1, 1, 1, 6, 1, 2]), "four": np.array([4])}),
+    Case("cut", "c = Slice (v, i1, three, i0) y = MatMul (x, c)", "y = MatMul (x, part)", "(T[n, 2] x) => (T[k, l] y)",
+         dtypes=("float", "double"),
+         constants={"v": np.arange(24).reshape(6, 4), "part": np.arange(4, 12).reshape(2, 4)}),
     Case("filled", "s = Shape (x) a = ConstantOfShape (s) y = Add (x, a)", "y = Add (x, n)", dtypes=("float",),
          constants={"n": 0.0}),
     Case("scatter", HOW + "y = ScatterND (x, at, u)", "y = Identity (u)",
