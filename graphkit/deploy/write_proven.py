@@ -32,6 +32,9 @@ class Outcome(Protocol):
     def findings(self) -> tuple[str, ...]:
         """Return why it failed, a sentence each."""
 
+    def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
+        """Return how exactly each output is equal that normal forms show to be, by method."""
+
 
 ProofT = TypeVar("ProofT", bound=Outcome)
 
@@ -98,7 +101,13 @@ def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tu
         return replace(NOT_RUN, changes=changes)
     reason = "" if proof.passed else proof.findings()[0]
     return ProofRecord(
-        "passed" if proof.passed else "failed", reason, proof.tolerance, tokens_rate, __version__, changes
+        outcome="passed" if proof.passed else "failed",
+        reason=reason,
+        tolerance=proof.tolerance,
+        tokens_rate=tokens_rate,
+        graphkit=__version__,
+        changes=changes,
+        proven=proof.proven_outputs(),
     )
 
 

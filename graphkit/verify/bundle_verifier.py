@@ -24,6 +24,7 @@ from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
+from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
 from graphkit.verify.float16_bundles import Float16Judge, reordered
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
@@ -101,7 +102,11 @@ def verify_bundle(
             found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, progress, optimized=True)
     notes += judge.notes() if judge is not None else ()
-    return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
+    proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
+    if not proof.passed:
+        return proof
+    progress("proving: normal forms of the methods")
+    return replace(proof, equivalence=summarize_bundle(originals, folder, seconds=options.limits.seconds))
 
 
 def _plainly(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
+from graphkit.verify.equivalence.bundle_equivalence import bundle_blocks
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "ties_note"]
 
@@ -69,6 +71,10 @@ class LoweringProof(Result):
         """Return why the proof failed, a sentence each."""
         failures = [_at(run) + run.failure for run in self.runs if run.failure]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
+
+    def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the outputs that normal forms show to be equal: none, for lowerings are tested."""
+        return {}
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
@@ -194,6 +200,7 @@ class BundleProof(Result):
         checks: What else was tried, and what is wrong with it, "" for nothing.
         notes: What to know of the proof, a sentence each.
         causes: Why logits differ, a sentence each.
+        equivalence: The outputs of each method that are equal at every legal size and for every input.
     """
 
     title: ClassVar[str] = "Proof"
@@ -204,6 +211,7 @@ class BundleProof(Result):
     checks: Mapping[str, str]
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+    equivalence: Mapping[str, EquivalenceSummary] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -216,10 +224,19 @@ class BundleProof(Result):
         failures += [f"{name}: {fault}" for name, fault in self.checks.items() if fault]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
+    def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
+        """Return how exactly each output is equal that normal forms show to be, by method."""
+        return {method: shown.proven for method, shown in self.equivalence.items() if shown.proven}
+
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        how = f"{counted(len(self.runs), 'run(s)')} and {counted(len(self.checks), 'check(s)')}"
-        return f"Tested in {how}: the bundle gives what the originals give."
+        worst = max((run.logits for run in self.runs), default=0.0)
+        return EquivalenceSummary.joined(self.equivalence).headline(
+            "the bundle gives what the originals give",
+            len(self.runs),
+            checks=len(self.checks),
+            largest=f"difference of {worst:.3g}" if worst else "",
+        )
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs and the checks as tables, then causes and notes."""
@@ -250,6 +267,7 @@ class BundleProof(Result):
         )
         rows = [(name, fault or "passed") for name, fault in self.checks.items()]
         yield Table((Column("Check"), Column("Result")), rows)
+        yield from bundle_blocks(self.equivalence)
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:

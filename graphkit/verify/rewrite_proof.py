@@ -253,7 +253,8 @@ class RewriteProof(Result):
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
         tested = f"{counted(len(self.outputs), 'output(s)')} equal {equal}"
-        return self.equivalence.headline(tested, len(self.runs), max(inexact, default=None), self.caveats)
+        largest = f"relative difference of {max(inexact):.3g}" if inexact else ""
+        return self.equivalence.headline(tested, len(self.runs), largest=largest, caveats=self.caveats)
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self._why())

@@ -57,7 +57,8 @@ class BranchProof:
         """Return the proven statement, a sentence."""
         equal = "within the tolerance" if self.absolute else "to the last bit"
         tested = f"{counted(self.outputs, 'output(s)')} equal {equal}"
-        statement = self.equivalence.headline(tested, len(self.runs), self.relative or None, self.caveats)
+        largest = f"relative difference of {self.relative:.3g}" if self.relative else ""
+        statement = self.equivalence.headline(tested, len(self.runs), largest=largest, caveats=self.caveats)
         return f"{self.model}: {statement[0].lower()}{statement[1:]}"
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ class ProofRecord:
         tokens_rate: The share of greedy tokens that had to be equal.
         graphkit: The version of graphkit that ran it; "" where it was not run.
         changes: Options that the user gave to change results; it compares with the export with these changes.
+        proven: How exactly each output is equal that is so at every legal size and for every input, by method.
     """
 
     outcome: Outcome
@@ -57,6 +58,7 @@ class ProofRecord:
     tokens_rate: float = 1.0
     graphkit: str = ""
     changes: tuple[str, ...] = ()
+    proven: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

@@ -8,34 +8,37 @@ calls, a bundle gives at each step what the original gives.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx
-import onnx.compose
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ValueInfoProto, helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.graph.cache_entries import CacheEntry
+from graphkit.errors import ModelError
+from graphkit.graph.names import counted
 from graphkit.model import Model, load
+from graphkit.render.document_blocks import Block, Prose
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
+from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
+from graphkit.verify.equivalence.method_originals import (
+    MOST,
+    OWN,
+    InterfaceEdit,
+    MethodOriginal,
+    UnknownMethodError,
+    original_of,
+    past_length,
+)
 from graphkit.verify.originals import Originals
 
-__all__ = ["check_bundle"]
+__all__ = ["bundle_blocks", "check_bundle", "summarize_bundle"]
 
-OWN = "proof/"  # before names that a proof adds
-ENCODER = f"{OWN}encoder/"
-MOST = np.iinfo(np.int64).max
-
-
-class _UnknownError(Exception):
-    """The contract, or the original, does not say what a proof needs."""
+STATE = ("scatter", "tensor scatter")  # the axioms of writing in place
 
 
 def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[str, Equivalence]:
@@ -46,9 +49,9 @@ def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[s
         folder: The bundle.
 
     Returns:
-        By method. The outputs are those of the decoder, and each state as what it stands for in the decoder.
+        By method, for each of its outputs: a state is compared as what it stands for in the decoder.
     """
-    contract = read_bundle(Path(folder) / "bundle.json")
+    contract = read_bundle(Path(folder) / "bundle.json", altered=True)
     return {
         method.name: _checked(originals, contract, method, load(Path(folder) / method.file))
         for method in contract.methods
@@ -56,176 +59,41 @@ def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[s
     }
 
 
+def summarize_bundle(
+    originals: Originals, folder: str | os.PathLike[str], *, seconds: float | None
+) -> dict[str, EquivalenceSummary]:
+    """Return what normal forms show of each method: see `check_bundle`; nothing where that takes too long."""
+    try:
+        with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
+            found = check_bundle(originals, folder)
+    except (ModelError, OutOfTimeError, TooComplexError) as error:
+        return {"its methods": EquivalenceSummary(unproven={"every output": str(error)})}
+    return {method: EquivalenceSummary.of(each) for method, each in found.items()}
+
+
+def bundle_blocks(equivalence: Mapping[str, EquivalenceSummary]) -> Iterator[Block]:
+    """Yield the paragraphs of a report about the methods of a bundle, and the axiom of their state."""
+    for method, shown in equivalence.items():
+        yield from shown.blocks(method)
+    if times := sum(shown.axioms.get(name, 0) for shown in equivalence.values() if shown.proven for name in STATE):
+        yield Prose(
+            "A state, by induction over calls: a Slice of what was written in place is the Concat of past and new "
+            f"({counted(times, 'time(s)')}), where the slots in use and the new ones fit."
+        )
+
+
 def _checked(originals: Originals, contract: BundleContract, method: BundleMethod, model: Model) -> Equivalence:
     try:
-        original = _original(originals, method)
+        original = original_of(originals, method)
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
-    except _UnknownError as error:
+    except UnknownMethodError as error:
         proofs = [OutputProof(port.name, "unknown", reason=str(error)) for port in method.outputs]
         return Equivalence(tuple(proofs), {}, (), 0)
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
-    return check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
-
-
-@dataclass
-class _Edit:
-    """A copy of a model with nodes in front and at the end, and with other inputs and outputs."""
-
-    source: Model
-    front: list[NodeProto] = field(default_factory=list)
-    end: list[NodeProto] = field(default_factory=list)
-    numbers: dict[str, TensorProto] = field(default_factory=dict)
-
-    def add(self, op: str, inputs: Sequence[str], output: str, *, last: bool = False, **attributes: Any) -> str:
-        (self.end if last else self.front).append(helper.make_node(op, inputs, [output], **attributes))
-        return output
-
-    def number(self, number: int, name: str = "") -> str:
-        name = name or f"{OWN}number/{number}"
-        self.numbers[name] = numpy_helper.from_array(np.array([number]), name)
-        return name
-
-    def result(self, inputs: Iterable[ValueInfoProto], outputs: Iterable[ValueInfoProto]) -> Model:
-        proto = ModelProto()
-        proto.CopyFrom(self.source.proto)
-        nodes = [*self.front, *self.source.proto.graph.node, *self.end]
-        for name, content in (("node", nodes), ("input", [*inputs]), ("output", [*outputs])):
-            proto.graph.ClearField(name)
-            getattr(proto.graph, name).extend(content)
-        proto.graph.initializer.extend(self.numbers.values())
-        return self.source.with_proto(proto)
-
-
-@dataclass(frozen=True, eq=False)
-class _Original:
-    """What a method stands for: a decoder, or an encoder and the first step of a decoder as one model.
-
-    Attributes:
-        whole: The model.
-        decoder: The decoder in it, by the names that it has there.
-        cache: What each state is, by state.
-        has_past: Whether the method goes on from a past.
-        kept: The input of the encoder that each other state is, by state.
-        user: The inputs of the encoder, by the names that they have for a caller.
-    """
-
-    whole: Model
-    decoder: Model
-    cache: Mapping[str, CacheEntry]
-    has_past: bool
-    kept: Mapping[str, str] = field(default_factory=dict)
-    user: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def ports(self) -> Mapping[str, ValueInfoProto]:
-        """Its inputs and outputs, by name."""
-        return {info.name: info for info in (*self.whole.proto.graph.input, *self.whole.proto.graph.output)}
-
-    @cached_property
-    def grown(self) -> CacheEntry | None:
-        """A part of its cache that grows."""
-        entries = [each for each in self.cache.values() if each.past is not None and each.present is not None]
-        return next((each for each in entries if self.has_past and not self.decoder.roles.is_cross(each)), None)
-
-    @property
-    def values(self) -> Mapping[str, object]:
-        """The condition of a merged decoder."""
-        merged = self.decoder.roles.decoder
-        return {} if merged is None else {merged.condition.input.name: [merged.cache_when == self.has_past]}
-
-    def role(self, role: str) -> str:
-        """Return the input of the decoder that has a role, "" for none."""
-        return next((value.name for value, each in self.decoder.roles.inputs.items() if each == role), "")
-
-    def like(self, name: str, as_: str = "") -> ValueInfoProto:
-        """Return the declaration of an input or output, under another name where one is given."""
-        if name not in self.ports:
-            raise _UnknownError(f"its original has no '{name}'")
-        info = ValueInfoProto()
-        info.CopyFrom(self.ports[name])
-        info.name = as_ or name
-        if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
-            tokens, past = (self.whole_dims(each) for each in (self.role("tokens"), self.grown.past.name))
-            info.type.tensor_type.shape.dim[1].dim_param = f"{past[self.grown.axis or 0]} + {tokens[1]}"
-        return info
-
-    def whole_dims(self, name: str) -> list[str | int]:
-        """Return the declared dims of an input, 0 for those that have no name."""
-        return [dim.dim_param or dim.dim_value for dim in self.ports[name].type.tensor_type.shape.dim]
-
-    def model(self, shown: Mapping[str, str]) -> Model:
-        """Return it with the positions that a bundle counts, and with other outputs: what each shows, by name."""
-        edit = _Edit(self.whole)
-        positions = self.role("positions")
-        if positions:
-            self._count_positions(edit, positions)
-        outputs = [self.like(source, name) for name, source in shown.items()]
-        for name, source in shown.items():
-            if name != source:
-                edit.add("Identity", [source], name, last=True)
-        inputs = [info.name for info in self.whole.proto.graph.input if info.name != positions]
-        return edit.result(map(self.like, inputs), outputs)
-
-    def _count_positions(self, edit: _Edit, name: str) -> None:
-        """Count the tokens before each one that the mask has, from 0 on."""
-        mask = self.role("mask")
-        if not mask:
-            raise _UnknownError("its positions are counted without a mask")
-        one = edit.number(1)
-        sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
-        found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
-        past = edit.number(0)
-        if self.grown is not None and self.grown.past is not None:
-            past = _past_length(edit, self.grown.past.name, self.grown.axis)
-        edit.add("Slice", [found, past, edit.number(MOST), one], name)
-
-
-def _past_length(edit: _Edit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
-    if axis is None:
-        raise _UnknownError(f"it is not known how {past} grows")
-    shape = edit.add("Shape", [past], f"{OWN}past_shape")
-    return edit.add("Gather", [shape, edit.number(axis)], name)
-
-
-def _original(originals: Originals, method: BundleMethod) -> _Original:
-    step = originals.step
-    if step is None:
-        raise _UnknownError("it has no decoder")
-    names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
-    has_past = "length" in method.sources
-    decoder = step if has_past else originals.first
-    if decoder is None or (decoder.roles.pasts and not has_past and decoder.roles.decoder is None):
-        raise _UnknownError("its original has a past where the method has none")
-    cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}
-    if has_past or originals.encoder is None:
-        return _Original(decoder, decoder, cache, has_past)
-    whole, inputs = _joined(originals.encoder, decoder)
-    mask = originals.encoder.roles.first("mask")
-    masks = [value.name for value, role in step.roles.inputs.items() if role == "encoder mask"]
-    kept = {} if mask is None else dict.fromkeys(masks, inputs[mask.name])
-    return _Original(whole, decoder, cache, has_past, kept, inputs)
-
-
-def _joined(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
-    """Return an encoder and a decoder that reads it as one model, and what the encoder's inputs are called there."""
-    states = [value.name for value, role in decoder.roles.inputs.items() if role == "encoder state"]
-    hidden = [value.name for value, role in encoder.roles.outputs.items() if role == "encoder state"]
-    hidden = hidden or [value.name for value in encoder.graph.outputs[:1]]
-    masks, mask = decoder.roles.all("encoder mask"), encoder.roles.first("mask")
-    if len(states) != 1 or len(hidden) != 1 or (masks and mask is None):
-        raise _UnknownError("it is not known what the decoder reads of the encoder")
-    links = {states[0]: hidden[0], **{value.name: mask.name for value in masks if mask is not None}}
-    whole = decoder.with_proto(decoder.proto)
-    ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph
-    proto = ModelProto()
-    proto.CopyFrom(decoder.proto)
-    proto.graph.initializer.extend(ahead.initializer)
-    edit = _Edit(whole.with_proto(proto), [*ahead.node])
-    for name, source in links.items():
-        edit.add("Identity", [ENCODER + source], name)
-    inputs = [*ahead.input, *(info for info in decoder.proto.graph.input if info.name not in links)]
-    return edit.result(inputs, proto.graph.output), {info.name.removeprefix(ENCODER): info.name for info in ahead.input}
+    found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
+    ports = dict(zip(adapter.shown, method.outputs, strict=True))
+    return replace(found, outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs))
 
 
 class _Adapter:
@@ -237,8 +105,8 @@ class _Adapter:
         free: Inputs that are slots behind those in use.
     """
 
-    def __init__(self, original: _Original, contract: BundleContract, method: BundleMethod, model: Model) -> None:
-        self.original, self.method, self.edit = original, method, _Edit(model)
+    def __init__(self, original: MethodOriginal, contract: BundleContract, method: BundleMethod, model: Model) -> None:
+        self.original, self.method, self.edit = original, method, InterfaceEdit(model)
         self.states: Mapping[str, StateTensor] = {state.name: state for state in contract.states}
         self.shown: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
@@ -284,7 +152,7 @@ class _Adapter:
         elif state is not None and state.update in ("whole", "swap"):
             self._take(state.name, port.name)
         else:
-            raise _UnknownError(
+            raise UnknownMethodError(
                 f"it is not known what {port.name} holds" if state is None else f"{state.name} is a ring"
             )
 
@@ -300,7 +168,7 @@ class _Adapter:
         if entry is None or entry.past is None:
             return self.edit.number(0)
         is_there = any(name in node.output for node in self.edit.front)
-        return name if is_there else _past_length(self.edit, self._past(entry.past.name), entry.axis, name)
+        return name if is_there else past_length(self.edit, self._past(entry.past.name), entry.axis, name)
 
     def _fill(self, port: BundlePort, state: StateTensor) -> None:
         """Make slots of those in use, which are the past, and of others, which may hold anything."""
@@ -327,7 +195,7 @@ class _Adapter:
             return 1, self.mask
         entry = self.original.cache.get(state.name)
         if entry is None or entry.present is None or entry.axis is None or state.axis is None:
-            raise _UnknownError(f"it is not known what {state.name} is in the original")
+            raise UnknownMethodError(f"it is not known what {state.name} is in the original")
         return entry.axis, entry.present.name
 
     def _unused(self, name: str, state: StateTensor, axis: int, source: str) -> ValueInfoProto:
@@ -336,7 +204,7 @@ class _Adapter:
         dims, tokens = ([dim.dim_param or dim.dim_value for dim in each.shape.dim] for each in declared)
         del dims[axis]
         if not all((*dims, *tokens[1:2])):
-            raise _UnknownError(f"the dims of {source} have no names")
+            raise UnknownMethodError(f"the dims of {source} have no names")
         assert state.axis is not None
         dims.insert(state.axis, tokens[1] if state.prefix else f"{tokens[1]} + unused_slots")
         return helper.make_tensor_value_info(name, declared[0].elem_type, dims)

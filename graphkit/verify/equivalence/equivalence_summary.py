@@ -15,8 +15,9 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
+from graphkit.verify.equivalence.equivalence_result import Equivalence
 
-__all__ = ["EquivalenceSummary", "summarize_equivalence"]
+__all__ = ["SECONDS", "EquivalenceSummary", "summarize_equivalence"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
@@ -54,22 +55,44 @@ class EquivalenceSummary:
         """Whether every output is proven bit for bit."""
         return self.is_complete and self.exactness == GRADES[0]
 
-    def headline(self, tested: str, runs: int, largest: float | None, caveats: Sequence[str] = ()) -> str:
+    @classmethod
+    def of(cls, found: Equivalence) -> EquivalenceSummary:
+        """Return what a check found."""
+        return cls(
+            proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},
+            unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
+            axioms=found.used,
+            conditions=found.conditions,
+        )
+
+    @classmethod
+    def joined(cls, parts: Mapping[str, EquivalenceSummary]) -> EquivalenceSummary:
+        """Return the outputs of several models in one, by the names of these."""
+        proven = {f"{model} {name}": exact for model, each in parts.items() for name, exact in each.proven.items()}
+        unproven = {f"{model} {name}": why for model, each in parts.items() for name, why in each.unproven.items()}
+        return cls(proven, unproven)
+
+    def headline(
+        self, tested: str, runs: int, *, checks: int = 0, largest: str = "", caveats: Sequence[str] = ()
+    ) -> str:
         """Return the first sentence of a proof: how exactly all outputs are equal, or which runs test that.
 
         Args:
             tested: What the runs found, a clause.
             runs: How many there were.
-            largest: The largest relative difference in them, None where all are equal to the last bit.
+            checks: How many other checks there were.
+            largest: The largest difference in the runs, "" where all are equal to the last bit.
             caveats: What they could not cover, a clause each.
         """
         without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
         if self.is_complete and not without:
             outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}"
             times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
-            difference = "" if largest is None else f", with a largest relative difference of {largest:.3g}"
-            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{difference}."
-        text = f"Tested in {counted(runs, 'run(s)')}: {tested}{without}."
+            checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
+            difference = f", with a largest {largest}" if largest else ""
+            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{checked}{difference}."
+        how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
+        text = f"Tested in {how}: {tested}{without}."
         return f"{text} Proven {self.exactness} at every size: {len(self.proven):,}." if self.proven else text
 
     def blocks(self, model: str = "") -> Iterator[Block]:
@@ -119,9 +142,4 @@ def summarize_equivalence(
             )
     except (ModelError, OutOfTimeError, TooComplexError) as error:
         return EquivalenceSummary(unproven=dict.fromkeys(names, str(error)))
-    return EquivalenceSummary(
-        proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},
-        unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
-        axioms=found.used,
-        conditions=found.conditions,
-    )
+    return EquivalenceSummary.of(found)

@@ -6,14 +6,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 from bundle_faults import export
+from speech import speech
 from test_bundle_fault_table import FAULTS
 
+from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import ModelError
 from graphkit.options import Update
+from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.equivalence import Equivalence, check_bundle
 from graphkit.verify.originals import Originals
 
@@ -69,6 +74,64 @@ def test_a_fault_of_a_bundle_is_not_proven(name: str, bundled: Bundled, tmp_path
     except ModelError:  # the contract does not fit any more
         return
     assert [*unproven(found)]
+
+
+KEPT = {
+    "past_length = Identity (first)": "past_length = Squeeze (zero)",
+    "z = Add (y, cross_flat)": (
+        "w = Add (y, cross_flat) m = ReduceMean <axes = [1]> (encoder_hidden_states) z = Add (w, m)"
+    ),
+    'float[batch, 2, past, 4] "past_key_values.0.decoder.key",': (
+        'float[batch, states, 8] encoder_hidden_states, float[batch, 2, past, 4] "past_key_values.0.decoder.key",'
+    ),
+}
+
+
+def test_states_of_an_encoder_that_each_step_reads_are_proven(tmp_path: Path) -> None:
+    source = speech(tmp_path / "export", KEPT)
+    bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=6, max_source=9, batch=2, verify=False))
+    originals = find_pipeline(source).originals
+    found = check_bundle(originals, tmp_path / "out")
+    assert not [*unproven(found)]
+    assert "encoder_hidden_states_kept" in {output.name for output in found["encode"].outputs}
+    encode = onnx.load(tmp_path / "out" / "encode.onnx")
+    kept = next(node for node in encode.graph.node if "encoder_hidden_states_kept" in node.output)
+    kept.op_type = "Neg"
+    onnx.save(encode, tmp_path / "out" / "encode.onnx")
+    assert [text.split(": ")[:2] for text in unproven(check_bundle(originals, tmp_path / "out"))] == [
+        ["encode", "encoder_hidden_states_kept"]
+    ]
+
+
+def test_a_bundle_says_what_is_proven_and_records_it(tmp_path: Path) -> None:
+    source = export("causal", tmp_path / "export")
+    options = BundleOptions(batch=2, max_cache=8)
+    proof = bundle_folder(source, tmp_path / "out", options).proof
+    assert proof is not None
+    assert proof.proven().startswith(
+        f"Proven bit for bit at every size (8 of 8 outputs), and run {len(proof.runs)} times "
+    )
+    text = " ".join(proof.to_text().split())
+    assert (
+        "By normal forms of step, at every legal size and for every input, for batch >= 1, past >= 0, seq >= 1" in text
+    )
+    assert "a Slice of what was written in place is the Concat of past and new (6 times)" in text
+    again = verify_folder(source, tmp_path / "out")
+    assert isinstance(again, BundleProof)
+    assert again.equivalence == proof.equivalence
+    proven = read_bundle(tmp_path / "out" / "bundle.json").proof.proven
+    assert {method: len(outputs) for method, outputs in proven.items()} == OUTPUTS["causal"]
+    assert {exactness for outputs in proven.values() for exactness in outputs.values()} == {"bit for bit"}
+
+
+def test_rings_are_tested(tmp_path: Path) -> None:
+    source = export("window", tmp_path / "export")
+    proof = bundle_folder(source, tmp_path / "out", BundleOptions(batch=2, max_cache=8)).proof
+    assert proof is not None
+    assert proof.passed
+    assert proof.proven().startswith(f"Tested in {len(proof.runs)} runs and {len(proof.checks)} checks: the bundle ")
+    assert "of step: past_key_values.0.key is a ring." in " ".join(proof.to_text().split())
+    assert read_bundle(tmp_path / "out" / "bundle.json").proof.proven == {}
 
 
 def test_a_ring_is_unknown(bundled: Bundled) -> None:

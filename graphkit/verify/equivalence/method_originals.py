@@ -1,0 +1,205 @@
+"""What each method of a bundle stands for: a decoder, or an encoder and the first step of a decoder as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.compose
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from graphkit.deploy.contract.bundle_contract import BundleMethod
+from graphkit.graph.cache_entries import CacheEntry
+from graphkit.model import Model
+from graphkit.verify.originals import Originals
+
+__all__ = ["MOST", "OWN", "InterfaceEdit", "MethodOriginal", "UnknownMethodError", "original_of", "past_length"]
+
+OWN = "proof/"  # before names that a proof adds
+ENCODER = f"{OWN}encoder/"
+MOST = np.iinfo(np.int64).max
+
+
+class UnknownMethodError(Exception):
+    """The contract, or the original, does not say what a proof needs."""
+
+
+@dataclass
+class InterfaceEdit:
+    """A copy of a model with nodes in front and at the end, and with other inputs and outputs."""
+
+    source: Model
+    front: list[NodeProto] = field(default_factory=list)
+    end: list[NodeProto] = field(default_factory=list)
+    numbers: dict[str, TensorProto] = field(default_factory=dict)
+
+    def add(self, op: str, inputs: Sequence[str], output: str, *, last: bool = False, **attributes: Any) -> str:
+        """Add a node in front, or as the last one, and return its output."""
+        (self.end if last else self.front).append(helper.make_node(op, inputs, [output], **attributes))
+        return output
+
+    def number(self, number: int, name: str = "") -> str:
+        """Add a list of one integer, and return its name."""
+        name = name or f"{OWN}number/{number}"
+        self.numbers[name] = numpy_helper.from_array(np.array([number]), name)
+        return name
+
+    def result(self, inputs: Iterable[ValueInfoProto], outputs: Iterable[ValueInfoProto]) -> Model:
+        """Return the model with these inputs and outputs."""
+        proto = ModelProto()
+        proto.CopyFrom(self.source.proto)
+        nodes = [*self.front, *self.source.proto.graph.node, *self.end]
+        for name, content in (("node", nodes), ("input", [*inputs]), ("output", [*outputs])):
+            proto.graph.ClearField(name)
+            getattr(proto.graph, name).extend(content)
+        proto.graph.initializer.extend(self.numbers.values())
+        return self.source.with_proto(proto)
+
+
+@dataclass(frozen=True, eq=False)
+class MethodOriginal:
+    """What a method stands for: a decoder, or an encoder and the first step of a decoder as one model.
+
+    Attributes:
+        whole: The model.
+        decoder: The decoder in it, by the names that it has there.
+        cache: What each state is, by state.
+        has_past: Whether the method goes on from a past.
+        kept: The input or output of the encoder that each other state is, by state.
+        user: The inputs of the encoder, by the names that they have for a caller.
+    """
+
+    whole: Model
+    decoder: Model
+    cache: Mapping[str, CacheEntry]
+    has_past: bool
+    kept: Mapping[str, str] = field(default_factory=dict)
+    user: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def ports(self) -> Mapping[str, ValueInfoProto]:
+        """Its inputs and outputs, by name."""
+        return {info.name: info for info in (*self.whole.proto.graph.input, *self.whole.proto.graph.output)}
+
+    @cached_property
+    def grown(self) -> CacheEntry | None:
+        """A part of its cache that grows."""
+        entries = [each for each in self.cache.values() if each.past is not None and each.present is not None]
+        return next((each for each in entries if self.has_past and not self.decoder.roles.is_cross(each)), None)
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """The condition of a merged decoder."""
+        merged = self.decoder.roles.decoder
+        return {} if merged is None else {merged.condition.input.name: [merged.cache_when == self.has_past]}
+
+    def role(self, role: str) -> str:
+        """Return the input of the decoder that has a role, "" for none."""
+        return next((value.name for value, each in self.decoder.roles.inputs.items() if each == role), "")
+
+    def like(self, name: str, as_: str = "") -> ValueInfoProto:
+        """Return the declaration of an input or output, under another name where one is given."""
+        if name not in self.ports:
+            raise UnknownMethodError(f"its original has no '{name}'")
+        info = ValueInfoProto()
+        info.CopyFrom(self.ports[name])
+        info.name = as_ or name
+        if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
+            tokens, past = (self.whole_dims(each) for each in (self.role("tokens"), self.grown.past.name))
+            info.type.tensor_type.shape.dim[1].dim_param = f"{past[self.grown.axis or 0]} + {tokens[1]}"
+        return info
+
+    def whole_dims(self, name: str) -> list[str | int]:
+        """Return the declared dims of an input, 0 for those that have no name."""
+        return [dim.dim_param or dim.dim_value for dim in self.ports[name].type.tensor_type.shape.dim]
+
+    def model(self, shown: Mapping[str, str]) -> Model:
+        """Return it with the positions that a bundle counts, and with other outputs: what each shows, by name."""
+        edit = InterfaceEdit(self.whole)
+        positions = self.role("positions")
+        if positions:
+            self._count_positions(edit, positions)
+        outputs = [self.like(source, name) for name, source in shown.items()]
+        for name, source in shown.items():
+            if name != source:
+                edit.add("Identity", [source], name, last=True)
+        inputs = [info.name for info in self.whole.proto.graph.input if info.name != positions]
+        return edit.result(map(self.like, inputs), outputs)
+
+    def _count_positions(self, edit: InterfaceEdit, name: str) -> None:
+        """Count the tokens before each one that the mask has, from 0 on."""
+        mask = self.role("mask")
+        if not mask:
+            raise UnknownMethodError("its positions are counted without a mask")
+        one = edit.number(1)
+        sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
+        found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
+        past = edit.number(0)
+        if self.grown is not None and self.grown.past is not None:
+            past = past_length(edit, self.grown.past.name, self.grown.axis)
+        edit.add("Slice", [found, past, edit.number(MOST), one], name)
+
+
+def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
+    """Add the length of a past along an axis, and return its name."""
+    if axis is None:
+        raise UnknownMethodError(f"it is not known how {past} grows")
+    shape = edit.add("Shape", [past], f"{OWN}past_shape")
+    return edit.add("Gather", [shape, edit.number(axis)], name)
+
+
+def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
+    """Return the model that a method stands for.
+
+    Raises:
+        UnknownMethodError: There is none, or it is not known how its parts fit together.
+    """
+    step = originals.step
+    if step is None:
+        raise UnknownMethodError("it has no decoder")
+    names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    has_past = "length" in method.sources
+    decoder = step if has_past else originals.first
+    if decoder is None or (decoder.roles.pasts and not has_past and decoder.roles.decoder is None):
+        raise UnknownMethodError("its original has a past where the method has none")
+    cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}
+    if has_past or originals.encoder is None:
+        return MethodOriginal(decoder, decoder, cache, has_past)
+    whole, inputs = _joined(originals.encoder, decoder)
+    kept = {name: ENCODER + source for name, source in _links(originals.encoder, step).items()}
+    return MethodOriginal(whole, decoder, cache, has_past, kept, inputs)
+
+
+def _links(encoder: Model, decoder: Model) -> dict[str, str]:
+    """Return the input or output of an encoder that each input of a decoder is, by these."""
+    hidden = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
+    hidden, masks = hidden or [*encoder.graph.outputs[:1]], encoder.roles.all("mask")
+    links: dict[str, str] = {}
+    for role, sources in (("encoder state", hidden), ("encoder mask", masks)):
+        values = [value.name for value, each in decoder.roles.inputs.items() if each == role]
+        if not values:
+            continue
+        if len(sources) != 1:
+            raise UnknownMethodError("it is not known what the decoder reads of the encoder")
+        links |= dict.fromkeys(values, sources[0].name)
+    return links
+
+
+def _joined(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
+    """Return an encoder and a decoder that reads it as one model, and what the encoder's inputs are called there."""
+    links = _links(encoder, decoder)
+    whole = decoder.with_proto(decoder.proto)
+    ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph
+    proto = ModelProto()
+    proto.CopyFrom(decoder.proto)
+    proto.graph.initializer.extend(ahead.initializer)
+    edit = InterfaceEdit(whole.with_proto(proto), [*ahead.node])
+    for name, source in links.items():
+        edit.add("Identity", [ENCODER + source], name)
+    inputs = [*ahead.input, *(info for info in decoder.proto.graph.input if info.name not in links)]
+    outputs = [*proto.graph.output, *ahead.output]
+    return edit.result(inputs, outputs), {info.name.removeprefix(ENCODER): info.name for info in ahead.input}
