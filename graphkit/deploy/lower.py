@@ -35,6 +35,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
+from graphkit.verify.equivalence.stages import Stage, prove_stages
 from graphkit.verify.lowering_verifier import verify_lowering
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
@@ -206,7 +207,9 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         progress("lowering the cross-attention cache")
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
-        parts.append(replace(kv, method=linked(kv.method, parts[0], projection.matches, step)))
+        cut = Stage("cross_kv", "cut out of the first step", first, projection.model, is_part=True)
+        kv = replace(kv, method=linked(kv.method, parts[0], projection.matches, step), stages=(cut, *kv.stages))
+        parts.append(kv)
     return [*parts, lowered]
 
 
@@ -252,7 +255,10 @@ def _write(
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
-        return verify_lowering(changes.originals, stage, asked, progress=progress)
+        proof = verify_lowering(changes.originals, stage, asked, progress=progress)
+        return replace(
+            proof, stages=prove_stages([each for part in draft.parts for each in part.stages], progress=progress)
+        )
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import helper
 
 from graphkit.analysis.blockers import blockers
+from graphkit.deploy.constant_inputs import counted_positions, zeros_of
 from graphkit.deploy.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
 from graphkit.deploy.host_part import with_sound
@@ -16,7 +18,6 @@ from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
 from graphkit.deploy.source_pooling import pool_by_product
-from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.model import Model
@@ -41,6 +42,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
+from graphkit.verify.equivalence.stages import MASKS, Stage
 
 __all__ = ["lower_model"]
 
@@ -81,6 +83,7 @@ class _Lowering:
     Attributes:
         model: The model so far.
         passes: The names of the passes that have run.
+        stages: What was done to the model so far, each with the model before and after it.
         interface: The sources of its inputs, and the uses of its outputs.
         setting: The sizes of its symbols, from `fix_sizes` on.
     """
@@ -94,6 +97,7 @@ class _Lowering:
         self.interface = Interface(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
+        self.stages: list[Stage] = []
 
     @property
     def is_decoder(self) -> bool:
@@ -109,6 +113,7 @@ class _Lowering:
         """
         inlined = InlineFunctions().run(self.model)
         self.model = fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
+        self._passed("functions inlined, folded", self.original)
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined += inlined.declined
@@ -121,7 +126,10 @@ class _Lowering:
             )
         if self.model is not folded:  # lengths that each layer takes from its own cache are computed once
             self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
+            self._passed("attention in plain operators", folded)
+        plain = self.model
         self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+        self._passed("masks that are added", plain, loosenesses=MASKS)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
@@ -133,10 +141,12 @@ class _Lowering:
         """Let the host look up rows of tables.
 
         Raises:
-            UsageError: It is not known what chooses the rows.
+            UsageError: It is not known what chooses the rows, or a shape is not fixed.
         """
         if not self.is_decoder:
-            self._fix_positions()
+            before, positions = self.model, counted_positions(self.model, self.setting, self.original.name)
+            self.model = with_constants(before, positions)
+            self._passed("positions that count from 0", before, values=positions)
         before, outcome = self.model, ExtractEmbedding().run(self.model)
         for lookup in outcome.matches:
             tensor = lookup.table.constant
@@ -153,37 +163,22 @@ class _Lowering:
             self.interface.becomes(lookup.ids.name, lookup.name)
             self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
         self._adopt(outcome, ExtractEmbedding.name())
-
-    def _fix_positions(self) -> None:
-        """Make the positions of a model that runs once a constant: they count from 0."""
-        positions = [value for value, role in self.model.roles.inputs.items() if role == "positions"]
-        shapes, arrays = infer(self.model), dict[str, np.ndarray]()
-        for value in positions:
-            dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
-            sizes = [dim.constant for dim in dims if dim.constant is not None]
-            if not dims or len(sizes) < len(dims):
-                raise UsageError(
-                    f"{self.original.name}: '{value.name}' has no fixed shape: {shapes[value]} - "
-                    "give its dims with --dim"
-                )
-            arrays[value.name] = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
-        self.model = with_constants(self.model, arrays)
+        rows = {lookup.name: lookup.node.result().name for lookup in outcome.matches}
+        self._passed("rows of tables as inputs", before, stands_for=rows)
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
-        outcome = InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
+        before, outcome = self.model, InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
         for attention in outcome.matches:
             self.interface.make_mask(attention.name, attention.over)
         self._adopt(outcome, InsertAttentionMask.name())
+        self._passed("masks that the export lacks", before, zeros=sorted({each.name for each in outcome.matches}))
         over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
         if self.setting.sound is None or not over_source:
             return
-        shapes, zeros = infer(self.model), dict[str, np.ndarray]()
-        for value in self.model.graph.inputs:
-            dims = [dim.substitute(self.setting.dims).constant for dim in shapes[value].dims or ()]
-            if value.name in over_source and None not in dims:
-                zeros[value.name] = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
-        self.model = with_constants(self.model, zeros)
+        before = self.model
+        self.model = with_constants(before, zeros_of(before, over_source, self.setting))
+        self._passed("masks that hide nothing", before, tested="the sound behind its end is zeros")
 
     def pool(self) -> None:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
@@ -191,7 +186,9 @@ class _Lowering:
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
         vocabulary = min((rows[name] for name in of), default=0)
         outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        before = self.model
         self._adopt(outcome, PoolRowByOneHot.name())
+        self._passed("rows taken by products", before, tested="the host makes the one-hot rows")
         for pooling in pooled:
             rule, name = pooling.rule, f"{self.name}.{pooling.name}"
             self.tables[name] = np.eye(self.setting.source, dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
@@ -206,9 +203,13 @@ class _Lowering:
             self.setting = with_sound(before, outcome.matches, self.setting)
         tables = host_tables(before, outcome.matches, self.setting)
         self._adopt(outcome, ExtractHostValues.name())
+        made = {match.name: match.source.value.name for match in outcome.matches}
+        self._passed("values of the host as inputs", before, stands_for=made)
+        before = self.model
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
         for table in tables:
             self._take(table, looked_up)
+        self._passed("values of the host by rows", before, tested="the host makes them by rows or by a rule")
 
     def _take(self, table: HostTable, looked_up: Set[str]) -> None:
         """Let the host make an input by its table, or make it a constant."""
@@ -245,7 +246,8 @@ class _Lowering:
         for growth in outcome.matches:
             self.interface.axes[growth.past.name] = growth.axis
             self.interface.writes[growth.given] = growth.past.name
-        self.model = outcome.model
+        before, self.model = self.model, outcome.model
+        self._passed("a cache of slots", before, tested="unused slots are masked by the host")
         self.changes += outcome.changes
 
     def keep_state(self) -> None:
@@ -257,7 +259,7 @@ class _Lowering:
 
     def freeze(self) -> None:
         """Give all dims their number, and fold."""
-        shapes = infer(self.model)
+        before, shapes = self.model, infer(self.model)
         symbols = {
             name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols
         }
@@ -265,7 +267,9 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
+        self._passed("sizes fixed, folded", before)
         self._reduce_interface()
+        wide = self.model
         self._rewrite(*(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model
@@ -273,11 +277,13 @@ class _Lowering:
             if self.model is before:
                 break
         self.model = drop_dead_inputs(self.model)
+        self._passed("operators that the target takes", wide)
 
     def _reduce_interface(self) -> None:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
+        before = self.model
         axes, writes = tuple(self.interface.axes.items()), tuple(self.interface.writes.items())
         outcome = ReduceCacheRank(limit.value, axes, writes).run(self.model)
         for cache in outcome.matches:
@@ -288,6 +294,7 @@ class _Lowering:
         sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
         if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
             self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
+        self._passed("inputs of fewer axes", before, tested="the host reshapes them")
 
     def _remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove the remaining blockers, without those that change results."""
@@ -300,7 +307,8 @@ class _Lowering:
     def result(self) -> Lowered:
         """Return the model with its place in the contract; the logits are its first output."""
         if self.is_decoder and (logits := self.original.roles.logits) is not None:
-            self.model = with_first_output(self.model, logits.name)
+            before, self.model = self.model, with_first_output(self.model, logits.name)
+            self._passed("logits first", before, tested="its outputs come in another order")
         if self.setting.sound is not None and not self.is_decoder:
             self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
         method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
@@ -313,6 +321,7 @@ class _Lowering:
             declined=tuple(self.declined),
             blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
             tokens=self.tokens,
+            stages=tuple(self.stages),
             sound=self.setting.sound,
         )
 
@@ -325,6 +334,11 @@ class _Lowering:
         editor.replace_all_uses(self.model.graph.values[mask], total)
         self.model = editor.result()
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
+
+    def _passed(self, name: str, before: Model, **details: Any) -> None:
+        """Keep what a stage did, to be proven."""
+        if self.model is not before:
+            self.stages.append(Stage(self.name, name, before, self.model, **details))
 
     def _rewrite(self, *rewrites: Rewrite) -> Outcome:
         outcome = run_to_fixpoint(self.model, rewrites)

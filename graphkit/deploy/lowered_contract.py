@@ -21,6 +21,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
 from graphkit.shapes import Shapes, infer
+from graphkit.verify.equivalence.stages import Stage
 
 __all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "linked"]
 
@@ -45,6 +46,7 @@ class Lowered:
         blockers: The nodes that the target still refuses.
         tokens: Tokens that the host treats specially, by purpose.
         sound: The rule for the valid positions of a source that is a sound with a mask.
+        stages: What was done to the model, each with the model before and after it.
     """
 
     method: Method
@@ -56,6 +58,7 @@ class Lowered:
     blockers: Blockers
     tokens: Mapping[str, int] = field(default_factory=dict)
     sound: Sound | None = None
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass

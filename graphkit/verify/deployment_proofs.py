@@ -10,7 +10,8 @@ from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.equivalence.bundle_equivalence import bundle_blocks
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, shares
+from graphkit.verify.equivalence.stages import StageProof
 
 __all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "ties_note"]
 
@@ -53,6 +54,7 @@ class LoweringProof(Result):
         runs: The runs, by length of the source.
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
+        stages: What normal forms show of each stage of the lowering; none of a folder that was made elsewhere.
     """
 
     title: ClassVar[str] = "Proof"
@@ -61,6 +63,7 @@ class LoweringProof(Result):
     runs: tuple[SourceRun, ...]
     causes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    stages: tuple[StageProof, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -77,8 +80,12 @@ class LoweringProof(Result):
         return {}
 
     def proven(self) -> str:
-        """Return the proven statement, a sentence."""
-        return f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        """Return what was tested, and what is proven, a sentence each."""
+        tested = f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        if not self.stages:
+            return tested
+        whole = sum(stage.is_proven for stage in self.stages)
+        return f"{tested} Proven: {whole:,} of {counted(len(self.stages), 'stage(s)')}."
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then their findings."""
@@ -105,6 +112,7 @@ class LoweringProof(Result):
                 for r in self.runs
             ],
         )
+        yield from self._stage_blocks()
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:
@@ -112,6 +120,20 @@ class LoweringProof(Result):
                 f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
             )
             yield Prose(f"Host and lowered models give what the originals give, within {within}.")
+
+    def _stage_blocks(self) -> Iterator[Block]:
+        """Yield what is proven of each stage, and what is left to the runs."""
+        if not self.stages:
+            return
+        yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
+        columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
+        yield Table(
+            columns,
+            [
+                (stage.model, stage.name, shares(stage.proven, stage.outputs) or "nothing", stage.unproven)
+                for stage in self.stages
+            ],
+        )
 
 
 def _at(run: SourceRun) -> str:

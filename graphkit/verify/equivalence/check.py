@@ -2,10 +2,10 @@
 
 Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
 output is proven where both have the same term: bit for bit; else up to the sign of zeros, which `x + 0` changes; else,
-when both are read again with axioms of real numbers, up to rounding, where nothing overflows. What that trusts: the
-shape engine, the axioms, the hash of constants, and that both models load. It shares nothing with the passes that
-rewrite models, but folding reads the same shape engine: a wrong shape rule makes a wrong fold that is proven here, and
-that only a run finds. Keep a run beside it.
+when both are read again with axioms of real numbers, up to rounding, where nothing overflows; or, where masks were made
+additive, assuming that scores are finite. What that trusts: the shape engine, the axioms, the hash of constants, and
+that both models load. It shares nothing with the passes that rewrite models, but folding reads the same shape engine: a
+wrong shape rule makes a wrong fold that is proven here, and that only a run finds. Keep a run beside it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
+from graphkit.shapes.symbols import Symbol
 from graphkit.verify.equivalence.application import Tools
-from graphkit.verify.equivalence.axioms import AXIOMS, Axiom, Exactness
+from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
@@ -51,6 +52,7 @@ def check_equivalence(
     unwritten: Sequence[str] = (),
     free: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
+    loosenesses: Sequence[Looseness] = (),
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -65,6 +67,7 @@ def check_equivalence(
         unwritten: Outputs of the original that the rewritten model may lack.
         free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
         axioms: The equalities that may be used.
+        loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -91,10 +94,11 @@ def check_equivalence(
     if isinstance(shapes, str):
         return _unknown(after, shapes)
     proofs: tuple[OutputProof, ...] = ()
-    for looseness in (ZEROS, ROUNDING):
+    for looseness in loosenesses or (ZEROS, ROUNDING):
         terms.used.clear()
-        first = read(before, shapes[0], tools, None, {}, axioms, looseness)
-        second = read(after, shapes[1], tools, first, names, axioms, looseness)
+        usable = (*looseness.assumptions, *axioms)
+        first = read(before, shapes[0], tools, None, {}, usable, looseness)
+        second = read(after, shapes[1], tools, first, names, usable, looseness)
         fault = _fault(first.result, second.result, *shapes)
         found = _proofs(first.result, second.result, shapes[0], names, fault, looseness)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
@@ -137,8 +141,11 @@ def _shapes(
     first, second = Inputs(before, values=values), Inputs(after)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
+        both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
+        pairs = (pair for each in both for pair in zip(*each, strict=False))
+        sizes = {dim.atom.name: other for dim, other in pairs if isinstance(dim.atom, Symbol)}
         for name, dims in first.symbolic.items():
-            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims)
+            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
         first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
     else:
         for name, dims in theirs.items():
@@ -158,11 +165,17 @@ def _shapes(
     return infer_from(before, first), infer_from(after, second)
 
 
-def _own(name: str, dims: tuple[Expr, ...] | None) -> tuple[Expr, ...] | None:
-    """Return dims of their own for an input that only the original has."""
+def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) -> tuple[Expr, ...] | None:
+    """Return the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
     if dims is None:
         return None
-    return tuple(dim if dim.constant is not None else symbol(f"{name}.{axis}", 0) for axis, dim in enumerate(dims))
+    own = (symbol(f"{name}.{axis}", 0) for axis in range(len(dims)))
+    known = (dim if dim.constant is not None else _sized(dim, sizes) for dim in dims)
+    return tuple(mine if dim is None else dim for dim, mine in zip(known, own, strict=True))
+
+
+def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
+    return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
 
 
 def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes) -> str:
@@ -191,8 +204,9 @@ def _proofs(
         other = theirs[names.get(value.name, value.name)]
         terms = original.values[other], rewritten.values[value]
         declared = output_fault(other, value, shapes[other].dims)
-        exactness: Exactness = "bit for bit"
-        if terms[0] is not terms[1]:
+        axioms = original.axioms[other] | rewritten.axioms[value]
+        exactness = looseness.grade(axioms)
+        if terms[0] is not terms[1] and looseness.is_output:
             exactness = looseness.exactness
             terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
         if terms[0] is not terms[1]:
@@ -201,8 +215,7 @@ def _proofs(
         elif fault or declared:
             found.append(OutputProof(value.name, "unknown", reason=fault or declared))
         else:
-            axioms = sorted(original.axioms[other] | rewritten.axioms[value])
-            found.append(OutputProof(value.name, "proven", exactness, tuple(axioms)))
+            found.append(OutputProof(value.name, "proven", exactness, tuple(sorted(axioms))))
     return tuple(found)
 
 

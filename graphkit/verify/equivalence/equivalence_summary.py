@@ -17,7 +17,7 @@ from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 
-__all__ = ["SECONDS", "EquivalenceSummary", "summarize_equivalence"]
+__all__ = ["SECONDS", "EquivalenceSummary", "shares", "summarize_equivalence"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
@@ -99,11 +99,9 @@ class EquivalenceSummary:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
         whose, total = f" of {model}" if model else "", len(self.proven) + len(self.unproven)
         if self.proven:
-            grades = Counter(self.proven.values())
-            shares = ", ".join(f"{grades[grade]:,} {grade}" for grade in GRADES if grade in grades)
             conditions = f", for {', '.join(self.conditions)}" if self.conditions else ""
             where = f"at every legal size and for every input{conditions}"
-            yield Prose(f"By normal forms{whose}, {where}: {shares}, of {total:,}.")
+            yield Prose(f"By normal forms{whose}, {where}: {shares(Counter(self.proven.values()), total)}.")
         loose = {axiom.name for axiom in AXIOMS if axiom.exactness != GRADES[0]}
         if used := [f"{name} ({count:,} times)" for name, count in self.axioms.items() if name in loose]:
             yield Prose(f"Equalities that are not bit for bit: {', '.join(used)}.")
@@ -111,6 +109,12 @@ class EquivalenceSummary:
             yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
             yield Prose(f"Nor are {counted(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
+
+
+def shares(grades: Mapping[str, int], total: int) -> str:
+    """Return how many of some outputs are proven, by exactness, "" for none."""
+    found = [f"{grades[grade]:,} {grade}" for grade in GRADES if grades.get(grade)]
+    return f"{', '.join(found)}, of {total:,}" if found else ""
 
 
 def summarize_equivalence(

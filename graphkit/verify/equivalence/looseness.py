@@ -1,17 +1,20 @@
-"""In what terms may be loose: equal up to the sign of zeros, or up to rounding, beside the exact ones."""
+"""In what terms may be loose: up to the sign of zeros, to rounding, or to what masks scores, beside the exact ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Exactness
 from graphkit.verify.equivalence.continuity import is_continuous, is_indifferent
+from graphkit.verify.equivalence.finite import ASSUMPTIONS, FINITE_AXIOMS
+from graphkit.verify.equivalence.finite import is_blind as is_softmax
+from graphkit.verify.equivalence.finite import is_faithful as keeps_masked
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS
 from graphkit.verify.equivalence.zeros import ZERO_AXIOMS, is_blind, is_faithful
 
-__all__ = ["ROUNDING", "ZEROS", "Looseness"]
+__all__ = ["FINITE", "ROUNDING", "ZEROS", "Looseness"]
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,25 @@ class Looseness:
         axioms: Equalities of loose terms.
         is_blind: Whether an operator gives the same bits for a loose input.
         is_faithful: Whether it gives a loose output for a loose input; any other one reads exact terms.
+        assumptions: Equalities of exact terms, which hold as exactly as those of loose ones.
+        is_output: Whether an output of the model may be loose.
     """
 
     exactness: Exactness
     axioms: tuple[Axiom, ...]
     is_blind: Callable[[Application, int], bool]
     is_faithful: Callable[[Application, int], bool]
+    assumptions: tuple[Axiom, ...] = ()
+    is_output: bool = True
+
+    def grade(self, axioms: Set[str]) -> Exactness:
+        """Return how exactly two outputs are equal that have the same exact terms, by these axioms."""
+        assumed = () if self.is_output else {each.name for each in (*self.axioms, *self.assumptions)}
+        return "bit for bit" if axioms.isdisjoint(assumed) else self.exactness
 
 
 ZEROS = Looseness("up to the sign of zeros", ZERO_AXIOMS, is_blind, is_faithful)
 ROUNDING = Looseness("up to rounding", ROUNDING_AXIOMS, is_indifferent, is_continuous)
+FINITE = Looseness(
+    "assuming finite values", FINITE_AXIOMS, is_softmax, keeps_masked, assumptions=ASSUMPTIONS, is_output=False
+)

@@ -1,0 +1,186 @@
+"""The stages of a lowering: each, by normal forms, gives what the model before it gives, or is left to runs.
+
+Where a stage makes inputs of values that the model computed, the model after it is compared with these values computed
+in front of it: rows of tables, and what a host makes of positions and lengths.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx.compose
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.time_limit import OutOfTimeError, time_limit
+from graphkit.verify.equivalence.check import check_equivalence
+from graphkit.verify.equivalence.equivalence_result import Equivalence
+from graphkit.verify.equivalence.looseness import FINITE, Looseness
+
+__all__ = ["MASKS", "Stage", "StageProof", "prove_stages"]
+
+OWN = "proof/"  # before names that a proof adds
+SECONDS = 60.0  # for all stages
+MASKS = (FINITE,)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A model before and after a stage.
+
+    Attributes:
+        model: What is lowered, such as `encoder` or `step`.
+        name: What the stage does, in a few words.
+        stands_for: Which value of the model before it each new input is.
+        zeros: New inputs that are 0 wherever the model before it runs, with their ranks: masks of all that counts.
+        values: Inputs that are constants now.
+        is_part: Whether only some of the outputs are left.
+        loosenesses: How terms may be loose, if not as those of other rewrites.
+        tested: Why no normal forms are compared, "" where they are.
+    """
+
+    model: str
+    name: str
+    before: Model
+    after: Model
+    stands_for: Mapping[str, str] = field(default_factory=dict)
+    zeros: Sequence[str] = ()
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    is_part: bool = False
+    loosenesses: Sequence[Looseness] = ()
+    tested: str = ""
+
+
+@dataclass(frozen=True)
+class StageProof:
+    """What is shown of a stage.
+
+    Attributes:
+        outputs: How many outputs the model has.
+        proven: How many of them are proven, by exactness.
+        unproven: Why nothing is shown of the others, "" where all are proven.
+    """
+
+    model: str
+    name: str
+    outputs: int
+    proven: Mapping[str, int]
+    unproven: str
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all outputs are proven."""
+        return not self.unproven and sum(self.proven.values()) == self.outputs
+
+
+def prove_stages(
+    stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda _: None
+) -> tuple[StageProof, ...]:
+    """Return what normal forms show of each stage.
+
+    Args:
+        stages: The stages, in order.
+        seconds: The time that all of them may take; what is left then is tested only.
+        progress: Called with what is done.
+    """
+    found: list[StageProof] = []
+    try:
+        with time_limit("the proof by normal forms", seconds):
+            for stage in stages:
+                progress(f"comparing normal forms: {stage.model}, {stage.name}")
+                found.append(_proof(stage))
+    except OutOfTimeError as error:
+        found += [_unproven(stage, str(error)) for stage in stages[len(found) :]]
+    return tuple(found)
+
+
+def _proof(stage: Stage) -> StageProof:
+    if stage.tested:
+        return _unproven(stage, stage.tested)
+    try:
+        result = _compared(stage)
+    except (ModelError, TooComplexError) as error:
+        return _unproven(stage, str(error))
+    grades = Counter[str](output.exactness for output in result.proven)
+    reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
+    return StageProof(stage.model, stage.name, len(result.outputs), dict(grades), reason)
+
+
+def _unproven(stage: Stage, reason: str) -> StageProof:
+    return StageProof(stage.model, stage.name, len(stage.after.graph.outputs), {}, reason)
+
+
+def _compared(stage: Stage) -> Equivalence:
+    after = _fed(stage) if stage.stands_for or stage.zeros else stage.after
+    left = {info.name for info in after.proto.graph.input}
+    gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
+    values = {name: stage.values[name] for name in gone if name in stage.values}
+    return check_equivalence(
+        stage.before,
+        after,
+        narrower=True,
+        values=values,
+        unread=[name for name in gone if name not in values],
+        unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
+        loosenesses=stage.loosenesses,
+    )
+
+
+def _fed(stage: Stage) -> Model:
+    """Return the model after a stage with the inputs of that before it, of which it makes its new ones."""
+    proto, model = ModelProto(), stage.after.with_proto(stage.after.proto)
+    proto.CopyFrom(stage.after.proto)
+    ahead = _ahead(model.adopt(stage.before), set(stage.stands_for.values()))
+    ranks = {info.name: info.type.tensor_type for info in proto.graph.input}
+    kept = {info.name: info for info in proto.graph.input if info.name not in (*stage.stands_for, *stage.zeros)}
+    theirs = [info.name for info in stage.before.proto.graph.input]
+    links = [helper.make_node("Identity", [name], [OWN + name]) for name in theirs if _is_read(ahead, OWN + name)]
+    given = [helper.make_node("Identity", [OWN + value], [name]) for name, value in stage.stands_for.items()]
+    nodes = [*links, *ahead.node, *given, *stage.after.proto.graph.node]
+    inputs = [kept.pop(info.name, info) for info in stage.before.proto.graph.input]
+    for name, content in (("node", nodes), ("input", [*inputs, *kept.values()])):
+        proto.graph.ClearField(name)
+        getattr(proto.graph, name).extend(content)
+    zeros = [_zero(name, ranks[name]) for name in stage.zeros]
+    proto.graph.initializer.extend([*ahead.initializer, *zeros])
+    return model.with_proto(proto)
+
+
+def _zero(name: str, tensor: onnx.TypeProto.Tensor) -> TensorProto:
+    kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return numpy_helper.from_array(np.zeros([1] * len(tensor.shape.dim), kind), name)
+
+
+def _ahead(model: ModelProto, values: set[str]) -> GraphProto:
+    """Return the nodes and weights that compute some values, under names of their own."""
+    needed, graph = set(values), model.graph
+    kept = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(_read(node.input, (each.g for each in node.attribute if each.HasField("g"))))
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept[::-1]]
+    weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in needed]
+    for name, content in (("node", nodes), ("initializer", weights), ("output", []), ("value_info", [])):
+        graph.ClearField(name)
+        getattr(graph, name).extend(content)
+    return onnx.compose.add_prefix_graph(graph, OWN)
+
+
+def _read(names: Iterable[str], bodies: Iterable[GraphProto]) -> Iterator[str]:
+    """Yield the names that a node reads, also in its bodies."""
+    yield from names
+    for body in bodies:
+        yield from (info.name for info in body.output)
+        for node in body.node:
+            yield from _read(node.input, (each.g for each in node.attribute if each.HasField("g")))
+
+
+def _is_read(graph: GraphProto, name: str) -> bool:
+    bodies = ((each.g for each in node.attribute if each.HasField("g")) for node in graph.node)
+    return any(name in _read(node.input, inner) for node, inner in zip(graph.node, bodies, strict=True))

@@ -1,0 +1,151 @@
+"""The stages of a lowering lead from export to lowered model and are proven, and are not with a fault in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from real_models import PIPELINES, unpacked
+
+from graphkit.deploy import lower
+from graphkit.deploy.lowered_contract import Lowered
+from graphkit.model import Model
+from graphkit.options import LowerOptions
+from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
+
+FINITE = "assuming finite values"
+OPTIONS = LowerOptions(src_len=6, max_cache_len=5, verify=False)
+TESTED = {"a cache of slots", "values of the host by rows", "inputs of fewer axes"}
+Parts = Mapping[str, Lowered]
+
+
+@pytest.fixture(scope="module")
+def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Parts]:
+    made: dict[str, Parts] = {}
+    folder = tmp_path_factory.mktemp("stages")
+
+    def lowered(name: str) -> Parts:
+        if name in made:
+            return made[name]
+        source = unpacked(name, folder / name) if name in PIPELINES else f"example:{name}"
+        drafts = []
+        with pytest.MonkeyPatch.context() as patch:
+            draft = lower._drafted
+            patch.setattr(lower, "_drafted", lambda *args: drafts.append(draft(*args)) or drafts[-1])
+            lower.lower_folder(source, folder / f"{name}-out", OPTIONS)
+        made[name] = {part.method.name: part for part in drafts[-1].parts}
+        return made[name]
+
+    return lowered
+
+
+def proven(stage: Stage) -> StageProof:
+    (found,) = prove_stages([stage])
+    return found
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, "causal-attention", "encoder", "sliding-window"])
+def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: Callable[[str], Parts]) -> None:
+    for part in parts_of(name).values():
+        assert part.stages[-1].after is part.model
+        for before, after in zip(part.stages, part.stages[1:], strict=False):
+            assert after.before is before.after, f"{before.name}, {after.name}"
+        assert not {stage.name for stage in part.stages if stage.tested} - TESTED
+
+
+@pytest.mark.parametrize("name", ["t5-tiny", "marian-tiny", "causal-attention", "encoder"])
+def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
+    for part in parts_of(name).values():
+        for stage, found in zip(part.stages, prove_stages(part.stages), strict=True):
+            assert found.is_proven or stage.tested, f"{stage.model}, {stage.name}: {found.unproven}"
+            assert (FINITE in found.proven) == (stage.name == "masks that are added")
+
+
+def stage_of(parts: Parts, model: str, name: str) -> Stage:
+    return next(stage for stage in parts[model].stages if stage.name == name)
+
+
+def edited(model: Model, change: Callable[[onnx.GraphProto], None]) -> Model:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    change(proto.graph)
+    return model.with_proto(proto)
+
+
+def node_of(graph: onnx.GraphProto, op: str) -> onnx.NodeProto:
+    return next(node for node in graph.node if node.op_type == op)
+
+
+def floor(graph: onnx.GraphProto) -> None:
+    """Let a mask hide nothing."""
+    tensor = next(each for each in graph.initializer if each.name.startswith("mask_floor"))
+    tensor.CopyFrom(numpy_helper.from_array(np.array(-1, np.float32), tensor.name))
+
+
+def turned(graph: onnx.GraphProto) -> None:
+    """Let an activation be another one."""
+    node_of(graph, "Relu").op_type = "Abs"
+
+
+def axis(graph: onnx.GraphProto) -> None:
+    """Let a Softmax be over another axis."""
+    node = node_of(graph, "Softmax")
+    del node.attribute[:]
+    node.attribute.append(onnx.helper.make_attribute("axis", 1))
+
+
+def moved(graph: onnx.GraphProto) -> None:
+    """Let a product read the weight of another one."""
+    first, second, *_ = (node for node in graph.node if node.op_type == "MatMul" and node.input[1] in weights(graph))
+    first.input[1] = second.input[1]
+
+
+def weights(graph: onnx.GraphProto) -> set[str]:
+    return {tensor.name for tensor in graph.initializer}
+
+
+FAULTS: Sequence[tuple[str, str, Callable[[onnx.GraphProto], None]]] = (
+    ("encoder", "masks that are added", floor),
+    ("step", "masks that are added", floor),
+    ("step", "masks that are added", axis),
+    ("encoder", "functions inlined, folded", turned),
+    ("step", "rows of tables as inputs", turned),
+    ("step", "values of the host as inputs", axis),
+    ("step", "sizes fixed, folded", turned),
+    ("cross_kv", "cut out of the first step", moved),
+    ("cross_kv", "sizes fixed, folded", moved),
+)
+
+
+@pytest.mark.parametrize(("model", "name", "fault"), FAULTS)
+def test_a_stage_with_a_fault_is_not_proven(
+    model: str, name: str, fault: Callable[[onnx.GraphProto], None], parts_of: Callable[[str], Parts]
+) -> None:
+    stage = stage_of(parts_of("t5-tiny"), model, name)
+    assert not proven(replace(stage, after=edited(stage.after, fault))).is_proven
+
+
+def test_inputs_that_stand_for_each_other_s_values_are_not_proven(parts_of: Callable[[str], Parts]) -> None:
+    stage = stage_of(parts_of("qwen2-tiny"), "step", "values of the host as inputs")
+    first, second, *_ = stage.stands_for
+    names = {**stage.stands_for, first: stage.stands_for[second], second: stage.stands_for[first]}
+    assert proven(stage).is_proven
+    assert not proven(replace(stage, stands_for=names)).is_proven
+
+
+def test_an_output_that_is_gone_is_not_proven(parts_of: Callable[[str], Parts]) -> None:
+    stage = stage_of(parts_of("t5-tiny"), "step", "functions inlined, folded")
+    found = proven(replace(stage, after=edited(stage.after, lambda graph: graph.output.pop() and None)))
+    assert not found.proven
+    assert "is missing" in found.unproven
+
+
+def test_what_takes_too_long_is_left_to_the_runs(parts_of: Callable[[str], Parts]) -> None:
+    stages = parts_of("t5-tiny")["step"].stages
+    found = prove_stages(stages, seconds=0.001)
+    assert [each.name for each in found] == [stage.name for stage in stages]
+    assert any("normal forms" in each.unproven and not each.proven for each in found)
