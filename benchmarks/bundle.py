@@ -8,7 +8,9 @@ bound the same way; and as the export with plain `session.run`. All are open in 
 thread, at onnxruntime's default optimizations, and prepack their weights. Caches hold random numbers: what they hold
 does not change the time. A line for each number of tokens has milliseconds of processor time, and ratios taken within a
 round: above 1 the bundle is faster. Where weights happen to lie makes a session some percent faster or slower for as
-long as it is open: quote the figures of several processes, the median of their medians and the range of these.
+long as it is open, the one that is opened first mostly slower (one file opened four times: up to 4 %): each process
+opens another contender first. Quote the figures of four processes or a multiple, the median of their medians and the
+range of these.
 
 A step reads all of its weights once, but for tables, of which it looks up a row. How long one thread takes to read as
 many bytes, over and over as steps do, is measured in turns with the contenders: the floor of a step on this machine.
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -152,20 +154,26 @@ def weights(folder: Path) -> int:
 def measure(folder: Path, options: Namespace) -> dict[str, dict[int, Spread]]:
     """Return the seconds of a step of each contender, by name and number of tokens."""
     step, folded = (graphkit.load(folder / f"{name}.onnx") for name in ("original", "folded"))
-    contenders = {
-        "bundle": InPlace(folder / "bundle", options.source, prepack=options.prepack),
-        "folded, bound": Growing(folded, folder / "folded.onnx", options),
-        "export, bound": Growing(step, folder / "original.onnx", options),
-        "export, run": Growing(step, folder / "original.onnx", options, bind=False),
+    makers: dict[str, Callable[[], InPlace | Growing]] = {
+        "bundle": partial(InPlace, folder / "bundle", options.source, prepack=options.prepack),
+        "folded, bound": partial(Growing, folded, folder / "folded.onnx", options),
+        "export, bound": partial(Growing, step, folder / "original.onnx", options),
+        "export, run": partial(Growing, step, folder / "original.onnx", options, bind=False),
     }
-    names = [name for name in contenders if name not in options.without]
+    names = [name for name in makers if name not in options.without]
+    turn = options.process % len(names)
+    contenders = {}
+    for name in (*names[turn:], *names[:turn]):
+        contenders[name] = makers[name]()
+        contenders[name].fill(options.tokens[0])
+        contenders[name].step()  # a bundle opens its session when it first runs
     read = np.ones(max(weights(folder) // 4, 1), np.float32)
     found: dict[str, dict[int, Spread]] = {name: {} for name in (*names, MEMORY)}
     for tokens in options.tokens:
         for name in names:
             contenders[name].fill(tokens)
             contenders[name].step()
-        samplers = {name: partial(timed, contenders[name], tokens, options.steps) for name in names}
+        samplers = {name: partial(timed, contenders[name], tokens, options.steps) for name in contenders}
         samplers[MEMORY] = partial(reading, read)
         for name, spread in alternate(samplers, options.rounds).items():
             found[name][tokens] = spread
@@ -189,9 +197,9 @@ def timed(contender: InPlace | Growing, tokens: int, steps: int) -> float:
     return (time.thread_time() - start) / steps
 
 
-def in_process(folder: Path) -> dict[str, dict[int, Spread]]:
+def in_process(folder: Path, number: int) -> dict[str, dict[int, Spread]]:
     """Measure in a process of its own."""
-    command = [sys.executable, __file__, "--prepared", str(folder), *sys.argv[1:]]
+    command = [sys.executable, __file__, "--prepared", str(folder), "--process", str(number), *sys.argv[1:]]
     plain = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return {name: {int(tokens): Spread(tuple(values)) for tokens, values in by.items()} for name, by in plain.items()}
 
@@ -237,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-prepack", dest="prepack", action="store_false", help="let no contender prepack weights")
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out")
     parser.add_argument("--prepared", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--process", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.prepared is not None:
         found = measure(options.prepared, options)
@@ -247,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="bundle-") as name:
             folder = Path(name)
             prepare(export, options, folder)
-            results = [in_process(folder) for _ in range(options.processes)]
+            results = [in_process(folder, number) for number in range(options.processes)]
             print(f"\n{export}", *lines(results, weights(folder), options), sep="\n", flush=True)
 
 
