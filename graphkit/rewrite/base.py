@@ -65,7 +65,7 @@ class Pass(ABC):
 
     Attributes:
         largest_error: How far the results of a node can be off after it, absolutely, for values near 1; 0 where they
-            are equal to the last bit.
+            are equal to the last bit, infinite where no bound is known.
         drops_outputs: Whether it removes outputs on purpose; those that stay give the same.
         drops_rounding: Whether quantised data is no longer rounded after it, which the proof then does in its place.
         changes_interface: Whether it gives the model other inputs, or outputs of another meaning, on purpose.

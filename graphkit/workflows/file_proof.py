@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, placed, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.merged_branches import branches, joined
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -91,6 +93,16 @@ class Evidence:
         if self.unproven:
             yield Prose(f"Nothing is proven: {self.unproven}.", "warning")
         yield from (Prose(failure, "warning") for failure in self.failures)
+
+
+NO_BOUND = (
+    "and no bound tells how far results may move where data is no longer rounded - give --tolerance to compare them as "
+    "a whole"
+)
+NOT_ALONE = Evidence(
+    unproven=f"other passes changed the model beside the one that takes roundings away, {NO_BOUND}, or run it first, "
+    "by itself"
+)
 
 
 class FileReport(Result):
@@ -213,29 +225,26 @@ class FileRewrite:
         if gone and not rewritten.graph.outputs:
             return Evidence(unproven="no output is left to compare")
         notes = tuple(f"{text}." for text in _are_gone("Output", gone))
-        if claim.drops_rounding and self.options.tolerance is None:
-            unrounded, note = self._prove_unrounded(rewritten, file, claim.premise)
-            if unrounded is not None:
-                return Evidence(unrounded, notes=(note,))
-            notes = (*notes, note)
+        if math.isinf(claim.error) and self.options.tolerance is None:
+            return self._prove_unrounded(rewritten, file, claim.premise) if claim.drops_rounding else NOT_ALONE
         compared = replace(self, model=_without_outputs(self.model, gone)) if gone else self
         return Evidence(compared.prove(file, premise=claim.premise, error=claim.error), notes=notes)
 
-    def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> tuple[RewriteProof | None, str]:
-        """Prove that products of floats are those of the original, and measure the effect of rounding.
-
-        Returns:
-            The proof with a note of the measurement. Without a proof, the note says why there is none.
-        """
-        two = as_rounded(self.model, rewritten)
-        if isinstance(two, str):
-            why = f"the model has {two}"
-            return None, f"Results are compared as a whole, within the pass's loose tolerance, because {why}."
+    def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
+        """Prove that products of floats are those of the original, and measure the effect of rounding."""
+        pairs = []
+        for branch in branches(self.model, rewritten):
+            two = as_rounded(branch.original, branch.rewritten)
+            if isinstance(two, str):
+                return Evidence(unproven=f"the model has {two}; {NO_BOUND}")
+            pairs.append((branch, two))
         written = replace(self, model=rewritten).prove(file, premise=premise)
         if not written.passed:
-            return written, "The written file is compared with the result in memory."
+            return Evidence(written, notes=("The written file is compared with the result in memory.",))
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=self.options.limits)
-        proof = verify_rewrite(*two, premise.spec | self.options.spec, asked, progress=self.progress)
+        spec = premise.spec | self.options.spec
+        proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.progress)) for branch, two in pairs]
+        proof = joined(proofs)
         untold = replace(self, options=replace(self.options, tolerance=float("inf")))
         whole = untold.prove(file, premise=premise)
         moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
@@ -243,7 +252,7 @@ class FileRewrite:
             "The proof rounds the data of each product as the original does, and compares the products and all that "
             f"is between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
         )
-        return replace(proof, failures=(*proof.failures, *whole.failures)), note
+        return Evidence(replace(proof, failures=(*proof.failures, *whole.failures)), notes=(note,))
 
 
 def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from quantised import MERGED
+from quantised import quantised as export_of
 from rewriting import model_of
 
-from graphkit.model import Model
+from graphkit import examples
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.rewrite import Outcome
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -140,6 +146,89 @@ def test_what_cannot_be_taken_apart_is_said() -> None:
     assert as_rounded(model, model) == "bodies or functions, in which products cannot be taken apart"
     model = quantised(QDQ.replace("(h, s, z)", "(x, t, z)").replace("(r, s, z)", "(r, t, z)"))
     assert as_rounded(model, Dequantize(qdq=True).run(model).model) == "'x' is rounded in two ways"
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Return a merged decoder whose products are of integers, in both branches."""
+    folder = tmp_path_factory.mktemp("merged")
+    (folder / "float").mkdir()
+    (folder / "float" / MERGED).write_bytes((Path(examples.__file__).parent / "merged-decoder.onnx").read_bytes())
+    made = load(export_of("dynamic uint8", folder / "float", folder / "uint8") / MERGED)
+    assert sum(node.op_type == "MatMulInteger" for node in all_nodes(made.scopes)) > 2
+    return made
+
+
+def test_both_branches_of_a_merged_decoder_are_proven(merged: Model, tmp_path: Path) -> None:
+    report = rewrite_file(merged, tmp_path / "out.onnx", "dequantize")
+    assert report.proof is not None
+    assert report.proof.passed
+    assert report.proof.tolerance == TOLERANCE
+    flags = [run.flags["use_cache_branch"] for run in report.proof.runs]
+    assert flags == sorted(flags)
+    assert set(flags) == {False, True}
+    names = {output.name for output in report.proof.outputs}
+    assert {"logits (use_cache_branch=false)", "logits (use_cache_branch=true)"} <= names
+
+
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+@pytest.mark.parametrize("number", [1.01, 1 - 1e-3])
+def test_a_fault_in_a_branch_is_caught(
+    branch: str, number: float, merged: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last product of floats is off, in the model in memory and in the file."""
+    run = Dequantize.run
+
+    def faulty_run(self: Dequantize, model: Model) -> Outcome:
+        outcome = run(self, model)
+        proto = outcome.model.proto
+        (decider,) = (node for node in proto.graph.node if node.op_type == "If")
+        (body,) = (each.g for each in decider.attribute if each.name == branch)
+        at, node = [(at, node) for at, node in enumerate(body.node) if node.op_type == "MatMul"][-1]
+        off = onnx.helper.make_node("Mul", [f"{node.output[0]}_right", "off"], [node.output[0]])
+        node.output[0] = off.input[0]
+        body.node.insert(at + 1, off)
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(number), "off"))
+        return replace(outcome, model=outcome.model.with_proto(proto))
+
+    monkeypatch.setattr(Dequantize, "run", faulty_run)
+    report = rewrite_file(merged, tmp_path / "out.onnx", "dequantize")
+    assert report.proof is not None
+    assert not report.proof.passed
+    failing = {run.flags["use_cache_branch"] for run in report.proof.runs if run.failure}
+    assert len(failing) == 1
+    assert report.failures == ()
+
+
+FUNCTIONS = """
+<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
+g (float[N, 16] x) => (float[N, 16] y)
+<int8 wz = {0}, float ws = {0.002}> {
+    h = local.same (x)
+    q, s, z = DynamicQuantizeLinear (h) i = MatMulInteger (q, m, z, wz)
+    f = Cast <to = 1> (i) k = Mul (s, ws) y = Mul (f, k)
+}
+<domain: "local", opset_import: ["" : 18]> same (a) => (b) { b = Tanh (a) }
+"""
+
+
+def test_nothing_is_proven_where_no_bound_is_known(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(FUNCTIONS)
+    proto.graph.initializer.append(numpy_helper.from_array(WEIGHT, "m"))
+    model = Model.from_proto(proto)
+    report = rewrite_file(model, tmp_path / "out.onnx", "dequantize")
+    assert report.proof is None
+    assert report.unproven.startswith("the model has bodies or functions, in which products cannot be taken apart")
+    assert report.unproven.endswith("give --tolerance to compare them as a whole")
+    told = rewrite_file(model, tmp_path / "told.onnx", "dequantize", RewriteOptions(tolerance=0.1))
+    assert told.proof is not None
+    assert told.proof.passed
+
+
+def test_nor_where_other_passes_change_the_model_too(tmp_path: Path) -> None:
+    model = quantised(DYNAMIC.replace("h = Tanh (b1)", "same = Identity (b1) h = Tanh (same)"))
+    report = rewrite_file(model, tmp_path / "out.onnx", "dequantize,eliminate-identity")
+    assert report.unproven.startswith("other passes changed the model beside the one that takes roundings away")
 
 
 def test_a_rewrite_proves_products_and_measures_roundings(tmp_path: Path) -> None:
