@@ -15,8 +15,9 @@ onnxruntime/python/tools/transformers: fusion_embedlayer.py, fusion_attention.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
-from graphkit.graph.traversal import chain
+from graphkit.graph.traversal import chain, reachable
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.tensor import Dims
@@ -51,22 +52,17 @@ def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) 
         None where there are more nodes than `most`, one with a body, or one that reads anything else of another scope,
         or that no node gives.
     """
-    found: dict[Node, None] = {}
-    pending = [node]
-    while pending:
-        node = pending.pop()
-        if node in found:
-            continue
-        found[node] = None
-        if node.bodies or len(found) > most:
-            return None
-        for value in node.inputs:
-            if value is None or value.is_constant or is_end(node, value):
-                continue
-            if value.producer is None or value.scope is not node.scope:
-                return None
-            pending.append(value.producer)
-    return list(found)
+
+    def read(reader: Node) -> list[Value]:
+        values = (value for value in reader.inputs if value is not None and not value.is_constant)
+        return [value for value in values if not is_end(reader, value)]
+
+    cone = reachable([node], lambda reader: [value.producer for value in read(reader)])
+    nodes = list(islice(cone, most + 1))
+    is_closed = all(
+        value.producer is not None and value.scope is reader.scope for reader in nodes for value in read(reader)
+    )
+    return nodes if is_closed and len(nodes) <= most and not any(each.bodies for each in nodes) else None
 
 
 def readers(node: Node) -> list[Node]:
@@ -94,13 +90,11 @@ def follow_all(node: Node, *operators: str) -> list[Node] | None:
 
 def onwards(nodes: Sequence[Node], *operators: str) -> list[Node]:
     """Return the readers of nodes that are of these operators, and their readers likewise."""
-    found: dict[Node, None] = {}
-    pending = list(nodes)
-    while pending:
-        after = [reader for reader in readers(pending.pop()) if reader.is_op(*operators) and reader not in found]
-        found.update(dict.fromkeys(after))
-        pending += after
-    return list(found)
+
+    def after(node: Node) -> list[Node]:
+        return [reader for reader in readers(node) if reader.is_op(*operators)]
+
+    return list(reachable((reader for node in nodes for reader in after(node)), after))
 
 
 def biases(path: Sequence[Node] | None) -> Iterator[Node]:
@@ -121,6 +115,7 @@ def is_static(nodes: Sequence[Node], dims_of: DimsOf) -> bool:
 
 
 AXES_AS_INPUT_SINCE = 13  # of Unsqueeze; onnxruntime looks for a causal attention of older operator sets only
+# Limits of patterns, not of walks: what is larger is no such pattern, and no Softmax costs a walk of the whole graph.
 MAX_NODES = 200  # of an attention, with those that compute its shapes
 MASKS: tuple[tuple[Step, ...], ...] = (  # from a Softmax up to the mask's Unsqueezes
     ((0, "Add"), (None, "Mul"), (0, "Sub"), (1, "Cast")),
@@ -232,7 +227,7 @@ COMPUTED_RANK_SINCE = 14  # of Reshape; onnxruntime knows the rank of newer ones
 SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older operator sets only
 ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
-MAX_CONE = 40  # nodes that compute positions or shapes
+MAX_CONE = 40  # nodes that compute positions or shapes, as MAX_NODES
 
 
 def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
