@@ -58,7 +58,7 @@ def contract(path: Path, language: str | None, output: Path | None) -> None:
     OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
     from graphkit.deploy.contract import read_contract
-    from graphkit.deploy.contract.constants import SUFFIXES, WRITERS
+    from graphkit.deploy.contract.constant_writers import SUFFIXES, WRITERS
     from graphkit.io.transaction import write_text
 
     file = path / "contract.json" if path.is_dir() else path

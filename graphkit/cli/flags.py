@@ -181,11 +181,6 @@ class Asked(Generic[T]):
         """Whether a proof is to run."""
         return not self.words[NO_VERIFY]
 
-    @property
-    def has_sizes(self) -> bool:
-        """Whether any size, shape or range is given."""
-        return any(self.words[flag] for flag in SIZES)
-
     def read(self, **more: object) -> T:
         """Return the options; further fields have the given values.
 

@@ -9,7 +9,7 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
 from graphkit.passes import FOLDING, FUSING, SHARING
-from graphkit.passes.clean_up.eliminate_identity import keep_outputs_float
+from graphkit.passes.clean_up.float_outputs import keep_outputs_float
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes

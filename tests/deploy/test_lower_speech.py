@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from speech import FEATURES, speech
 
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.constants import WRITERS
+from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.host_guide import guide
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder

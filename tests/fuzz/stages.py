@@ -21,7 +21,7 @@ from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.constants import WRITERS
+from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.numpy_host import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder

@@ -96,14 +96,13 @@ class BundleState(Mapping[str, np.ndarray]):
         """Where the arena begins in memory."""
         return int(self._arena.ctypes.data)
 
-    def shape(self, state: StateTensor, rows: int | None = None) -> tuple[int, ...]:
-        """Return the dims of a state as it is, or of slots for so many rows."""
+    def shape(self, state: StateTensor) -> tuple[int, ...]:
+        """Return the dims of a state as it is."""
         if state.axis is None and state.name in self._shapes:
             return self._shapes[state.name]
-        count = self.rows if rows is None else rows
-        if not count and state.axis is None:
+        if not self.rows and state.axis is None:
             return state.shape
-        return tuple(count if axis == state.batch else size for axis, size in enumerate(state.shape))
+        return tuple(self.rows if axis == state.batch else size for axis, size in enumerate(state.shape))
 
     def view(
         self, state: StateTensor, shape: Sequence[int] | None = None, *, spare: bool = False, after: bool = False
@@ -131,18 +130,10 @@ class BundleState(Mapping[str, np.ndarray]):
         view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
         return view
 
-    def in_use(self, state: StateTensor, length: int | None = None) -> np.ndarray:
-        """Return a view of what a method takes of a state: where its slots come first, those in use alone.
-
-        Args:
-            state: Which.
-            length: How many tokens are in use, if not as many as now.
-        """
+    def in_use(self, state: StateTensor) -> np.ndarray:
+        """Return a view of what a method takes of a state: where its slots come first, those in use alone."""
         view = self[state.name]
-        if not state.prefix:
-            return view
-        count = int(self.lengths[state.length][0]) if length is None else length
-        return view[: state.in_use(count)]
+        return view[: state.in_use(int(self.lengths[state.length][0]))] if state.prefix else view
 
     def written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""

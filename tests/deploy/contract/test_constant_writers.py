@@ -12,7 +12,7 @@ import pytest
 
 from graphkit.cli import app
 from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
-from graphkit.deploy.contract.constants import WRITERS
+from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.errors import ModelError, UsageError
 
