@@ -6,11 +6,20 @@ Each tool folds each model with its default options (`contenders.py`); `check_eq
 where it cannot tell, both are run in onnxruntime at several sizes. The models are those of `tests/models` by default;
 what `--keep` already has is not made again. One line a model, then a table, and a reason for each result that is not
 proven as a whole.
+
+    python benchmarks/equivalence.py --cost [MODEL...]
+
+The time and the memory of the proof of a fold: processor time of `check_equivalence` in a process of its own, and the
+most that it allocates at once, beside both models. By default DETR, the Gemma of 5,701 nodes, and the generated
+decoder of `scaling.py` with 12 and 120 layers, whose ratio says whether the check is linear in the nodes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import lzma
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,11 +27,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnx
 from contenders import TOOLS, Case, Job, prepare, versions
 from folding import Fold, agreement
-from measure import environment
+from measure import Spread, environment
 from rich.console import Console
 from rich.table import Table
+from scaling import decoder
 from stubs import complete
 
 import graphkit
@@ -31,6 +42,21 @@ from graphkit.verify.equivalence import check_equivalence
 
 MODELS = Path(__file__).parents[1] / "tests/models"
 MAX_SIZE = 1 << 20  # bytes of a model of tests/models
+COSTLY = [MODELS / "detr-resnet-50/model_quantized.onnx.xz", MODELS / "gemma-270m/model.onnx.xz"]
+LAYERS = (12, 120)
+CHECK = """
+import json, sys, time, tracemalloc
+import graphkit
+from graphkit.verify.equivalence import check_equivalence
+model = graphkit.load(sys.argv[1])
+folded = graphkit.fold(model).model
+if sys.argv[2] == "memory":
+    tracemalloc.start()
+started = time.process_time()
+found = check_equivalence(model, folded)
+cost = tracemalloc.get_traced_memory()[1] / 2**20 if sys.argv[2] == "memory" else time.process_time() - started
+print(json.dumps([cost, len(model.graph.nodes), found.terms, len(found.proven), len(found.outputs)]))
+"""
 COMPARED = ("graphkit", "onnxsim", "OnnxSlim", "onnxscript", "onnxoptimizer")
 
 
@@ -84,11 +110,47 @@ def examine(job: Job, tool: str, options: argparse.Namespace, tally: Tally) -> s
     return "; ".join([f"{len(found.proven)} of {len(found.outputs)} proven", agreed, reason, *why[:1]])
 
 
+def cost(path: Path, rounds: int) -> tuple[list[str], Spread]:
+    """Return cells of the table of costs, and the seconds."""
+    found = {}
+    for measure, count in {"memory": 1, "time": rounds}.items():
+        command = [sys.executable, "-c", CHECK, str(path), measure]
+        runs = [subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout for _ in range(count)]
+        found[measure] = [json.loads(run) for run in runs]
+    memory, nodes, terms, proven, outputs = found["memory"][0]
+    seconds = Spread(tuple(run[0] for run in found["time"]))
+    numbers = [f"{nodes:,}", f"{terms:,}", f"{proven} of {outputs}"]
+    return [*numbers, seconds.show(" s", 2), f"{memory:.0f} MB"], seconds
+
+
+def costs(models: list[str], rounds: int, console: Console) -> None:
+    """Measure the proofs of folds; weights that are missing stay so, as equal ones are known by their place."""
+    table, taken = Table("", "nodes", "terms", "outputs proven", "processor time", "memory"), list[Spread]()
+    with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
+        for source in map(Path, models):
+            path = source
+            if source.suffix == ".xz":
+                path = Path(folder, f"{source.parent.name}-{source.stem}")
+                path.write_bytes(lzma.decompress(source.read_bytes()))
+            table.add_row(source.parent.name, *cost(path, rounds)[0])
+        for count in LAYERS:
+            path = Path(folder, f"{count}-layers.onnx")
+            onnx.save(decoder(count), path)
+            cells, seconds = cost(path, rounds)
+            table.add_row(f"{count} layers", *cells)
+            taken.append(seconds)
+    console.print(table)
+    growth = taken[1].over(taken[0]).show(" times", 1)
+    console.print(f"{LAYERS[1] // LAYERS[0]} times the layers take {growth} the time")
+
+
 def main() -> None:
     """Examine every tool's result for every model."""
     parser = argparse.ArgumentParser(description="Prove what other tools make of models.")
+    parser.add_argument("--cost", action="store_true", help="measure the time and the memory of proofs")
+    parser.add_argument("--rounds", type=int, default=3, help="proofs of each to measure (default: 3)")
     default = [path for path in sorted(MODELS.rglob("*.onnx.xz")) if path.stat().st_size < MAX_SIZE]
-    parser.add_argument("models", nargs="*", metavar="MODEL", default=[str(path) for path in default])
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=[])
     parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
     parser.add_argument("--tools", default=",".join(COMPARED), help="which, commas between them")
     parser.add_argument("--keep", type=Path, help="a folder for the results")
@@ -96,6 +158,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6, help="sizes to run at what is not proven (default: 6)")
     options = parser.parse_args()
     console = Console(width=200, highlight=False)
+    if options.cost:
+        console.print(environment())
+        costs(options.models or [str(path) for path in COSTLY], options.rounds, console)
+        return
+    options.models = options.models or [str(path) for path in default]
     console.print(f"{environment()}\n{versions(options.peers)}\n{len(options.models)} models")
     tallies = {tool: Tally() for tool in options.tools.split(",")}
     with tempfile.TemporaryDirectory(prefix="equivalence-") as folder:
