@@ -23,7 +23,7 @@ from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import cutting, flat, writing
+from graphkit.verify.equivalence import cutting, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.movement import product
@@ -244,11 +244,13 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("split", "A part of a Split is a Slice.", _ops("Split"), cutting.split),
     Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), cutting.gather_one),
     Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.lookup),
+    Axiom("copies", "A Concat of copies along an axis of 1 is an Expand.", _ops("Concat"), target_forms.copies),
     Axiom("concat", "Nested Concats are one, and empty parts have nothing.", _ops("Concat"), concat),
     Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
     Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x.", _ops("Add Sub Mul Div And Or"), neutral),
     Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
+    Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
     Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),

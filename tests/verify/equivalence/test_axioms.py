@@ -63,6 +63,8 @@ TWO = "(T[past_b, past_s] x, T[past_u, past_s] u, T[past_u, past_s] g) => (T[k, 
 SLOTS = "p = Shape <end = 1> (x) n = Shape <end = 1> (u) n0 = Squeeze (n) q = Range (zero, n0, one) r = Add (q, p) "
 SLOTS += "d = Concat <axis = 0> (x, g) "
 ROW = SLOTS + "d0 = Unsqueeze (d, i0) u0 = Unsqueeze (u, i0) "
+HALVES = "a = Slice (x, i0, three, i2) b = Slice (x, three, i6, i2) "
+NINE = HALVES + "u = Concat <axis = 0> (v, v) w = Slice (u, i0, nine) "
 CASES = (
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
     Case("reshape", "a = Reshape (x, width) b = Shape (x) y = Reshape (a, b)", "y = Identity (x)"),
@@ -180,6 +182,14 @@ CASES = (
          "y = Slice (x, three, i6, i2)", WIDE, dtypes=("float", "double", "int64", "int32")),
     Case("constants run once", "n = Add (one, one) c = CastLike (n, x) y = Mul (x, c)",
          "c = CastLike (two, x) y = Mul (x, c)", dtypes=FLOATS, constants={"two": np.int64(2)}),
+    Case("copies", "a = Slice (x, i0, i1, i2) y = Concat <axis = 2> (a, a, a)",
+         "a = Slice (x, i0, i1, i2) s = Shape <end = 2> (x) n = Concat <axis = 0> (s, three) y = Expand (a, n)", WIDE),
+    Case("signs", HALVES + "n = Neg (b) c = Concat <axis = 2> (n, a) y = Mul (c, v)",
+         HALVES + "c = Concat <axis = 2> (b, a) p = CastLike (pm, x) w = Mul (v, p) y = Mul (c, w)", dtypes=FLOATS,
+         constants={"pm": np.array([-1, -1, -1, 1, 1, 1])}),
+    Case("signs", NINE + "n = Neg (b) c = Concat <axis = 2> (a, n, b) y = Mul (w, c)",
+         NINE + "c = Concat <axis = 2> (a, b, b) p = CastLike (pm, x) z = Mul (p, w) y = Mul (z, c)", dtypes=FLOATS,
+         constants={"pm": np.array([1, 1, 1, -1, -1, -1, 1, 1, 1]), "nine": np.array([9])}),
     Case("zero states", "s = Shape <start = 1, end = 2> (x) n = Concat <axis = 0> (i2, s, i2) h = ConstantOfShape (n) "
          "a = Slice (h, i1, i2, i0) o, y = GRU <hidden_size = 2> (x, w, r, , , a)",
          "o, y = GRU <hidden_size = 2> (x, w, r)",

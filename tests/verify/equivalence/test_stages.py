@@ -57,7 +57,7 @@ def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: C
         assert not {stage.name for stage in part.stages if stage.tested} - TESTED
 
 
-@pytest.mark.parametrize("name", ["t5-tiny", "marian-tiny", "causal-attention", "encoder"])
+@pytest.mark.parametrize("name", [*PIPELINES, "causal-attention", "encoder", "sliding-window"])
 def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
         for stage, found in zip(part.stages, prove_stages(part.stages), strict=True):
