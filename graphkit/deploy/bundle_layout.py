@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -191,7 +191,7 @@ class _Part:
         """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""
         node = value.producer
         indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
-        for source in reachable([indices] if indices is not None else [], _inputs):
+        for source in reachable([indices] if indices is not None else [], lambda each: each.sources):
             made = source.producer
             length = made.input(1) if made is not None and made.is_op("Mod") else None
             data = numbers(self.shapes[length]) if length is not None else None
@@ -343,10 +343,6 @@ class _Part:
 
     def _dtype(self, value: Value) -> str:
         return dtype_name(self.shapes[value].dtype)
-
-
-def _inputs(value: Value) -> Iterable[Value | None]:
-    return value.producer.inputs if value.producer is not None else ()
 
 
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}

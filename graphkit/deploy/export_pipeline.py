@@ -210,9 +210,7 @@ def has_shorter_output(encoder: Model) -> bool:
     """Whether an encoder has a mask of its input, which is no text, and an output of another length."""
     if encoder.roles.all("tokens", "encoder tokens", "embeddings"):
         return False
-    mask = encoder.roles.first("mask")
-    named = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
-    output = next(iter([*named, *encoder.graph.outputs]), None)
+    mask, output = encoder.roles.first("mask"), encoder.roles.encoder_state
     if mask is None or output is None:
         return False
     shapes = infer(encoder)

@@ -9,12 +9,13 @@ ambiguous is not linked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from graphkit.graph.cache_entries import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.traversal import reachable
+from graphkit.graph.uses import moved_from
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 
 __all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
@@ -229,7 +230,7 @@ def _moved_from(value: Value) -> Iterator[Value | None]:
 def _from_recurrence(value: Value) -> list[Hashable]:
     """Return the outputs of recurrent nodes, their last states, that an output consists of."""
     outputs = set[tuple[Node, int]]()
-    for source in reachable([value], _sources):
+    for source in reachable([value], lambda each: moved_from(each, MOVES)):
         node = source.producer
         if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
             outputs.add((node, source.output_index))
@@ -253,7 +254,7 @@ def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
             return []
         is_join = node.is_op("Concat") and not _is_stack(node)
         cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
-        sources = node.inputs[:1] if is_join else _sources(each)
+        sources = node.inputs[:1] if is_join else moved_from(each, MOVES)
         return [(source, cut, joined) for source in sources if source is not None]
 
     met = reachable([(value, False, False)], before)
@@ -264,14 +265,6 @@ def _is_stack(node: Node) -> bool:
     """Whether a Concat stacks tensors along a new axis, such as the states of layers."""
     makers = [part.producer if part is not None else None for part in node.inputs]
     return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
-
-
-def _sources(value: Value) -> Sequence[Value | None]:
-    """Return the inputs whose elements the producer of a value moves, without those that say where to."""
-    node = value.producer
-    if node is None or not node.is_op(*MOVES):
-        return ()
-    return node.inputs if node.is_op("Concat") else node.inputs[:1]
 
 
 TESTS: tuple[Test, ...] = (

@@ -66,6 +66,12 @@ class Roles:
         """Return the first input of a role, None if there is none."""
         return next(iter(self.all(role)), None)
 
+    @property
+    def encoder_state(self) -> Value | None:
+        """The output that a decoder reads as the encoder's state: the first one where none is known to be it."""
+        named = (value for value, role in self.outputs.items() if role == "encoder state")
+        return next(named, next(iter(self.outputs), None))
+
     @cached_property
     def pasts(self) -> Mapping[Value, CacheEntry]:
         """The inputs that are a cache, and the entry of each."""

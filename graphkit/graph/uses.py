@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from graphkit.graph.declared_types import declared_type
@@ -10,7 +10,7 @@ from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, unwrapped
 
-__all__ = ["Use", "lookups", "readers", "readers_beside", "table_entries", "uses"]
+__all__ = ["Use", "lookups", "moved_from", "readers", "readers_beside", "table_entries", "uses"]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
@@ -60,6 +60,14 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
 
     for each in reachable([value], following):
         yield from each.consumers
+
+
+def moved_from(value: Value, operators: Collection[str]) -> Sequence[Value | None]:
+    """Return the inputs whose elements a node of these operators moves to a value, without those that say where to."""
+    node = value.producer
+    if node is None or not node.is_op(*operators):
+        return ()
+    return node.inputs if node.is_op("Concat") else node.inputs[:1]
 
 
 def uses(value: Value) -> frozenset[Use]:

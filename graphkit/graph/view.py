@@ -54,6 +54,11 @@ class Value:
         return f"Value({self.name!r}, {self.kind})"
 
     @property
+    def sources(self) -> tuple[Value | None, ...]:
+        """The inputs of the node that computes it; empty where none does."""
+        return self.producer.inputs if self.producer is not None else ()
+
+    @property
     def constant(self) -> onnx.TensorProto | None:
         """The TensorProto of a constant: a dense initializer, or the value of a Constant node.
 

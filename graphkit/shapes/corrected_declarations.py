@@ -12,7 +12,6 @@ import copy
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -26,7 +25,7 @@ from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.graph_inputs import Inputs, input_dims
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.relations import Row, linear_equations, reduced, solved
+from graphkit.shapes.relations import Row, fixed_sizes, linear_equations, reduced, solved
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import is_known
@@ -237,8 +236,7 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Se
     facts = _facts(shapes, scopes)
     names = sorted({name for row in (*facts, *rows) for name in row if name})
     known = reduced(facts, names)
-    fixed = {name: -row.get("", Fraction(0)) for name, row in known.items() if row.keys() <= {name, ""}}
-    if any(size < (0 if "past" in name else 1) for name, size in fixed.items()):
+    if any(size < (0 if "past" in name else 1) for name, size in fixed_sizes(known).items()):
         return True
     return "" in known or len(rows) < len(free) or _rank(rows, known, names) < len(free)
 

@@ -130,6 +130,11 @@ def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
     return dict(solved_rows)
 
 
+def fixed_sizes(rows: Mapping[str, Row]) -> dict[str, Fraction]:
+    """Return the symbols that reduced rows give a number, and that number; "" is a contradiction."""
+    return {name: -row.get("", Fraction(0)) for name, row in rows.items() if row.keys() <= {name, ""}}
+
+
 def _plus(row: Mapping[str, Fraction], added: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
     total = {name: row.get(name, Fraction(0)) + factor * added.get(name, Fraction(0)) for name in {**row, **added}}
     return {name: number for name, number in total.items() if number}

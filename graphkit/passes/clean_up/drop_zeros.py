@@ -12,6 +12,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import reachable
+from graphkit.graph.uses import moved_from
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
@@ -177,15 +178,7 @@ def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
 
 def _is_zero(editor: Editor, value: Value) -> bool:
     """Whether all elements of a value are 0.0."""
-    return all(_is_zero_source(editor, source) for source in reachable([value], _moved_from))
-
-
-def _moved_from(value: Value) -> Sequence[Value | None]:
-    """Return the inputs whose elements a node moves to a value."""
-    node = value.producer
-    if node is None or not node.is_op(*MOVED):
-        return ()
-    return node.inputs if node.is_op("Concat") else node.inputs[:1]
+    return all(_is_zero_source(editor, source) for source in reachable([value], lambda each: moved_from(each, MOVED)))
 
 
 def _is_zero_source(editor: Editor, value: Value) -> bool:

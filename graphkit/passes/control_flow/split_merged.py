@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import onnx
 from onnx import TensorProto
 
 from graphkit import __version__
@@ -14,13 +13,14 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
 from graphkit.graph.names import counted
-from graphkit.graph.view import Node, all_nodes, all_scopes, body_graphs, branch_fault
+from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite import Declined, Outcome, Pass
 from graphkit.rewrite.base import run_passes
+from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Declarations, declarations
 from graphkit.suggest import did_you_mean
 
@@ -50,10 +50,10 @@ class StripMergedSuffixes(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
-        proto = copy_proto(model)
+        proto = model.proto
         used = {name for scope in all_scopes(model.scopes) for name in scope.values}
         ports = {info.name for info in [*proto.graph.input, *proto.graph.output]}
-        names: dict[str, str] = {}
+        names: dict[Value, str] = {}
         declined = []
         for tensor in [*proto.graph.initializer, *(sparse.values for sparse in proto.graph.sparse_initializer)]:
             short = SUFFIX.sub("", tensor.name)
@@ -63,29 +63,9 @@ class StripMergedSuffixes(Pass):
                 declined.append(Declined(tensor.name, f"'{short}' is in use"))
                 continue
             used.add(short)
-            names[tensor.name] = short
-        if names:
-            _rename_graph(proto.graph, names)
+            names[model.graph.values[tensor.name]] = short
         changes = (counted(len(names), "initializer(s) renamed"),) if names else ()
-        return Outcome(model.with_proto(proto), changes, tuple(declined))
-
-
-def _rename_graph(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    """Rename main-graph values, also where bodies read them; nothing else has these names."""
-    for tensor in [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]:
-        tensor.name = names.get(tensor.name, tensor.name)
-    for info in graph.value_info:
-        info.name = names.get(info.name, info.name)
-    for annotation in graph.quantization_annotation:
-        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
-        for entry in annotation.quant_parameter_tensor_names:
-            entry.value = names.get(entry.value, entry.value)
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            if name in names:
-                node.input[index] = names[name]
-        for _, body in body_graphs(node):
-            _rename_graph(body, names)
+        return Outcome(with_value_names(model, names) if names else model, changes, tuple(declined))
 
 
 MADE_BY = "graphkit.made_by"

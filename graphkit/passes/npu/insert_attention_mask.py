@@ -150,8 +150,7 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
     """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks."""
 
     def data(value: Value) -> Value | None:
-        sources = value.producer.inputs if value.producer is not None else ()
-        return next((each for each in sources if each is not None and each in known and known[each].data), None)
+        return next((each for each in value.sources if each is not None and each in known and known[each].data), None)
 
     for value in chain(scores, data):
         node = value.producer

@@ -13,6 +13,7 @@ from typing import ClassVar
 from onnx import TensorProto, ValueInfoProto, helper
 
 from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.traversal import chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
@@ -276,14 +277,14 @@ def _in_dims(tensor: TensorProto, dims: Sequence[int]) -> TensorProto:
 
 
 def _made_of(value: Value, node: Node) -> Iterator[Value]:
-    """Yield the tensors that a value is reshaped from, the nearest first."""
-    producer = value.producer
-    while producer is not None and producer.is_op(*RESHAPING) and producer.scope is node.scope:
-        source = producer.input(0)
-        if source is None:
-            return
-        yield source
-        producer = source.producer
+    """Return the tensors that a value is reshaped from, the nearest first."""
+
+    def source(value: Value) -> Value | None:
+        producer = value.producer
+        is_reshaped = producer is not None and producer.is_op(*RESHAPING) and producer.scope is node.scope
+        return producer.input(0) if producer is not None and is_reshaped else None
+
+    return itertools.islice(chain(value, source), 1, None)
 
 
 def _origin(value: Value) -> str:

@@ -297,7 +297,7 @@ class _Plan(Builder):
     def _holder(self, number: Expr) -> Value | None:
         """Return a tensor of one int64, among those that the indices are made of, that is a number."""
         indices = self.node.input(1)
-        for value in reachable([indices] if indices is not None else [], _inputs):
+        for value in reachable([indices] if indices is not None else [], lambda each: each.sources):
             tensor = self.editor.shapes[value]
             if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
                 return value
@@ -342,7 +342,3 @@ def _other(expr: Expr, op: str, limit: Expr) -> Expr:
     atom = expr.atom
     rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
-
-
-def _inputs(value: Value) -> Sequence[Value | None]:
-    return value.producer.inputs if value.producer is not None else ()

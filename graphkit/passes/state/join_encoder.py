@@ -53,8 +53,7 @@ class JoinEncoder(Pass):
         """
         encoder, first = self.encoder, model
         states = list(first.roles.all("encoder state"))
-        named = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
-        hidden = next(iter([*named, *encoder.graph.outputs]), None)
+        hidden = encoder.roles.encoder_state
         if len(states) != 1 or hidden is None:
             raise UsageError(f"{first.name} does not read one output of {encoder.name} - export both together")
         cross_mask, mask = first.roles.first("encoder mask"), encoder.roles.first("mask")

@@ -21,7 +21,7 @@ from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import plain_symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.relations import Row, linear_row, reduced
+from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
 
 __all__ = ["equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
 
@@ -49,8 +49,7 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     solved = reduced([*known, *rows], names)
     if "" in solved:
         raise _contradiction(model, sizes, known, rows)
-    fixed = {name: -row.get("", Fraction(0)) for name, row in solved.items() if row.keys() <= {name, ""}}
-    return {name: size for name, size in fixed.items() if name and name not in sizes}
+    return {name: size for name, size in fixed_sizes(solved).items() if name and name not in sizes}
 
 
 def _contradiction(model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]) -> UsageError:
