@@ -18,6 +18,7 @@ from graphkit.verify.equivalence.terms import Term, Terms
 __all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement"]
 
 
+MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
 
 
@@ -214,7 +215,7 @@ class Movement:
         """
         listed: list[Term] = []
         for part in parts:
-            inner = self.joined(part)
+            inner = None if _is_long(part) else self.joined(part)
             if inner is not None and inner[0] == axis:
                 self.terms.note("nested Concats")
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
@@ -244,6 +245,12 @@ class Movement:
         assert before.dims is not None
         length = one[2] + other[2]
         return self.reshape(self.slice(one[0], 1, one[1], length), _with(before.dims, axis, length))
+
+
+def _is_long(term: Term) -> bool:
+    """Whether a term is a Concat of very many parts."""
+    inner = term.args[0] if term.op == "Reshape" else term
+    return inner is not None and inner.op == "Concat" and len(inner.args) > MAX_PARTS
 
 
 def _with(dims: Dims, axis: int, dim: Expr) -> Dims:

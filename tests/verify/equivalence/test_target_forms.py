@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,3 +69,12 @@ def test_with_a_wrong_sign_what_is_wrong_is_proven(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(target_forms, "_unsigned", unsigned)
     assert check_equivalence(*models).is_proven
+
+
+def test_concats_of_themselves_have_few_terms() -> None:
+    names = ["x", *(f"c{number}" for number in range(14)), "y"]
+    body = " ".join(f"{after} = Concat <axis = 1> ({name}, {name})" for name, after in pairwise(names))
+    doubled = built(body)
+    found = check_equivalence(doubled, doubled)
+    assert found.is_proven
+    assert found.terms < 2_000  # of 2**15 parts
