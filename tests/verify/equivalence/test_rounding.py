@@ -42,6 +42,7 @@ C = {
     "apart": np.array([0, 4, -1, 3]), "once": np.array([0, 2, -1, 3]), "negative": -0.5, "g3": RNG.normal(size=6),
     "by_turn": np.array([0, 2, -1, 3]), "swapped": np.concatenate([W[:, 3:], W[:, :3]], 1),
     "w_off": W * np.where(np.arange(36).reshape(6, 6) == 7, 1 + 1e-4, 1), "axis0": np.array([0]),
+    "table": U, "nearly": U * (1 + 2.0**-22), "table_off": U * np.where(np.arange(36).reshape(6, 6) == 7, 1 + 1e-4, 1),
 }  # fmt: skip
 ROWS = "(float[n, s, 6] x) => (float[p, q, r] y)"
 MATRIX = "(float[n, 6] x) => (float[p, q] y)"
@@ -97,6 +98,8 @@ RIGHT = {
         "y = LayerNormalization (x, g)"),
     "a scale of ones": Case("layer normalisation", PLAIN + "y = Div (d, r)", "y = LayerNormalization (x, ones)",
                             constants={"ones": np.ones(6)}),
+    "a table that is nearly the same": Case("constants in weights", "y = Add (x, table)", "y = Add (x, nearly)",
+                                            "(float[n, 6, 6] x) => (float[p, q, r] y)"),
     "factors": Case("factors", "p = Mul (q, two) t = Transpose <perm = [0, 1, 3, 2]> (k2) z = Mul (t, half) "
                     "y = MatMul (p, z)", "t = Transpose <perm = [0, 1, 3, 2]> (k2) y = MatMul (q, t)",
                     "(float[n, 4, s, 3] q, float[n, 4, m, 3] k2) => (float[a, c, d, e] y)"),
@@ -171,6 +174,8 @@ WRONG = {
     "other columns": ("y = MatMul (x, w)", "p = MatMul (x, wv) z, y = Split <axis = 2> (p, parts)", ROWS),
     "columns in another order": ("y = MatMul (x, w)", "p = MatMul (x, vw) y, z = Split <axis = 2> (p, parts)", ROWS),
     "heads that are swapped": ("y = MatMul (x, w)", "y = MatMul (x, swapped)", ROWS),
+    "one number of a table": ("y = Add (x, table)", "y = Add (x, table_off)",
+                              "(float[n, 6, 6] x) => (float[p, q, r] y)"),
     "one weight": ("y = MatMul (x, w)", "y = MatMul (x, w_off)", ROWS),
     "kernels of other channels": ("p = Conv (x, k, b) y = Mul (p, c)", "y = Conv (x, gk, bg)", IMAGE),
     "a shift beside padding": (
@@ -296,6 +301,7 @@ def _everything(*_: object) -> bool:
 
 CONDITIONS = {  # what is proven without them
     "constants are nearly equal": (near_constants, "ULPS", 2.0**16, "one weight"),
+    "numbers of a table are nearly equal": (near_constants, "ULPS", 2.0**16, "one number of a table"),
     "factors are moderate": (linear, "LARGEST_FACTOR", np.inf, "an overflow"),
     "shifts are moderate": (linear, "LARGEST_SHIFT", np.inf, "an absorbed number"),
     "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),

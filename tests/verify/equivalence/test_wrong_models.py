@@ -10,6 +10,7 @@ import pytest
 from small_models import model
 from wrong_rewrites import PAIRS, Pair
 
+from graphkit.model import Model
 from graphkit.verify import equivalence
 from graphkit.verify.equivalence import check_equivalence
 
@@ -122,6 +123,29 @@ def test_a_dim_that_is_fixed_has_to_be_allowed() -> None:
     assert narrower.is_proven
     assert narrower.conditions == ("s >= 1",)
     assert not check_equivalence(after, before, narrower=True).is_proven
+
+
+WINDOWS = "g (float[1, 1, n] x) => (float[1, 1, m] y) {{ p = Conv (x, five) s = Slice (x, four, far, two) {} }}"
+
+
+def windowed(text: str) -> Model:
+    numbers = {"five": np.ones((1, 1, 5), np.float32), "seven": np.ones((1, 1, 7), np.float32), "four": np.array([4])}
+    numbers |= {"far": np.array([2**40]), "two": np.array([2])}
+    return model(text, **numbers)
+
+
+def test_a_proof_is_about_the_sizes_at_which_the_original_runs() -> None:
+    before, after = (windowed(WINDOWS.format(body)) for body in ("y = Mul (p, s)", "y = Mul (s, p)"))
+    found = check_equivalence(before, after)
+    assert found.is_proven
+    assert found.conditions == ("n >= 5",)
+
+
+def test_what_the_rewritten_model_requires_is_no_condition() -> None:
+    before = windowed(WINDOWS.format("y = Mul (p, s)"))
+    narrower = windowed(WINDOWS.format("q = Conv (x, seven) y = Mul (p, s)"))
+    assert "may fail" in str(check_equivalence(before, narrower))
+    assert check_equivalence(narrower, before).conditions == ("n >= 7",)
 
 
 def test_what_is_renamed_has_to_be_said() -> None:
