@@ -395,6 +395,7 @@ class RewriteProofOptions(ProofOptions):
         symbols: The same of symbols of dims that are renamed on purpose.
         values: Arrays for inputs by name, instead of generated ones.
         runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
+            Where all outputs are proven bit for bit, one is enough.
     """
 
     of_magnitude: bool = False

@@ -21,7 +21,7 @@ from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
 from graphkit.verify.input_generator import InputGenerator, TooLargeError, is_flag
 from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
-from graphkit.verify.run_sizes import MAX_COST, MOST, Edge, Edges, Proposal, assignments
+from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, assignments
 from graphkit.verify.thresholds import Threshold, lengths_of, thresholds
 
 __all__ = [
@@ -206,15 +206,15 @@ class LevelRuns:
     feed: Callable[[Run], Mapping[str, np.ndarray]]
 
 
-def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:
-    """Run a model at so many assignments, if there are as many, with each combination of flags.
+def run_original(session: Runner, feeder: Feeder, wanted: int, *, has_edges: bool = True) -> Found:
+    """Run a model at so many assignments, if there are as many, with each combination of flags, and at edges.
 
     Raises:
         ModelError: No input can be made for it.
     """
     found = Found()
     for flags in feeder.flags():
-        run_with(session, feeder, flags, wanted, found)
+        run_with(session, feeder, flags, wanted, found, has_edges=has_edges)
     return found
 
 
@@ -231,10 +231,12 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
     return [run for run in runs if run in found]
 
 
-def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+def run_with(
+    session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found, *, has_edges: bool = True
+) -> None:
     """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
-    for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
+    for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes, has_edges=has_edges)):
         dims, draw = proposal.dims, Draw.usual(seed)
         try:
             expected = session.run(feeder.feed(dims, flags, seed, draw))
@@ -249,7 +251,7 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
         found.runs.append(Run(dims, flags, seed, expected, draw))
         if len(successes) == wanted or cost > MAX_COST:
             break
-    if successes:
+    if successes and has_edges:
         _run_edges(session, feeder, flags, successes, found)
     if legal.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
@@ -298,10 +300,13 @@ def _told(draw: Draw) -> str:
     return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
 
 
-def _proposals(legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:
+def _proposals(
+    legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]], *, has_edges: bool
+) -> Iterator[Proposal]:
     if not legal.variables:
         return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
-    found = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags))
+    rows = ROWS if has_edges else (ONE, *ROWS)
+    found = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows)
     return itertools.islice(found, MAX_ATTEMPTS)
 
 

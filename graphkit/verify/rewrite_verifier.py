@@ -1,5 +1,8 @@
 """The proof of a rewrite: original and result at several sizes of their dims, every output compared.
 
+Normal forms come first. Where they show all outputs to be equal bit for bit, one run at each level is enough, for
+onnxruntime may have faults of its own; else, or where that run fails, there are all of them.
+
 onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
 more at the default level, with a tolerance of its own (see `graphkit.verify.candidate_runs`). Functions that
 onnxruntime has kernels for run inlined too. Weights of one name are compared byte by byte. Sizes are legal for both
@@ -40,7 +43,7 @@ from graphkit.verify.candidate_runs import (
     with_weights,
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
-from graphkit.verify.equivalence.equivalence_summary import summarize_equivalence
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, summarize_equivalence
 from graphkit.verify.float16_sensitivity import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
@@ -48,6 +51,7 @@ from graphkit.verify.interface_changes import Change, input_changes, narrowed, o
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
+    Found,
     Run,
     at_both_levels,
     caveats,
@@ -210,14 +214,25 @@ class _Proof:
 
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
-        two, feeder, part = self.two, self.two.feeder, self.two.part
-        before, after = two.models
+        feeder, part = self.two.feeder, self.two.part
+        before, after = self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
+        shown = self._equivalence() if part is None else EquivalenceSummary()
+        if shown.is_exact and not caveats(feeder, Found(), is_exact=not self.blank.tolerance):
+            proof = self._tested(1, has_edges=False)
+            if proof.passed:
+                return replace(proof, equivalence=shown)
+        proof = self._tested(self.options.runs)
+        return replace(proof, equivalence=shown) if proof.passed else proof
+
+    def _tested(self, wanted: int, *, has_edges: bool = True) -> RewriteProof:
+        """Run both models at so many sizes, and at edges, and compare."""
+        two, feeder = self.two, self.two.feeder
         self.progress("proving: loading the original")
-        total = self.options.runs * len(feeder.flags())
+        total = wanted * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
-        found = run_original(session, feeder, self.options.runs)
+        found = run_original(session, feeder, wanted, has_edges=has_edges)
         changes = self._input_changes(session)
         proof = replace(
             self.blank,
@@ -229,19 +244,17 @@ class _Proof:
         if not found.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        proof = self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
-        return self._with_equivalence(proof) if proof.passed and part is None else proof
+        return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
 
-    def _with_equivalence(self, proof: RewriteProof) -> RewriteProof:
-        """Add what holds at every size and for every input, where the runs found nothing that differs."""
+    def _equivalence(self) -> EquivalenceSummary:
+        """Return what holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
-        shown = summarize_equivalence(
+        return summarize_equivalence(
             *self.two.models,
             narrower=bool(self.fixed),
             values=self.options.values,
             seconds=self.options.limits.seconds,
         )
-        return replace(proof, equivalence=shown)
 
     def _input_changes(self, session: Runner) -> list[Change]:
         if self.two.part is not None:

@@ -18,7 +18,7 @@ from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
 from graphkit.verify.thresholds import Lengths, Threshold
 
-__all__ = ["MAX_COST", "MOST", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
+__all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
@@ -58,6 +58,7 @@ ROWS = (
     Row(2, 2, 6, 2),
     Row(4, 4, 3, 9),
 )
+ONE = Row(2, 5, 1, 4)  # where one run is enough: nothing is empty, and no two sizes are equal
 COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are exported at
 
 
@@ -68,6 +69,7 @@ def assignments(
     lengths: Lengths = NO_LENGTHS,
     is_first: bool = False,
     max_cost: int = MAX_COST,
+    rows: Sequence[Row] = ROWS,
 ) -> Iterator[Proposal]:
     """Yield legal assignments, each once, the most telling first.
 
@@ -77,10 +79,11 @@ def assignments(
         lengths: Lengths that matter to this model.
         is_first: Whether a merged decoder runs the branch that does not read the past.
         max_cost: Elements computed, above which an assignment is only tried where none ran.
+        rows: Sizes that go well together, to try first.
     """
     tried: list[dict[str, int]] = []
     dear: list[dict[str, int]] = []
-    for choices in _wishes(legal, successes, lengths, is_first):
+    for choices in _wishes(legal, successes, lengths, is_first, rows):
         known = len(successes)
         for wish in choices:
             found = _nearest(legal, wish, tried)
@@ -100,9 +103,11 @@ def assignments(
 Choices = Sequence[dict[str, int]]  # of these one that runs is enough
 
 
-def _wishes(legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool) -> Iterator[Choices]:
+def _wishes(
+    legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool, rows: Sequence[Row]
+) -> Iterator[Choices]:
     has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
-    for number, row in enumerate(ROWS):
+    for number, row in enumerate(rows):
         if row.sequence == LONG and not has_past:  # the row before was that
             continue
         choices = {LONG: lengths.beyond, END: lengths.ends}

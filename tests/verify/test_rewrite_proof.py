@@ -70,6 +70,7 @@ def dims(found: RewriteProof, name: str) -> list[int]:
     return [run.dims[name] for run in found.runs]
 
 
+@pytest.mark.usefixtures("runs_alone")
 @pytest.mark.parametrize("name", COMPLETE)
 def test_real_models_give_what_they_give(name: str, model_file: ModelFile) -> None:
     path = model_file(name)
@@ -146,6 +147,7 @@ def test_a_batch_that_was_baked_in_is_found() -> None:
     assert [run.failure != "" for run in found.runs] == [run.dims["b"] > 1 for run in found.runs]
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_both_branches_of_a_merged_decoder_are_run() -> None:
     found = proof(merged(), merged())
     assert found.passed
@@ -175,6 +177,7 @@ def test_fixed_lengths_follow_through_expressions() -> None:
     assert (found.passed, found.fixed) == (True, {"b": 2, "s": 1, "past": 8})
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_a_model_of_fixed_dims_is_run_with_several_values() -> None:
     fixed = model(LINEAR.replace("batch,", "2,"), w=WEIGHT)
     found = proof(fixed, fixed)
@@ -195,6 +198,7 @@ def test_dims_of_0_are_sizes() -> None:
     assert found.notes == ("Output y has no elements at any size.",)
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_few_legal_sizes_are_told() -> None:
     found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=WEIGHT), DimSpec.of(ranges={"batch": (1, 2)}))
     assert (found.passed, set(dims(found, "batch"))) == (True, {1, 2})
@@ -409,6 +413,7 @@ def test_many_symbols_are_told_together() -> None:
     assert str(RunProof(sizes, {}, 0, 0.0, 0.0, "")) == "b=2, s0 and 8 others=4, t=1"
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_json_has_plain_numbers() -> None:
     made = json.loads(proof(model(LINEAR, w=WEIGHT), model(LINEAR.replace("w)", "v)"), v=WEIGHT)).to_json())
     assert made["runs"][0] == {

@@ -107,6 +107,7 @@ def with_input(proto: ModelProto) -> None:
     proto.graph.input.append(helper.make_tensor_value_info("position_ids", TensorProto.INT64, ["b", "s"]))
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
     found = proof(merged, folder)
     assert (found.passed, found.findings()) == (True, ())
@@ -224,6 +225,7 @@ def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
     assert any(failure.startswith("first.onnx: it fails at batch_size=1, ") for failure in found.findings())
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_later_steps_that_take_one_token_only_are_proven_with_one(merged: Model, folder: Path) -> None:
     def fixed(proto: ModelProto) -> None:
         ids = next(info for info in proto.graph.input if info.name == "input_ids")

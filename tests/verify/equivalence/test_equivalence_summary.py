@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from rewriting import model_of
 
 from graphkit.render.document_blocks import Prose
@@ -27,10 +28,29 @@ def test_what_normal_forms_show_is_proven_at_every_size() -> None:
         back=[-1, 4],
     )
     found = verify_rewrite(PLAIN, same)
-    assert found.proven() == f"Proven bit for bit at every size (1 of 1 output), and run {len(found.runs)} times."
+    assert found.proven() == "Proven bit for bit at every size (1 of 1 output), and run once."
+    assert [(run.dims, run.elements) for run in found.runs] == [({"N": 2}, "")]
+    assert found.level.runs == 1
     assert paragraphs(found) == [
         "By normal forms, at every legal size and for every input, for N >= 1: 1 bit for bit, of 1."
     ]
+
+
+def test_a_single_run_that_fails_is_followed_by_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where onnxruntime computes something else than normal forms say."""
+    shown = EquivalenceSummary({"y": "bit for bit"})
+    monkeypatch.setattr("graphkit.verify.rewrite_verifier.summarize_equivalence", lambda *_, **__: shown)
+    found = verify_rewrite(PLAIN, model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Abs (x) }"))
+    assert not found.passed
+    assert len(found.runs) > 7
+    assert found.equivalence == EquivalenceSummary()
+
+
+def test_each_branch_of_a_merged_decoder_runs_once() -> None:
+    found = verify_rewrite("example:merged-decoder", "example:merged-decoder")
+    assert [run.flags["use_cache_branch"] for run in found.runs] == [False, True]
+    assert found.proven().endswith(", and run twice.")
+    assert all(output.elements for output in found.outputs)
 
 
 def test_runs_alone_are_a_test() -> None:
