@@ -140,7 +140,7 @@ class SplitProof(Result):
         ]
         loop = self.loop
         if loop.steps:
-            name = f"greedy loop from {loop.prompt} tokens, {loop.steps} steps"
+            name = f"greedy loop from {counted(loop.prompt, 'token(s)')}, {counted(loop.steps, 'step(s)')}"
             rows.append((name, None, 1, _number(loop.absolute), None, _verdict(not loop.failure)))
         return table(
             "What | Outputs:number | Runs:number | Max abs:number | Max rel:number | Result",
