@@ -21,7 +21,7 @@ from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
-from graphkit.deploy.padding_checks import check_scales
+from graphkit.deploy.padding_checks import check_scales, check_vectors
 from graphkit.deploy.stacked_caches import stack_caches
 from graphkit.deploy.targets import load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
@@ -201,6 +201,7 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         )
     if first is not None and first is not step:
         check_scales(first, step)
+        check_vectors(first, step)
     progress("lowering the step")
     lowered = lower_model("step", step, sizes)
     if first is not None and first is not step and parts:

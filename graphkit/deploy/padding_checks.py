@@ -1,9 +1,13 @@
-"""Checks that padding changes no results, and that two decoders round alike: recurrence, ranges of quantised data."""
+"""Checks that padding changes no results, and that two decoders compute alike: recurrence, ranges of quantised data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.recurrent_states import RECURRENT
@@ -11,7 +15,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.npu.dequantize import Dequantize
 
-__all__ = ["check_ranges", "check_recurrence", "check_scales", "is_step"]
+__all__ = ["check_ranges", "check_recurrence", "check_scales", "check_vectors", "is_step"]
 
 LENGTHS = 4  # the input of a recurrent node that has the length of each sequence
 
@@ -96,6 +100,51 @@ def _scales(model: Model) -> dict[str, float]:
     scales = {value.name: value.constant for node in nodes if (value := node.input(1)) is not None}
     arrays = {name: model.array(tensor) for name, tensor in scales.items() if tensor is not None}
     return {name: float(array.item()) for name, array in arrays.items() if array.size == 1}
+
+
+def check_vectors(first: Model, step: Model) -> None:
+    """Check that two decoders add and multiply the same vectors: the lowered step runs the first token too.
+
+    Where all operators are quantised, the scale of a bias follows from the range that its data had in a calibration, so
+    that two decoders which were calibrated one by one hold the bias with other roundings.
+
+    Raises:
+        UsageError: A vector that both have for the same node differs.
+    """
+    off = dict(_off(first, step))
+    if not off:
+        return
+    name, distance = max(off.items(), key=lambda item: item[1])
+    more = f" (and {len(off) - 1} more)" if len(off) > 1 else ""
+    raise UsageError(
+        f"{step.name}: '{name}' is up to {distance:.1e} off what it is in {first.name}{more}: the lowered "
+        "step, which runs the first token too, would compute with other numbers - lower the export as it was before it "
+        "was quantised"
+    )
+
+
+def _off(first: Model, step: Model) -> Iterator[tuple[str, float]]:
+    """Yield the vectors that differ, each with the largest distance of an element."""
+    known = _vectors(first)
+    for (name, output), tensor in _vectors(step).items():
+        other = known.get((name, output))
+        if other is None or other.dims != tensor.dims or other.data_type != tensor.data_type:
+            continue
+        array, former = step.array(tensor), first.array(other)
+        if not np.array_equal(array, former, equal_nan=True):
+            yield name, float(np.abs(array.astype(np.float64) - former).max())
+
+
+def _vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
+    """Return the constant vectors of floats, by their name and the output of a node that reads them."""
+    return {
+        (value.name, out.name): value.tensor
+        for node in all_nodes(model.scopes)
+        for value in node.inputs
+        for out in node.outputs[:1]
+        if value is not None and value.tensor is not None and out is not None
+        if len(value.tensor.dims) == 1 and value.tensor.data_type in FLOATS
+    }
 
 
 def _dynamic(model: Model) -> Iterator[Node]:

@@ -13,7 +13,7 @@ from real_models import MODELS
 from rewriting import model_of
 
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.deploy.padding_checks import check_ranges, check_scales
+from graphkit.deploy.padding_checks import check_ranges, check_scales, check_vectors
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
@@ -92,4 +92,28 @@ def test_two_decoders_that_round_otherwise_are_declined() -> None:
     assert str(error.value) == (
         "g: 's', the scale of a QuantizeLinear, is 0.25, and 0.5 in g: the lowered step, which runs the first token "
         "too, would round it otherwise - compute quantised products with floats: --dequantize"
+    )
+
+
+def biased(bias: object, name: str = "bias", output: str = "y") -> Model:
+    return model_of(
+        f"g (float[L, 2] x) => ({output}) {{ {output} = Add (x, {name}) }}", **{name: np.array(bias, np.float32)}
+    )
+
+
+def test_two_decoders_of_other_biases_are_declined() -> None:
+    check_vectors(biased([1, np.nan]), biased([1, np.nan]))
+    check_vectors(biased([1, 2]), biased([3, 4], "other"))
+    check_vectors(biased([1, 2]), biased([3, 4], output="z"))  # a name that says nothing, such as onnx::Add_12
+    check_vectors(biased([1, 2]), biased([3]))
+    two = "g (float[L, 2] x) => (y) { z = Add (x, bias) y = Mul (z, scale) }"
+    first, step = (
+        model_of(two, bias=np.array(bias, np.float32), scale=np.array(scale, np.float32))
+        for bias, scale in (([1, 2], [3, 4]), ([1, 2.0625], [3, 4.001]))
+    )
+    with pytest.raises(UsageError) as error:
+        check_vectors(first, step)
+    assert str(error.value) == (
+        "g: 'bias' is up to 6.2e-02 off what it is in g (and 1 more): the lowered step, which runs the first token "
+        "too, would compute with other numbers - lower the export as it was before it was quantised"
     )
