@@ -1,32 +1,40 @@
-"""Causes of a bundle's differences: a change whose undoing mends them, or the first node that differs."""
+"""Causes of a bundle's differences: ports of other states, inputs and slots that it makes otherwise, constants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.state_arena import BundleState
-from graphkit.errors import GraphkitError
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.view import Value
 from graphkit.model import Model, load
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Session
+from graphkit.verify.bundle_case import Call, Case
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_state_checks import start
-from graphkit.verify.bundle_undo import Call, Models, Undo, calls_of, growing_axis, undos
-from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.first_difference import first_node, order
+from graphkit.verify.cause_search import Cause, is_mended, sole_cause, with_attributes
 from graphkit.verify.originals import Originals
-from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended
+from graphkit.verify.weight_faults import WrongPart, mended
 
-__all__ = ["Fact", "causes", "is_sure"]
+__all__ = ["causes"]
 
-CLEAR = 1e-6  # what is more than the last digits
-Fact = WrongWeight | WrongAttribute
+ROLES = {
+    "positions": "Positions are wrong",
+    "mask": "The mask of tokens is wrong",
+    "encoder mask": "The mask of the source is wrong",
+    "tokens": "The tokens are wrong",
+    "encoder tokens": "The tokens of the source are wrong",
+    "token types": "The types of tokens are wrong",
+}
+WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
+LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
+Place = tuple[int, int]  # of a node, and of its input
 
 
 def causes(
@@ -34,7 +42,7 @@ def causes(
     folder: Path,
     contract: BundleContract,
     failing: Sequence[Prompt],
-    facts: Sequence[Fact],
+    facts: Sequence[WrongPart],
     near: float,
 ) -> list[str]:
     """Return the causes of wrong logits, a sentence each; none where known differences of the files explain them.
@@ -52,172 +60,119 @@ def causes(
     chosen = sorted(failing, key=lambda prompt: (prompt.is_padded, prompt.tokens.size))[:1]
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]
     files = {method.file: load(folder / method.file) for method in contract.methods}
-    models = {file: _mended(model, [fact for fact in facts if is_sure(fact)]) for file, model in files.items()}
-    scene = _Scene(originals, folder, contract, models, chosen, near)
-    if scene.is_right():
+    right = mended(files, [fact for fact in facts if fact.is_sure])
+    case = Case(originals, folder, contract, {**files, **right}, chosen, near)
+    if is_mended(case.decoded()):
         return []
-    if any(models[file] is not files[file] for file in files):
-        return _several(scene)
-    return list(scene.named([fact for fact in facts if isinstance(fact, WrongWeight) and not fact.is_sure]))
+    if right:
+        return [f"More is wrong than weights; {case.begin()}."]
+    by_name = _by_name(contract)
+    renamed = Cause("", partial(with_attributes, case, contract=by_name))
+    if by_name != contract and sole_cause(case.decoded, [renamed]):
+        return list(_renamed(contract, by_name))
+    if is_mended(case.distances()):
+        return [case.kept() or "No simple cause; each call is right on the state of the export."]
+    suspects = [fact for fact in facts if not fact.is_sure]
+    constants = (Cause(str(fact), case.undo(mended(case.models, [fact]))) for fact in suspects)
+    singles = itertools.chain(_inputs(case), _writers(case), constants)
+    cause = sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
+    return [cause.words if cause else f"No simple cause; {case.begin()}."]
 
 
-def _several(scene: _Scene) -> list[str]:
-    return [f"More is wrong than weights; {scene.begin(scene.wrong())}."]
+def _inputs(case: Case, roles: Collection[str] = ()) -> Iterator[Cause]:
+    """Yield the inputs of decoders that a bundle makes itself, each as the export is fed; some together."""
+    values: dict[str, list[Value]] = {}
+    words: dict[str, str] = {}
+    for model in dict.fromkeys((case.originals.first, case.originals.step)):
+        for value, role in model.roles.inputs.items() if model is not None else ():
+            if role in (roles or ROLES):
+                values.setdefault(value.name, []).append(value)
+                words[value.name] = ROLES[role]
+    if not roles:
+        for name, same in values.items():
+            yield from _as_fed(case, {name: same}, words[name])
+    elif len(values) == len(roles):
+        yield from _as_fed(case, values, "The mask of tokens and positions are wrong")
 
 
-def is_sure(fact: Fact) -> bool:
-    """Whether the difference is certain, and no constant of another origin."""
-    return not isinstance(fact, WrongWeight) or fact.is_sure
+def _as_fed(case: Case, values: Mapping[str, Sequence[Value]], words: str) -> Iterator[Cause]:
+    """Yield the cause whose undoing makes inputs of the export inputs of the models that read them."""
+    made: dict[str, Model] = {}
+    for file, model in case.models.items():
+        for name, same in values.items():
+            declared, places = declared_type(same[0]), set(_places(model, same))
+            if places and declared is not None:
+                rank = len(declared.dims or ())
+                made[file] = _fed(made.get(file, model), sorted(places), f"export/{name}", declared.dtype, rank)
+
+    def more(call: Call) -> dict[str, np.ndarray]:
+        return {f"export/{name}": feed[name] for name in values for _, feed, _ in call.exports if name in feed}
+
+    if made:
+        names = " and ".join(f"'{name}'" for name in values)
+        yield Cause(f"{words}: with {names} as the export is fed, the logits are right.", case.undo(made, more))
 
 
-def _mended(model: Model, facts: Sequence[Fact]) -> Model:
-    found = [fact for fact in facts if fact.file == model.name]
-    return mended(model, found) if found else model
+def _places(made: Model, values: Sequence[Value]) -> Iterator[Place]:
+    """Yield the node inputs that stand for a graph input: those of nodes whose outputs have the names of its readers'.
+
+    Where a rewrite has joined readers that only change the layout, these are what the last of them gives.
+    """
+    outputs = {node.outputs[0].name: node for node in made.graph.nodes if node.outputs and node.outputs[0] is not None}
+    todo = [(reader, index, True) for value in values for reader, index in value.consumers]
+    while todo:
+        reader, index, is_first = todo.pop()
+        output = reader.outputs[0] if reader.outputs else None
+        if output is None or reader.bodies or reader.is_op("Shape", "Size"):
+            continue
+        node = outputs.get(output.name)
+        if node is not None and index < len(node.inputs) and (is_first or node.is_op(*LAYOUT)):
+            yield node.index, index
+        elif node is None and reader.is_op(*LAYOUT) and index == 0:
+            todo += [(*use, False) for use in output.consumers]
 
 
-class _Altered(Bundle):
-    """A bundle of other models, or with another contract, than its files."""
+def _writers(case: Case) -> Iterator[Cause]:
+    """Yield the places where new slots are written, as the length says."""
+    states = {state.name: state for state in case.contract.states}
+    made: dict[str, Model] = {}
+    slots: dict[str, tuple[int, bool]] = {}
+    for file, model in case.models.items():
+        ports = [port for method in case.contract.methods if method.file == file for port in method.inputs]
+        named = {port.name: states[port.state] for port in ports if port.state in states}
+        places: dict[str, list[Place]] = {}
+        for node in model.graph.nodes:
+            first, index = node.input(0), WRITERS.get(node.op_type)
+            state = named.get(first.name) if first is not None else None
+            if state is not None and state.axis is not None and index is not None and node.input(index) is not None:
+                name = f"export/slots of {state.shape[state.axis]}"
+                slots[name] = state.shape[state.axis], node.is_op("ScatterND")
+                places.setdefault(name, []).append((node.index, index))
+        for name, found in places.items():
+            made[file] = _fed(made.get(file, model), found, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1)
 
-    def __init__(self, folder: Path, contract: BundleContract, models: Models) -> None:
-        super().__init__(folder, optimize=False, prepack=False, unchecked=True)
-        self.contract = contract
-        opened = {file: Session(model, optimize=False, prepack=False) for file, model in models.items()}
-        self._sessions.opened.update(opened)
-        self._begin(BundleState(contract, self._state.initial))
+    def more(call: Call) -> dict[str, np.ndarray]:
+        rows = len(call.mask)
+        new = range(call.past, call.mask.shape[1])
+        return {
+            name: np.array([[at % size] for at in new[-size:]]) if each else np.full(rows, new[-size:][0] % size)
+            for name, (size, each) in slots.items()
+        }
 
-
-class _Scene:
-    """The prompts that fail, and the calls that they make."""
-
-    def __init__(
-        self,
-        originals: Originals,
-        folder: Path,
-        contract: BundleContract,
-        models: Models,
-        prompts: Sequence[Prompt],
-        near: float,
-    ) -> None:
-        self.originals, self.folder, self.contract = originals, folder, contract
-        self.models, self.prompts, self.near = models, prompts, near
-        self.calls = [calls_of(originals, contract, prompt) for prompt in prompts]
-        self._sessions: dict[Model, IsolatedSession] = {}
-
-    def is_right(self, contract: BundleContract | None = None) -> bool:
-        """Whether the bundle decodes the prompts as the export does."""
-        bundle = _Altered(self.folder, contract or self.contract, self.models)
-        return all(self._decodes(bundle, *pair) for pair in zip(self.prompts, self.calls, strict=True))
-
-    def _decodes(self, bundle: Bundle, prompt: Prompt, calls: Sequence[Call]) -> bool:
-        try:
-            found = [start(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps[: len(calls) - 1])]
-        except GraphkitError:
-            return False
-        return all(self._is_near(call, logits) for call, logits in zip(calls, found, strict=False))
-
-    def _is_near(self, call: Call, logits: np.ndarray) -> bool:
-        same = call.logits.shape == logits.shape
-        return same and distance_of_spread(call.counted(call.logits), call.counted(logits)) <= self.near
-
-    def named(self, suspects: Sequence[WrongWeight]) -> Iterator[str]:
-        """Yield the one change whose undoing mends the difference, else the first node that differs."""
-        contract = _by_name(self.contract)
-        if contract != self.contract and self.is_right(contract):
-            yield from _renamed(self.contract, contract)
-            return
-        wrong = self.wrong()
-        if not wrong:
-            yield self._kept()
-            return
-        tried = list(undos(self.originals, self.contract, self.models, suspects))
-        found = [undo for undo in tried if undo.parts == 1 and self._mends(undo)]
-        found = found or [undo for undo in tried if undo.parts > 1 and self._mends(undo)]
-        yield found[0].words if len(found) == 1 else f"No simple cause; {self.begin(wrong)}."
-
-    def wrong(self) -> list[Call]:
-        """Return the calls that are wrong on the state of the export."""
-        return [call for calls in self.calls for call in calls if not self._runs(call, self.models[call.method.file])]
-
-    def _mends(self, undo: Undo) -> bool:
-        """Whether all calls are right without it."""
-        calls = (call for calls in self.calls for call in calls)
-        return all(self._runs(c, undo.models.get(c.method.file, self.models[c.method.file]), undo) for c in calls)
-
-    def _runs(self, call: Call, model: Model, undo: Undo | None = None) -> bool:
-        """Whether a model gives the logits of the export on its state."""
-        more = {} if undo is None or model is self.models[call.method.file] else undo.more(call)
-        try:
-            if model not in self._sessions:
-                self._sessions[model] = IsolatedSession(model, prepack=False)
-            session = self._sessions[model]
-            known = {name: array for name, array in {**call.feed, **more}.items() if name in session.inputs}
-            outputs = session.run(known)
-        except GraphkitError:
-            return False
-        logits = next(port.name for port in call.method.outputs if not port.writes)
-        return self._is_near(call, outputs[logits])
-
-    def begin(self, wrong: Sequence[Call]) -> str:
-        """Return where the difference begins, in a clause."""
-        if not wrong:
-            return "each call is right on the state of the export"
-        call, model = wrong[0], self.models[wrong[0].method.file]
-        for near in (max(self.near, CLEAR), self.near):  # what is clear first
-
-            def differ(array: np.ndarray, right: np.ndarray, near: float = near) -> bool:
-                return not distance_of_spread(_valid(right, call), _valid(array, call)) <= near
-
-            if node := first_node(call.exports, model, call.feed, differ, is_padded=True):
-                return f"it begins at '{node}' of {call.method.file}"
-        return f"it is in {call.method.file}"
-
-    def _kept(self) -> str:
-        """Return the state that differs from the cache of the export, in a clause."""
-        bundle = _Altered(self.folder, self.contract, self.models)
-        for prompt, calls in zip(self.prompts, self.calls, strict=True):
-            for number, call in enumerate(calls[1:]):
-                try:
-                    start(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
-                except GraphkitError:
-                    break
-                for name, known in call.states.items():
-                    words = self._held(name, bundle.state[name], known, call)
-                    if words:
-                        return f"Each call is right on the state of the export: {words}"
-        return "No simple cause; each call is right on the state of the export."
-
-    def _held(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
-        tensor = self.contract.state(name)
-        if tensor.update == "ring" and call.past > tensor.shape[tensor.axis or 0]:
-            return ""
-
-        def differ(array: np.ndarray, right: np.ndarray) -> bool:
-            return not distance_of_spread(right, array) <= self.near
-
-        axis = None
-        if tensor.axis is not None and self.originals.step is not None:
-            axis = growing_axis(self.originals.step, tensor)
-            state = np.moveaxis(state, tensor.axis, axis)
-        part = state[tuple(slice(size) for size in known.shape)]
-        if known.dtype.kind != "f":
-            return "" if np.array_equal(part, known) else f"'{name}' does not hold what the original keeps."
-        if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
-            return ""
-        return order(name, state, known, axis, differ)
+    if made:
+        words = "New slots are not written behind those in use: written there, the logits are right."
+        yield Cause(words, case.undo(made, more))
 
 
-def _valid(array: np.ndarray, call: Call) -> np.ndarray:
-    """Return an array with zeros at tokens that pad, along each axis that is as long as there are tokens."""
-    mask = call.mask[:, : call.past] if call.past else call.mask
-    if mask.all() or array.ndim < 2 or len(array) != len(mask):
-        return array
-    array = array.copy()
-    for axis in range(1, array.ndim):
-        for places in {call.mask.shape[1], mask.shape[1]}:
-            if array.shape[axis] == places:
-                shape = [len(mask), *(places if at == axis else 1 for at in range(1, array.ndim))]
-                array = np.where(call.mask[:, :places].reshape(shape) != 0, array, np.zeros((), array.dtype))
-    return array
+def _fed(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
+    """Return a model in which these inputs of nodes are an input of the graph."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for node, index in places:
+        proto.graph.node[node].input[index] = name
+    shape = [f"{name}_{axis}" for axis in range(rank)]
+    proto.graph.input.append(helper.make_tensor_value_info(name, dtype, shape))
+    return model.with_proto(proto)
 
 
 def _by_name(contract: BundleContract) -> BundleContract:

@@ -17,7 +17,7 @@ from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle_causes import Fact, causes, is_sure
+from graphkit.verify.bundle_causes import causes
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, Search, prompts, record, search_of
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
 from graphkit.verify.candidate_sessions import numbered
@@ -30,7 +30,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
-from graphkit.verify.weight_faults import wrong_attributes, wrong_weights
+from graphkit.verify.weight_faults import WrongPart, wrong_parts
 
 __all__ = ["equal_tokens", "verify_bundle"]
 
@@ -88,7 +88,7 @@ def verify_bundle(
         for prompt, run in zip(made, runs, strict=True)
         if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed))
     ]
-    facts: list[Fact] = []
+    facts: list[WrongPart] = []
     if options.same_weights or failing:
         progress("comparing weights")
         with isolation(options.limits):
@@ -282,16 +282,14 @@ def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
     return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
 
 
-def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[Fact]:
+def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
     """Compare weights, and numbers in attributes, with those of the same name."""
-    made = [load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)]
-    found: list[Fact] = list(wrong_weights(originals, *made))
-    return found + [wrong for model in made for wrong in wrong_attributes(originals, model)]
+    return wrong_parts(originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)])
 
 
-def _same_weights(facts: Sequence[Fact]) -> str:
+def _same_weights(facts: Sequence[WrongPart]) -> str:
     """Return which weights and attributes are surely others, "" for none."""
-    return " ".join(dict.fromkeys(str(fact) for fact in facts if is_sure(fact))).removesuffix(".")
+    return " ".join(dict.fromkeys(str(fact) for fact in facts if fact.is_sure)).removesuffix(".")
 
 
 STEPS = 12

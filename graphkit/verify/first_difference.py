@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.view import Node, Value, all_scopes
+from graphkit.graph.traversal import reachable
+from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import compare
 
-__all__ = ["Differ", "Export", "first_node", "order", "part_of"]
+__all__ = ["Differ", "Export", "first_node", "order", "run_part"]
 
 ROUNDING = 1e-6  # relative to the largest element
 Arrays = Mapping[str, np.ndarray]
@@ -78,35 +79,47 @@ def _floats(model: Model, feed: Arrays, names: Collection[str], values: Mapping[
     """Return the computed floating-point tensors of these names; nothing where they do not run."""
     wanted = [values[name] for name in values if name in names]
     wanted = [value for value in wanted if value.producer is not None and not value.producer.bodies]
-    part = part_of(model, wanted) if wanted else None
-    if part is None or any(value.name not in feed for value in part[1]):
-        return {}
-    try:
-        with IsolatedSession(part[0], prepack=False) as session:
-            found = session.run({value.name: feed[value.name] for value in part[1]})
-    except (RunError, ModelError):
-        return {}
+
+    def feeds(inputs: Sequence[Value]) -> Iterator[Arrays]:
+        if all(value.name in feed for value in inputs):
+            yield {value.name: feed[value.name] for value in inputs}
+
+    found: Arrays = next(run_part(model, wanted, feeds), {}) if wanted else {}
     return {name: array for name, array in found.items() if array.dtype.kind == "f"}
 
 
-def part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
+def run_part(
+    model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Run the part of a model that gives some values of one scope; end where it cannot run.
+
+    Args:
+        model: The model.
+        values: The values.
+        feeds: Makes the feeds of all runs, from the inputs that the part has.
+
+    Yields:
+        The values by name, for each feed.
+    """
+    part = _part_of(model, values)
+    if part is None:
+        return
+    try:
+        with IsolatedSession(part[0], prepack=False) as session:
+            yield from map(session.run, feeds(part[1]))
+    except (RunError, ModelError):
+        return
+
+
+def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
     """Return a model that gives some values of one scope, and its inputs; None where a node with bodies is in it.
 
     Dims of inputs are free: a lookup takes any number of ids.
     """
-    nodes, read = dict[Node, None](), dict[Value, None]()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value in read:
-            continue
-        read[value] = None
-        node = value.producer
-        if node is not None and node not in nodes:
-            if node.bodies:
-                return None
-            nodes[node] = None
-            todo += [each for each in node.inputs if each is not None]
+    read = list(reachable(values, lambda value: value.producer.inputs if value.producer is not None else ()))
+    nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
+    if any(node.bodies for node in nodes):
+        return None
     whole = model.proto
     proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
     proto.graph.name = whole.graph.name

@@ -15,6 +15,7 @@ import numpy as np
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
 from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
 from graphkit.graph.names import family_labels
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, parse
@@ -292,18 +293,16 @@ def _told(kind: str, names: Sequence[str], what: str) -> str:
 
 def _needed(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
     """Return the names of the graph inputs that values are computed from, in a branch if there is one."""
-    todo, seen = list(outputs), set(outputs)
-    while todo:
-        value = todo.pop()
-        sources = _sources(value.producer, value, branch) if value.producer is not None else []
-        todo += [one for one in sources if one not in seen]
-        seen.update(sources)
+    seen = set(reachable(outputs, lambda value: _sources(value, branch)))
     return {value.name for value in model.graph.inputs if value in seen}
 
 
-def _sources(node: Node, value: Value, branch: Branch | None) -> list[Value]:
+def _sources(value: Value, branch: Branch | None) -> list[Value | None]:
+    """Return the values that a value is computed from, in a branch if there is one."""
+    node = value.producer
+    if node is None:
+        return []
     body = branch.body(node) if branch is not None else None
     if body is not None:
-        return [body.outputs[value.output_index]] if value.output_index < len(body.outputs) else []
-    inside = [one for scope in node.bodies.values() for one in captures(scope)]
-    return [*(one for one in node.inputs if one is not None), *inside]
+        return [*body.outputs[value.output_index : value.output_index + 1]]
+    return [*node.inputs, *(one for scope in node.bodies.values() for one in captures(scope))]

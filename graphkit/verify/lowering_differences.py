@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,22 +11,20 @@ import numpy as np
 from onnx import helper
 
 from graphkit.deploy.contract import Contract, Method, Port
-from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError
 from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.verify.first_difference import part_of
+from graphkit.verify.cause_search import with_attributes
+from graphkit.verify.first_difference import run_part
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods
+from graphkit.verify.lowering_scene import AlteredHost
 from graphkit.verify.originals import Originals
-from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_attributes, wrong_weights
+from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_parts
 
-__all__ = ["Fact", "Facts", "WrongTable", "facts_of", "wrong_tables"]
+__all__ = ["Facts", "WrongTable", "facts_of", "wrong_tables"]
 
 CHUNK = 4096  # ids of a run
 ROLES: Mapping[str, tuple[Role, ...]] = {
@@ -59,9 +58,9 @@ class WrongTable:
     source: str
 
     @property
-    def is_whole(self) -> bool:
-        """Whether most rows differ: a table may be stored in another way than the export's, and mean the same."""
-        return 2 * len(self.rows) > self.of
+    def is_sure(self) -> bool:
+        """Whether most rows are right: else it may be stored in another way than the export's, and mean the same."""
+        return 2 * len(self.rows) <= self.of
 
     def __str__(self) -> str:
         which = ", ".join(f"{row:,}" for row in self.rows[:SHOWN]) + (", ..." if len(self.rows) > SHOWN else "")
@@ -115,21 +114,20 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compar
 
 
 def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compared | None:
-    part, declared = part_of(model, [value]), declared_type(ids)
-    if part is None or declared is None or part[1] != [ids]:
+    declared = declared_type(ids)
+    if declared is None:
         return None
     kind, rank = helper.tensor_dtype_to_np_dtype(declared.dtype), len(declared.dims or ())
-    right = np.empty_like(table)
-    try:
-        with IsolatedSession(part[0], prepack=False) as session:
-            for first in range(0, len(table), CHUNK):
-                numbers = np.arange(first, min(first + CHUNK, len(table)), dtype=kind)
-                (rows,) = session.run({ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}).values()
-                if rows.dtype != table.dtype or rows.size != right[first : first + CHUNK].size:
-                    return None
-                right[first : first + CHUNK] = rows.reshape(len(numbers), *table.shape[1:])
-    except (RunError, ModelError):
+
+    def feeds(inputs: Sequence[Value]) -> Iterator[dict[str, np.ndarray]]:
+        for first in range(0, len(table) if inputs == [ids] else 0, CHUNK):
+            numbers = np.arange(first, min(first + CHUNK, len(table)), dtype=kind)
+            yield {ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}
+
+    rows = [array for run in run_part(model, [value], feeds) for array in run.values()]
+    if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != table.size:
         return None
+    right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
     return right, _differ(right, table), value.name
 
 
@@ -210,18 +208,11 @@ def _runs(model: Model, numbers: range, sizes: Callable[[int], Sizes]) -> list[d
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
-        part = part_of(model, values) if values else None
-        if part is None:
-            continue
-        try:
-            with IsolatedSession(part[0], prepack=False) as session:
-                for run, number in zip(runs, numbers, strict=True):
-                    found = session.run(_feed(maker, sizes(number), part[1]))
-                    run.update((name, array) for name, array in found.items() if array.dtype.kind == "f")
-                    if sum(array.size for array in run.values()) > MOST:
-                        return []
-        except (RunError, ModelError):
-            continue
+        made = run_part(model, values, lambda inputs: (_feed(maker, sizes(number), inputs) for number in numbers))
+        for run, found in zip(runs, made if values else (), strict=False):
+            run.update((name, array) for name, array in found.items() if array.dtype.kind == "f")
+            if sum(array.size for array in run.values()) > MOST:
+                return []
     return runs
 
 
@@ -259,7 +250,7 @@ def _kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
     return 2 if is_data else 1
 
 
-Fact = WrongTable | WrongWeight | WrongAttribute
+Mendable = WrongTable | WrongWeight | WrongAttribute
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,31 +264,24 @@ class Facts:
         models: The lowered models, by method.
     """
 
-    sure: tuple[Fact, ...]
-    suspects: tuple[Fact, ...]
+    sure: tuple[Mendable, ...]
+    suspects: tuple[Mendable, ...]
     tables: Mapping[str, np.ndarray]
     models: Mapping[str, Model]
 
-    def undo(self, host: AlteredHost, facts: Sequence[Fact]) -> None:
+    @contextmanager
+    def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
         """Let a host run with these mended, and with no others."""
-        host.tables = {**self.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
-        wrong = [fact for fact in facts if not isinstance(fact, WrongTable)]
-        made = {name: [fact for fact in wrong if fact.file == model.name] for name, model in self.models.items()}
-        assert isinstance(host.run, IsolatedMethods)
-        host.run.models = {name: mended(self.models[name], found) for name, found in made.items() if found}
+        tables = {**self.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
+        models = mended(self.models, [fact for fact in facts if not isinstance(fact, WrongTable)])
+        with with_attributes(host, tables=tables), with_attributes(host.run, models=models):
+            yield
 
 
 def facts_of(originals: Originals, folder: Path, contract: Contract, host: AlteredHost) -> Facts:
     """Compare the files of a lowering with its export."""
-    found: list[Fact] = list(wrong_tables(originals, contract, host.tables))
     models = {method.name: load(folder / method.file) for method in contract.methods}
-    for model in models.values():
-        found += [*wrong_weights(originals.models, model), *wrong_attributes(originals.models, model)]
-    sure = tuple(fact for fact in found if _is_sure(fact))
-    return Facts(sure, tuple(fact for fact in found if fact not in sure), host.tables, models)
-
-
-def _is_sure(fact: Fact) -> bool:
-    if isinstance(fact, WrongTable):
-        return not fact.is_whole
-    return fact.is_sure if isinstance(fact, WrongWeight) else True
+    found: list[Mendable] = list(wrong_tables(originals, contract, host.tables))
+    found += wrong_parts(originals.models, models.values())
+    sure = tuple(fact for fact in found if fact.is_sure)
+    return Facts(sure, tuple(fact for fact in found if not fact.is_sure), host.tables, models)

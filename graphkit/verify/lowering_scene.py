@@ -1,10 +1,12 @@
-"""The scene of a lowering: one sequence through the oracle, and a host whose inputs and unused places may change."""
+"""The scene of a lowering that differs: one sequence through the oracle, and through a host whose inputs may change."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,172 +16,18 @@ from graphkit.deploy.contract import Method, Port, sound_axis
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.method_feeds import Inputs
 from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
-from graphkit.errors import ModelError
-from graphkit.graph.cache_entries import Slot
-from graphkit.graph.declared_types import declared_type
-from graphkit.graph.roles import dim_at
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.verify.first_difference import Differ, order
-from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
+from graphkit.verify.cause_search import multiple, with_attributes
+from graphkit.verify.comparator import elementwise
+from graphkit.verify.first_difference import Differ
+from graphkit.verify.one_sequence import OneSequence
+from graphkit.verify.tolerances import ColumnTolerance
 
-__all__ = [
-    "NOISE",
-    "STEPS",
-    "AlteredHost",
-    "IsolatedMethods",
-    "OneSequence",
-    "Scene",
-    "cache_order",
-    "leaks",
-    "nearest_length",
-    "padding_note",
-]
-
-
-class OneSequence:
-    """The oracle for one sequence.
-
-    Args:
-        originals: The models.
-
-    Attributes:
-        valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
-            all that it gets.
-        is_cut: Whether a sound ends with what is valid, instead of zeros.
-    """
-
-    valid: int | None = None
-    is_cut: bool = False
-
-    def __init__(self, originals: Originals) -> None:
-        self.originals = originals
-        self._oracle = Oracle(originals)
-        self._is_started = False
-
-    @property
-    def cache(self) -> Mapping[Slot, np.ndarray]:
-        """The KV cache; empty before the first token."""
-        return self._oracle.cache
-
-    def nearest_source(self, length: int) -> int | None:
-        """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
-        encoder = self.originals.encoder
-        return length if encoder is None else nearest_length(encoder, length)
-
-    def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name."""
-        self._is_started = False
-        return self._oracle.encode(self._inputs(source, user))
-
-    def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the encoder's feed for a source; it does not run."""
-        return self._oracle.encoder_feed(self._inputs(source, user))
-
-    def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        encoder = self.originals.encoder
-        tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
-
-    def fed(self, token: int) -> dict[str, np.ndarray]:
-        """Return the decoder's feed for one token, its KV cache included; it does not run."""
-        return self._oracle.later_feed(np.array([[token]]))
-
-    def _shortened(self, user: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return the user's inputs with a sound as a feature extractor pads it, and its mask."""
-        encoder = self.originals.encoder
-        if self.valid is None or encoder is None:
-            return user
-        mask = encoder.roles.first("mask")
-        sounds = [value for value in encoder.roles.all("audio") if value.name in user]
-        if mask is None or not sounds:
-            raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
-        made, length = dict(user), 0
-        for value in sounds:
-            array = made[value.name] = user[value.name].copy()
-            axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
-            np.moveaxis(array, axis, 0)[self.valid :] = 0
-            if self.is_cut:
-                array = made[value.name] = np.take(array, range(self.valid), axis)
-            length = array.shape[axis]
-        made[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
-        return made
-
-    def step(self, token: int) -> np.ndarray:
-        """Run one token and return its logits."""
-        ids = np.array([[token]])
-        logits = self._oracle.step(ids) if self._is_started else self._oracle.first(ids, np.ones_like(ids))
-        self._is_started = True
-        last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
-        return last
-
-
-REACH = 1024  # how far a length is looked for at which the original runs
-
-
-@lru_cache(maxsize=4)
-def _size_check(encoder: Model) -> SizeCheck:
-    return SizeCheck(encoder)
-
-
-def nearest_length(encoder: Model, length: int) -> int | None:
-    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
-    ids = encoder.roles.first("tokens")
-    declared = declared_type(ids) if ids is not None else None
-    fixed = declared.dims[-1] if declared is not None and declared.dims else None
-    if isinstance(fixed, int):
-        return fixed
-    roles = symbol_roles(encoder)
-    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
-    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
-    return _size_check(encoder).nearest(rows, names, length, REACH)
-
-
-def padding_note(
-    reference: OneSequence,
-    user: Mapping[str, np.ndarray],
-    token: int,
-    longest: int,
-    differ: Callable[[np.ndarray, np.ndarray], bool],
-) -> Iterator[str]:
-    """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
-
-    Args:
-        reference: The original, of whose sound a part is valid.
-        user: The sound, longer than that part.
-        token: What the decoder starts with.
-        longest: How long the sound is with its zeros.
-        differ: Whether an array is not another, that being the second.
-    """
-    valid = reference.valid
-    if valid is None or valid >= longest or reference.originals.step is None:
-        return
-    found = []
-    try:
-        for reference.is_cut in (False, True):
-            reference.start([], user)
-            found.append(reference.step(token))
-    except ModelError:  # it does not run at that length
-        return
-    finally:
-        reference.is_cut = False
-    padded, cut = found
-    if padded.shape == cut.shape and differ(cut, padded):
-        apart = float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
-        yield (
-            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
-            f"{valid:,} places differ by {apart:.1e} without padding. Host and models give what it gives for sounds "
-            f"that zeros make {longest:,} places long."
-        )
-
-
-STEPS = 4  # that are looked into
-NOISE = 3.0  # standard deviation of what takes the place of something that must not count
+__all__ = ["AlteredHost", "Changing", "IsolatedMethods", "Scene"]
 
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
+Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 
 
 class AlteredHost(Host):
@@ -248,6 +96,14 @@ class AlteredHost(Host):
         rows[self.sequence] = token  # type: ignore[assignment]
         return np.asarray(super().step(rows)[self.sequence])
 
+    def altered(self, port: Port, change: Changing) -> AbstractContextManager[None]:
+        """Return a context in which an input is changed, from the token ids and the array."""
+
+        def alter(each: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(change(ids, made)).reshape(made.shape) if each is port else made
+
+        return with_attributes(self, alter=alter)
+
     def own(self, array: np.ndarray) -> np.ndarray:
         """Return the part of the sequence that is looked at, all of it where the batch is the caller's."""
         if self.batch == 1:
@@ -306,7 +162,7 @@ class Scene:
         source: Token ids of the source.
         tokens: What the decoder is given.
         user: Inputs that the caller makes.
-        differ: Whether an array is not what it should be, that being the second.
+        allowance: How large a difference counts as none.
     """
 
     host: AlteredHost
@@ -314,84 +170,42 @@ class Scene:
     source: list[int]
     tokens: list[int]
     user: Mapping[str, np.ndarray]
-    differ: Differ
+    allowance: ColumnTolerance
+
+    @property
+    def differ(self) -> Differ:
+        """Whether an array is not what it should be, that being the second."""
+        return self.allowance.differ
 
     @property
     def own(self) -> Mapping[str, np.ndarray]:
         """The inputs in `user` of the sequence that is looked at."""
         return {name: self.host.own(array) for name, array in self.user.items()}
 
+    def distance(self, actual: np.ndarray, expected: np.ndarray) -> float:
+        """Return how far an array is from what it should be, in multiples of the tolerance."""
+        if actual.shape != expected.shape or np.isnan(expected).any():
+            return math.inf
+        return multiple(elementwise(expected, actual), self.allowance.of(expected))
 
-def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
-    """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
-    plain = _run(scene)
-    if scene.source:
-        yield from _padding(scene, rng, plain)
-    if scene.host.hides_states:
-        yield from _unread(scene, plain)
-    _, noisy = _run(scene, rng)
-    if any(map(scene.differ, noisy, plain[1])):
-        yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
+    def start(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Let both begin, and return what the host and the original give once for the source."""
+        expected = self.reference.start(self.source, self.own)
+        return self.host.start(self.source, self.user), expected
 
+    def once(self) -> Iterator[float]:
+        """Let both begin, and yield how far the outputs of the methods that run once are off, at valid positions."""
+        outputs, expected = self.start()
+        for name, right in () if self.host.hides_states else expected.items():
+            valid = tuple(slice(size) for size in right.shape)
+            yield self.distance(outputs[name][valid], right) if name in outputs else math.inf
 
-def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
-    size = scene.host.contract.sizes["source"]
+    def steps(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Go on with the tokens, and yield the logits of host and original."""
+        return ((self.host.step(token), self.reference.step(token)) for token in self.tokens)
 
-    def noisy(port: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
-        if port.source is None or (port.source.kind, port.source.by) != ("embedding", "source"):
-            return made
-        rows = made.reshape(size, -1).copy()
-        rows[len(ids) :] = rng.normal(0, NOISE, rows[len(ids) :].shape)
-        return np.asarray(rows.reshape(made.shape))
-
-    scene.host.alter = noisy
-    once, steps = (any(map(scene.differ, one, two)) for one, two in zip(_run(scene), plain, strict=True))
-    scene.host.alter = None
-    if once:
-        yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
-    elif steps:
-        yield "What padding holds changes the logits: the mask over the source does nothing in the step."
-
-
-def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
-    """Yield masks over a shorter sound without which everything is the same to the last bit."""
-    for method in scene.host.contract.methods:
-        for port in method.inputs:
-            if port.source is None or port.source.kind != "source_mask":
-                continue
-            scene.host.alter = lambda each, _, made, port=port: 0 * made if each is port else made
-            runs = zip(_run(scene), plain, strict=True)
-            scene.host.alter = None
-            if all(np.array_equal(one, two) for alike in runs for one, two in zip(*alike, strict=True)):
-                yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."
-
-
-def _run(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the outputs for a source at valid positions, and the logits of steps; `rng` fills unused slots."""
-    host, length = scene.host, len(scene.source)
-    outputs = host.start(scene.source, scene.user)
-    for name, state in host.state.items():
-        if rng is not None and host.axis[name] is not None:
-            state[...] = rng.normal(0, NOISE, state.shape)
-    written = {port.name for method in host.contract.methods for port in method.outputs if port.writes}
-    size = host.contract.sizes["source"]
-    once = [array for name, array in outputs.items() if name not in written]
-    valid = [array[:, :length] if length and array.shape[1:2] == (size,) else array for array in once]
-    return valid, [host.step(token) for token in scene.tokens[:STEPS]]
-
-
-def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
-    """Yield how a host's state differs from the original's cache, on which each step is right."""
-    scene.reference.start(scene.source, scene.own)
-    scene.host.start(scene.source, scene.user)
-    steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far
-    for token in scene.tokens[:steps]:
-        scene.reference.step(token)
-        scene.host.step(token)
-    cache = scene.reference.cache
-    for name, state in scene.host.state.items():
-        axis, known = scene.host.axis[name], cache[names[name]]
-        part = state[tuple(slice(size) for size in known.shape)]
-        if part.shape != known.shape or scene.differ(part, known):
-            yield f"Each step is right on the cache of the original: {order(name, state, known, axis, scene.differ)}"
-            return
+    def distances(self) -> Iterator[float]:
+        """Run the whole case, and yield how far each output is off."""
+        yield from self.once()
+        if self.reference.originals.step is not None:
+            yield from itertools.starmap(self.distance, self.steps())

@@ -22,7 +22,9 @@ from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRu
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_differences import facts_of
-from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, OneSequence, Scene, leaks, padding_note
+from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
+from graphkit.verify.one_sequence import OneSequence, padding_note
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow
 from graphkit.verify.special_tokens import placed, places, special_tokens
@@ -122,7 +124,7 @@ class _Proof:
         if failed and self.case is not None:
             self.progress("looking for the cause")
             self._take_sound(self.case_length)
-            found += named(Scene(self.host, self.reference, *self.case, self.allowance.differ), scene, facts, self.rng)
+            found += named(Scene(self.host, self.reference, *self.case, self.allowance), scene, facts, self.rng)
         elif scene is not None:
             found += leaks(scene, self.rng)
         notes = [*self._left_out(lengths), *self._padding(lengths)]
@@ -239,7 +241,7 @@ class _Proof:
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self._steps)
-        return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance.differ)
+        return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance)
 
     def _forced(self, tokens: Sequence[int]) -> Agreement:
         expected = [self.reference.step(token) for token in tokens]

@@ -7,23 +7,22 @@ to have its elements, and a number in an attribute of a node of that name has to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
-from graphkit.errors import ModelError
 from graphkit.graph.names import counted
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError
-from graphkit.verify.first_difference import part_of
+from graphkit.verify.first_difference import run_part
 from graphkit.verify.weight_bytes import SameBytes
 
-__all__ = ["WrongAttribute", "WrongWeight", "mended", "wrong_attributes", "wrong_weights"]
+__all__ = ["WrongAttribute", "WrongPart", "WrongWeight", "mended", "wrong_attributes", "wrong_parts", "wrong_weights"]
 
 CLOSE = 1e-6  # of what was computed once, by another program
 PREFIX = "encoder/"  # of what a bundle takes from the encoder
@@ -75,10 +74,14 @@ class WrongAttribute:
     name: str
     number: float
     right: float
+    is_sure: ClassVar[bool] = True
 
     def __str__(self) -> str:
         what = f"'{self.node}' ({self.operator}) of {self.file}"
         return f"{what} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
+
+
+WrongPart = WrongWeight | WrongAttribute
 
 
 def wrong_weights(originals: Sequence[Model], *made: Model) -> Iterator[WrongWeight]:
@@ -148,29 +151,21 @@ def _compared(made: Model, value: Value, model: Model, other: Value, same: SameB
 
 def _computed(model: Model, value: Value) -> np.ndarray | None:
     """Return a value that a model computes of constants alone; None for another value."""
-    if value.producer is None or not _is_constant(value, {}):
+    if value.producer is None or not _is_constant(value):
         return None
-    part = part_of(model, [value])
-    if part is None or part[1]:
-        return None
-    try:
-        with IsolatedSession(part[0], prepack=False) as session:
-            return session.run({})[value.name]
-    except (RunError, ModelError):
-        return None
+    computed = next(run_part(model, [value], lambda inputs: () if inputs else ({},)), None)
+    return None if computed is None else computed[value.name]
 
 
-def _is_constant(value: Value, seen: dict[Value, bool]) -> bool:
-    todo = [value]
-    while todo:
-        each = todo.pop()
-        if each in seen or each.is_constant:
-            continue
-        seen[each] = True
-        if each.producer is None or each.producer.bodies or each.producer.is_op("Shape", "Size"):
-            return False
-        todo += [read for read in each.producer.inputs if read is not None]
-    return True
+def _is_constant(value: Value) -> bool:
+    """Whether a value follows from constants alone."""
+
+    def sources(each: Value) -> Sequence[Value | None]:
+        return () if each.is_constant or each.producer is None else each.producer.inputs
+
+    computed = (each for each in reachable([value], sources) if not each.is_constant)
+    nodes = (each.producer for each in computed)
+    return not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes)
 
 
 def wrong_attributes(originals: Sequence[Model], made: Model) -> Iterator[WrongAttribute]:
@@ -190,8 +185,19 @@ def wrong_attributes(originals: Sequence[Model], made: Model) -> Iterator[WrongA
                 yield WrongAttribute(made.name, node.proto.name, node.operator, name, attribute.f, right[0])
 
 
-def mended(made: Model, wrong: Sequence[WrongWeight | WrongAttribute]) -> Model:
-    """Return a model with these weights and attributes as they should be."""
+def wrong_parts(originals: Sequence[Model], made: Collection[Model]) -> list[WrongPart]:
+    """Return the weights of models, and the numbers in attributes, that are not, or may not be, the originals'."""
+    attributes = (wrong for model in made for wrong in wrong_attributes(originals, model))
+    return [*wrong_weights(originals, *made), *attributes]
+
+
+def mended(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict[str, Model]:
+    """Return those of some models in which weights and attributes are wrong, by name, with these as they should be."""
+    parts = {name: [part for part in wrong if part.file == model.name] for name, model in models.items()}
+    return {name: _mended(models[name], found) for name, found in parts.items() if found}
+
+
+def _mended(made: Model, wrong: Sequence[WrongPart]) -> Model:
     proto = onnx.ModelProto()
     proto.CopyFrom(made.proto)
     weights = {each.name: each.right for each in wrong if isinstance(each, WrongWeight)}

@@ -19,6 +19,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.runtime.isolation import isolation
+from graphkit.verify.cause_search import CLEAR
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
@@ -311,3 +312,30 @@ def test_a_host_that_always_feeds_the_first_position_fails(
     monkeypatch.setattr(Host, "_input", wrong)
     found = lowered["marian-tiny"].prove()
     assert f"The host feeds another row of {ROLE} than that of the position." in found.causes
+
+
+@pytest.mark.parametrize("clear", [CLEAR, 1e-6])
+def test_an_input_that_changes_nothing_is_no_cause_where_the_logits_barely_see_the_past(
+    clear: float, lowered: dict[str, Lowered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a token that is nearly alone its position may mean nothing; last digits are no sign that it is not."""
+    monkeypatch.setattr("graphkit.verify.lowering_causes.CLEAR", clear)
+    folder = Path(shutil.copytree(lowered["marian-tiny"].folder, tmp_path / "out"))
+    read_through(helper.make_node("Mul", ["position_values", "nothing"], ["wrong"]), of="position_values")(folder)
+    blind(folder)
+    found = lowered["marian-tiny"].prove(folder)
+    assert not found.passed
+    assert (f"Positions are frozen: {ROLE} changes nothing." in found.causes) == (clear < 1)
+
+
+def blind(folder: Path) -> None:
+    """Let the step see so little of the tokens before that noise in their place moves logits in the last digits."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e-6), "little"))
+        for name in [value.name for value in graph.input if ".decoder." in value.name]:
+            for node in graph.node:
+                node.input[:] = [f"{name}_faint" if each == name else each for each in node.input]
+            graph.node.insert(0, helper.make_node("Mul", [name, "little"], [f"{name}_faint"]))
+
+    edited(folder, change)

@@ -1,0 +1,84 @@
+"""The search for the cause of a difference, the same for lowered models and bundles.
+
+A cause is a fault that a candidate may have, with a way to undo it. It is named only where undoing it mends the
+difference, clearly and alone. Weights, tables and attributes that surely differ from the export's are undone before the
+search: a cause explains what they leave. Where no single cause mends it, the first node that differs is named instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["CLEAR", "Cause", "Undo", "is_mended", "multiple", "sole_cause", "with_attributes"]
+
+CLEAR = 10.0  # how many times smaller the difference is without its cause: less may be chance, in a small model
+
+
+Undo = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """A fault that a candidate may have.
+
+    Attributes:
+        words: The fault, in a sentence.
+        undo: Makes the context in which the candidate runs without it.
+    """
+
+    words: str
+    undo: Undo
+
+
+Distances = Callable[[], Iterable[float]]  # of each call from the original's, in multiples of the tolerance
+
+
+def sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
+    """Return the one cause whose undoing mends a difference; None where none does, or several do.
+
+    Args:
+        distances: Runs the candidate as it is then, and yields how far each call is from the original's.
+        rounds: The causes, the simple ones first: later rounds are tried where nothing of the earlier ones mends it.
+    """
+    before = max(distances(), default=0.0)
+    for causes in rounds:
+        mending = [cause for cause in causes if _mends(cause, distances, before)]
+        if mending:
+            return mending[0] if len(mending) == 1 else None
+    return None
+
+
+def _mends(cause: Cause, distances: Distances, before: float) -> bool:
+    with cause.undo():
+        return is_mended(distances(), before)
+
+
+def is_mended(distances: Iterable[float], before: float = math.inf) -> bool:
+    """Whether all distances are within the tolerance, and clearly less than the largest was before."""
+    most = min(1.0, before / CLEAR)
+    return all(distance <= most for distance in distances)
+
+
+def multiple(apart: np.ndarray | float, allowed: np.ndarray | float) -> float:
+    """Return the largest of some distances, in multiples of those that are allowed."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratios = np.where(np.asarray(apart) > 0, np.divide(apart, allowed), 0.0)
+    return float(np.nan_to_num(ratios, nan=0.0, posinf=np.inf).max(initial=0.0))  # any distance is allowed: 0
+
+
+@contextmanager
+def with_attributes(subject: object, **attributes: object) -> Iterator[None]:
+    """Give an object other attributes for as long as the context lasts."""
+    before = {name: getattr(subject, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(subject, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(subject, name, value)

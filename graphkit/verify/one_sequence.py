@@ -1,0 +1,156 @@
+"""The oracle of one sequence: a source, then one token after the other; the lengths of sources that it runs at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.cache_entries import Slot
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.roles import dim_at
+from graphkit.model import Model
+from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+
+__all__ = ["OneSequence", "nearest_length", "padding_note"]
+
+
+class OneSequence:
+    """The oracle for one sequence.
+
+    Args:
+        originals: The models.
+
+    Attributes:
+        valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
+            all that it gets.
+        is_cut: Whether a sound ends with what is valid, instead of zeros.
+    """
+
+    valid: int | None = None
+    is_cut: bool = False
+
+    def __init__(self, originals: Originals) -> None:
+        self.originals = originals
+        self._oracle = Oracle(originals)
+        self._is_started = False
+
+    @property
+    def cache(self) -> Mapping[Slot, np.ndarray]:
+        """The KV cache; empty before the first token."""
+        return self._oracle.cache
+
+    def nearest_source(self, length: int) -> int | None:
+        """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
+        encoder = self.originals.encoder
+        return length if encoder is None else nearest_length(encoder, length)
+
+    def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name."""
+        self._is_started = False
+        return self._oracle.encode(self._inputs(source, user))
+
+    def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the encoder's feed for a source; it does not run."""
+        return self._oracle.encoder_feed(self._inputs(source, user))
+
+    def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        encoder = self.originals.encoder
+        tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
+        return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
+
+    def fed(self, token: int) -> dict[str, np.ndarray]:
+        """Return the decoder's feed for one token, its KV cache included; it does not run."""
+        return self._oracle.later_feed(np.array([[token]]))
+
+    def _shortened(self, user: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the user's inputs with a sound as a feature extractor pads it, and its mask."""
+        encoder = self.originals.encoder
+        if self.valid is None or encoder is None:
+            return user
+        mask = encoder.roles.first("mask")
+        sounds = [value for value in encoder.roles.all("audio") if value.name in user]
+        if mask is None or not sounds:
+            raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
+        made, length = dict(user), 0
+        for value in sounds:
+            array = made[value.name] = user[value.name].copy()
+            axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
+            np.moveaxis(array, axis, 0)[self.valid :] = 0
+            if self.is_cut:
+                array = made[value.name] = np.take(array, range(self.valid), axis)
+            length = array.shape[axis]
+        made[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
+        return made
+
+    def step(self, token: int) -> np.ndarray:
+        """Run one token and return its logits."""
+        ids = np.array([[token]])
+        logits = self._oracle.step(ids) if self._is_started else self._oracle.first(ids, np.ones_like(ids))
+        self._is_started = True
+        last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
+        return last
+
+
+REACH = 1024  # how far a length is looked for at which the original runs
+
+
+@lru_cache(maxsize=4)
+def _size_check(encoder: Model) -> SizeCheck:
+    return SizeCheck(encoder)
+
+
+def nearest_length(encoder: Model, length: int) -> int | None:
+    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+    ids = encoder.roles.first("tokens")
+    declared = declared_type(ids) if ids is not None else None
+    fixed = declared.dims[-1] if declared is not None and declared.dims else None
+    if isinstance(fixed, int):
+        return fixed
+    roles = symbol_roles(encoder)
+    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
+    return _size_check(encoder).nearest(rows, names, length, REACH)
+
+
+def padding_note(
+    reference: OneSequence,
+    user: Mapping[str, np.ndarray],
+    token: int,
+    longest: int,
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+) -> Iterator[str]:
+    """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
+
+    Args:
+        reference: The original, of whose sound a part is valid.
+        user: The sound, longer than that part.
+        token: What the decoder starts with.
+        longest: How long the sound is with its zeros.
+        differ: Whether an array is not another, that being the second.
+    """
+    valid = reference.valid
+    if valid is None or valid >= longest or reference.originals.step is None:
+        return
+    found = []
+    try:
+        for reference.is_cut in (False, True):
+            reference.start([], user)
+            found.append(reference.step(token))
+    except ModelError:  # it does not run at that length
+        return
+    finally:
+        reference.is_cut = False
+    padded, cut = found
+    if padded.shape == cut.shape and differ(cut, padded):
+        apart = float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
+        yield (
+            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
+            f"{valid:,} places differ by {apart:.1e} without padding. Host and models give what it gives for sounds "
+            f"that zeros make {longest:,} places long."
+        )
