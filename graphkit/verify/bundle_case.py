@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Session
+from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.cause_search import Undo, multiple, with_attributes
@@ -31,17 +29,6 @@ ENCODER = "encoder/"  # before the names of what a bundle takes from the encoder
 CLEAR = 1e-6  # what is more than the last digits
 Models = Mapping[str, Model]  # by file
 Arrays = Mapping[str, np.ndarray]
-
-
-class _Altered(Bundle):
-    """A bundle of other models, or with another contract, than its files."""
-
-    def __init__(self, folder: Path, contract: BundleContract, models: Models) -> None:
-        super().__init__(folder, optimize=False, prepack=False, unchecked=True)
-        self.contract = contract
-        opened = {file: Session(model, optimize=False, prepack=False) for file, model in models.items()}
-        self._sessions.opened.update(opened)
-        self._begin(BundleState(contract, self._state.initial))
 
 
 @dataclass(eq=False)
@@ -76,7 +63,7 @@ class Case:
 
     def decoded(self) -> Iterator[float]:
         """Decode the prompts, and yield how far the logits are from the export's."""
-        bundle = _Altered(self.folder, self.contract, self.models)
+        bundle = AlteredBundle(self.folder, self.contract, self.models)
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
             try:
                 for number, call in enumerate(calls):
@@ -122,7 +109,7 @@ class Case:
 
     def kept(self) -> str:
         """Return the state that differs from the cache of the export, where each call alone is right; "" for none."""
-        bundle = _Altered(self.folder, self.contract, self.models)
+        bundle = AlteredBundle(self.folder, self.contract, self.models)
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
             for number, call in enumerate(calls[1:]):
                 try:

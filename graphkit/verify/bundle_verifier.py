@@ -83,23 +83,17 @@ def verify_bundle(
     checks |= _searches(bundle, made[0].first_row(), truth, notes) if options.same_tokens else {}
     checks |= _choices(bundle, made, truth, allowed.near, judge)
     del bundle  # what it maps or has prepacked need not be there twice
-    failing = [
-        prompt
-        for prompt, run in zip(made, runs, strict=True)
-        if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed))
-    ]
-    facts: list[WrongPart] = []
-    if options.same_weights or failing:
-        progress("comparing weights")
-        with isolation(options.limits):
+    failing = list(_failing(made, runs, allowed))
+    facts, found = list[WrongPart](), list[str]()
+    with isolation(options.limits):
+        if options.same_weights or failing:
+            progress("comparing weights")
             facts = _facts(originals.models, contract, folder)
+        if failing:
+            progress("looking for the cause")
+            found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
-    found = []
-    if failing:
-        progress("looking for the cause")
-        with isolation(options.limits):
-            found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, progress, optimized=True)
     notes += judge.notes() if judge is not None else ()
     proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
@@ -122,6 +116,13 @@ def _plainly(
     steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
     return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+
+
+def _failing(made: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance) -> Iterator[Prompt]:
+    """Yield the prompts whose logits are not those of the originals."""
+    for prompt, run in zip(made, runs, strict=True):
+        if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed)):
+            yield prompt
 
 
 def _rounds_to_half(originals: Originals) -> bool:

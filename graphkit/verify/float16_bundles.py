@@ -27,12 +27,11 @@ import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
-from graphkit.runtime.session import Session
+from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt, Recording, begin
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.comparator import distance_of_spread
@@ -147,7 +146,10 @@ class Float16Judge:
 
     def _opened(self) -> tuple[Oracle, Bundle]:
         """Return the export and the bundle in float32."""
-        return Oracle(_wide_originals(self.originals), prepack=False), _WideBundle(self.folder, self.contract)
+        files = dict.fromkeys(method.file for method in self.contract.methods)
+        models = {file: _wide(load(self.folder / file)) for file in files}
+        wide = AlteredBundle(self.folder, _wide_contract(self.contract), models)
+        return Oracle(_wide_originals(self.originals), prepack=False), wide
 
     def _verdict(
         self,
@@ -197,17 +199,6 @@ def _wide_originals(originals: Originals) -> Originals:
     parts = (originals.encoder, originals.first, originals.step)
     encoder, first, step = (None if part is None else made[part] for part in parts)
     return Originals(encoder, first, step, is_changed=True)
-
-
-class _WideBundle(Bundle):
-    """A bundle in float32, its state too."""
-
-    def __init__(self, folder: Path, contract: BundleContract) -> None:
-        super().__init__(folder, optimize=False, prepack=False, unchecked=True)
-        self.contract = _wide_contract(contract)
-        for file in dict.fromkeys(method.file for method in contract.methods):
-            self._sessions.opened[file] = Session(_wide(load(folder / file)), prepack=False)
-        self._begin(BundleState(self.contract, self._state.initial))
 
 
 def _wide_contract(contract: BundleContract) -> BundleContract:
