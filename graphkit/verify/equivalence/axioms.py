@@ -6,26 +6,21 @@ which says what was missing; or None where it has nothing to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from graphkit.dtypes import INTEGERS
-from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, RANDOM, UNARY
+from graphkit.graph.operator_traits import BROADCASTING, UNARY
 from graphkit.io.tensors import inline_array
-from graphkit.model import Model
-from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import cutting, flat, target_forms, writing
+from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.terms import Term
 
@@ -64,47 +59,6 @@ def constant_of_shape(app: Application) -> Result:
         return None
     number = app.tools.constants.of_array(array.reshape(()), app.dtype)
     return app.tools.movement.expand(number, app.dims)
-
-
-def constants_run_once(app: Application) -> Result:
-    if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
-        return None
-    args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
-    if any(term is not None and not term.is_constant for term in args):
-        return None
-    found = [None if term is None else app.tools.constants.array(term) for term in args]
-    if any(array is None and term is not None for array, term in zip(found, args, strict=True)):
-        return None
-    arrays = [array for array in found if array is not None]
-    if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
-        return "its constants are too large to run it"
-    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and not arrays[-1].all():
-        return "it divides by 0"
-    result = _run(app, found)
-    return None if result is None else app.tools.constants.of_array(result, app.dtype)
-
-
-def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Return what onnxruntime computes for a node of constants."""
-    node = onnx.NodeProto()
-    node.CopyFrom(app.node.proto)
-    del node.input[:]
-    node.input.extend("" if array is None else f"i{index}" for index, array in enumerate(arrays))
-    del node.output[:]
-    node.output.extend(f"o{index}" if value else "" for index, value in enumerate(app.node.outputs))
-    tensors = [numpy_helper.from_array(a, f"i{index}") for index, a in enumerate(arrays) if a is not None]
-    output = onnx.helper.make_empty_tensor_value_info(f"o{app.index}")
-    graph = onnx.helper.make_graph([node], "constants", [], [output], tensors)
-    scope = app.node.scope
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
-    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    try:
-        result = Session(Model.from_proto(proto), threads=1).run({})[f"o{app.index}"]
-    except (ModelError, RunError):
-        return None
-    if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:
-        return None
-    return result if onnx.helper.np_dtype_to_tensor_dtype(result.dtype) == app.dtype else None
 
 
 def reshape(app: Application) -> Result:
@@ -206,17 +160,31 @@ def neutral(app: Application) -> Result:
     if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
     for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
-        if is_all(app, gone, RIGHT[op]):
+        is_sum = op == "Add" and is_all(app, gone, 0.0) and _has_no_minus_zero(app, kept)
+        if is_sum or is_all(app, gone, RIGHT[op]):
             if kept.dims is None or app.dims is None or not flat.expands_to(kept.dims, app.dims):
                 return "its dims are not known"
             return app.tools.movement.expand(kept, app.dims)
     return None
 
 
-def is_all(app: Application, term: Term, number: float) -> bool:
-    """Whether a constant has nothing but a number, its sign included."""
+def _has_no_minus_zero(app: Application, term: Term) -> bool:
+    """Whether no element is -0, which a 0 that is added makes 0."""
+    source = _moved(term)
+    array = app.tools.constants.array(source) if source.is_constant else None
+    return array is not None and array.dtype.kind == "f" and not (np.signbit(array) & (array == 0)).any()
+
+
+def _moved(term: Term) -> Term:
+    """Return what elements of a term are moved from."""
     while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
         term = term.args[0]
+    return term
+
+
+def is_all(app: Application, term: Term, number: float) -> bool:
+    """Whether a constant has nothing but a number, its sign included."""
+    term = _moved(term)
     if not term.is_constant:
         return False
     array = app.tools.constants.array(term)
@@ -232,7 +200,8 @@ def _ops(text: str) -> frozenset[str]:
 BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})
 AXIOMS: tuple[Axiom, ...] = (
     Axiom("identity", "Identity gives its input.", _ops("Identity"), identity),
-    Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None, constants_run_once),
+    Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None,
+          evaluation.constants_run_once),
     Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), constant_of_shape),
     Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
     Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
@@ -247,7 +216,8 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("copies", "A Concat of copies along an axis of 1 is an Expand.", _ops("Concat"), target_forms.copies),
     Axiom("concat", "Nested Concats are one, and empty parts have nothing.", _ops("Concat"), concat),
     Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
-    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x.", _ops("Add Sub Mul Div And Or"), neutral),
+    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where x is no -0.",
+          _ops("Add Sub Mul Div And Or"), neutral),
     Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),

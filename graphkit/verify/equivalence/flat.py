@@ -8,10 +8,12 @@ last axis, a sum over it, and a lookup. onnxruntime computes them in just this w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from graphkit.graph.operator_traits import UNARY, broadcasts
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import grouped, kept, product
 from graphkit.verify.equivalence.terms import Term
@@ -31,10 +33,10 @@ def elementwise(app: Application) -> Result:
         return None
     count = 1 if is_unary else len(app.args)
     move = app.tools.movement
-    args = [None if term is None or term.dims is None else move.unexpanded(term) for term in app.args[:count]]
-    if app.dims is None or any(term is None or term.dims is None for term in args):
+    bare = [None if term is None or term.dims is None else move.unexpanded(term) for term in app.args[:count]]
+    if app.dims is None or any(term is None or term.dims is None for term in bare):
         return "some dims are not known"
-    terms = [term for term in args if term is not None]
+    terms = [term for term in bare if term is not None]
     natural = _broadcast([term.dims for term in terms if term.dims is not None])
     if natural is None:
         return "which dims broadcast depends on sizes"
@@ -43,7 +45,9 @@ def elementwise(app: Application) -> Result:
     parts, merged = _merged(app, terms, natural)
     if op in COMMUTATIVE:
         parts.sort(key=lambda term: term.number)
-    made = _applied(app, [*parts, *app.args[count:]], merged)
+    args = [*parts, *app.args[count:]]
+    run = evaluation.constants_run_once(replace(app, args=args, dims=merged))
+    made = run if isinstance(run, Term) else _applied(app, args, merged)
     if _stripped(natural) == _stripped(app.dims):
         return move.reshape(made, app.dims)
     return move.expand(move.reshape(made, natural), app.dims)

@@ -120,6 +120,11 @@ CASES = (
          "y = ReduceMean <keepdims = 0> (x, last)", "(T[past_b, s, 6] x) => (T[k, l] y)", dtypes=("float", "double")),
     Case("lookup", "f = Reshape (i, last) a = Gather (x, f) s = Shape (i) t = Concat <axis = 0> (s, i6) "
          "y = Reshape (a, t)", "y = Gather (x, i)", "(T[5, 6] x, int64[past_b, s] i) => (T[k, l, m] y)"),
+    Case("neutral", "s = Shape (x) z = ConstantOfShape (s) a = Add (z, n) y = Sub (a, x)", "y = Sub (n, x)",
+         dtypes=("float",), constants={"n": np.array([1.0, 0.0, -2.0, np.inf, 1e-45, 3e38])}),
+    Case("elementwise", "s = Shape (x) e = Expand (n, s) a = Mul (e, two) y = Sub (x, a)", "y = Sub (x, m)",
+         dtypes=("float",), constants={"n": np.array([1.0, 0.0, -2.0, np.inf, 1e-3, 3e38]), "two": 2.0,
+                                       "m": np.array([2.0, 0.0, -4.0, np.inf, 2e-3, np.inf])}),
     Case("neutral", "y = Mul (x, n)", "y = Identity (x)", dtypes=("float",), constants={"n": 1.0}),
     Case("neutral", "y = Div (x, n)", "y = Identity (x)", dtypes=("float",), constants={"n": 1.0}),
     Case("neutral", "y = Sub (x, n)", "y = Identity (x)", dtypes=("float",), constants={"n": 0.0}),
@@ -348,6 +353,15 @@ def test_without_a_condition_what_is_wrong_is_found(name: str, monkeypatch: pyte
     models = built(Case(name, before, after, dtypes=("float",), constants=constants), "float")
     assert not [each for each in check_equivalence(*models).outputs if each.exactness == "bit for bit"]
     monkeypatch.setitem(table, key, content)  # type: ignore[arg-type]
+    assert {violation(*models, {"a": 3, "b": 2}, seed, AXIOMS) for seed in range(20)} != {""}
+
+
+def test_a_0_that_is_added_goes_only_where_no_element_is_minus_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("neutral", "s = Shape (x) z = ConstantOfShape (s) a = Add (z, n) y = Mul (a, x)", "y = Mul (n, x)",
+                constants={"n": np.array([1.0, -0.0, 2.0, 0.5, 0.1, 3.0])})  # fmt: skip
+    models = built(case, "float")
+    assert [output.exactness for output in check_equivalence(*models).outputs] == ["up to the sign of zeros"]
+    monkeypatch.setattr(axioms, "_has_no_minus_zero", lambda _app, _term: True)
     assert {violation(*models, {"a": 3, "b": 2}, seed, AXIOMS) for seed in range(20)} != {""}
 
 

@@ -1,0 +1,60 @@
+"""Run a node of constants once: what it gives is a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.operator_traits import DIVIDING, RANDOM
+from graphkit.model import Model
+from graphkit.runtime.session import RunError, Session
+from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
+
+__all__ = ["constants_run_once"]
+
+
+def constants_run_once(app: Application) -> Result:
+    """Return what a node of constants gives."""
+    if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
+        return None
+    args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
+    if any(term is not None and not term.is_constant for term in args):
+        return None
+    found = [None if term is None else app.tools.constants.array(term) for term in args]
+    if any(array is None and term is not None for array, term in zip(found, args, strict=True)):
+        return None
+    arrays = [array for array in found if array is not None]
+    if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
+        return "its constants are too large to run it"
+    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and not arrays[-1].all():
+        return "it divides by 0"
+    result = _run(app, found)
+    return None if result is None else app.tools.constants.of_array(result, app.dtype)
+
+
+def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Return what onnxruntime computes for a node of constants."""
+    node = onnx.NodeProto()
+    node.CopyFrom(app.node.proto)
+    del node.input[:]
+    node.input.extend("" if array is None else f"i{index}" for index, array in enumerate(arrays))
+    del node.output[:]
+    node.output.extend(f"o{index}" if value else "" for index, value in enumerate(app.node.outputs))
+    tensors = [numpy_helper.from_array(a, f"i{index}") for index, a in enumerate(arrays) if a is not None]
+    output = onnx.helper.make_empty_tensor_value_info(f"o{app.index}")
+    graph = onnx.helper.make_graph([node], "constants", [], [output], tensors)
+    scope = app.node.scope
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    try:
+        result = Session(Model.from_proto(proto), threads=1).run({})[f"o{app.index}"]
+    except (ModelError, RunError):
+        return None
+    if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:
+        return None
+    return result if onnx.helper.np_dtype_to_tensor_dtype(result.dtype) == app.dtype else None
