@@ -10,7 +10,7 @@ from typing import ClassVar
 import onnx
 
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import counted, family_labels, family_pattern
+from graphkit.graph.names import counted, family_labels, family_pattern, listed
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.document_blocks import Block, Prose, table
@@ -66,7 +66,7 @@ def glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) -> Glan
     return Glance(
         name,
         f"{', '.join(opsets) or 'No opset'}{f', made by {producer}' if producer else ''}",
-        f"{counted(sum(count for _, count in operators), 'node(s)')}{f': {_listed(most)}' if most else ''}",
+        f"{counted(sum(count for _, count in operators), 'node(s)')}{f': {listed(most)}' if most else ''}",
         f"{counted(len(tensors), 'constant tensor(s)')}, {size:,} bytes",
         tuple(ports),
     )
@@ -80,7 +80,3 @@ def _ports(kind: str, values: Sequence[Value]) -> Iterator[tuple[str, str, str, 
         families.setdefault((family_pattern(value.name), dtype, shape), []).append(value.name)
     for (_, dtype, shape), names in families.items():
         yield kind, family_labels(names), dtype, shape
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

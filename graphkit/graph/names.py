@@ -31,6 +31,7 @@ __all__ = [
     "free_name",
     "in_short",
     "is_number",
+    "listed",
     "module_path",
     "names_in",
     "runs_of",
@@ -43,6 +44,11 @@ SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer expo
 def counted(count: int, text: str) -> str:
     """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""
     return f"{count:,} {text.replace('(s)', '' if count == 1 else 's')}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return one or more texts as a list in a sentence: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def names_in(scopes: tuple[Scope, ...]) -> set[str]:

@@ -62,6 +62,9 @@ class Layout:
     constants: Callable[[Axes], Mapping[int, Sequence[int]]] = field(default=lambda _: {})
 
 
+Rule = Callable[[Editor, Node], Layout]
+
+
 def fold_axes(layout: Layout, rank: int) -> Axes:
     """Return at most `rank` axes for a node.
 
@@ -133,11 +136,6 @@ def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     return [kind if axis in marked else FREE for axis in range(rank)]
 
 
-def _moves_axis(node: Node, axis: int, rank: int) -> Callable[[Axes], Mapping[str, Any]]:
-    """Return a function that gives the attributes of a node that works along an axis."""
-    return lambda axes: attributes_of(node, axis=axes.of(axis % rank))
-
-
 def _elementwise(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     read = [0] if node.operator in UNARY else [i for i, value in enumerate(node.inputs) if value is not None]
@@ -145,15 +143,20 @@ def _elementwise(editor: Editor, node: Node) -> Layout:
     return Layout(inputs, [out], [FREE] * len(out), lambda _: attributes_of(node))
 
 
-def _along(node: Node, default: int) -> int:
-    return node.attr("axis", default) or 0
+def _along(default: int) -> Rule:
+    """Return the rule of an operator that works along one axis of its data."""
 
+    def rule(editor: Editor, node: Node) -> Layout:
+        if node.is_op("Softmax", "LogSoftmax") and node.scope.opset() < SOFTMAX_SINCE:
+            raise MatchFailure("its opset takes all axes from one on together")
+        data = node.inputs if node.is_op("Concat") else node.inputs[:1]
+        outputs = [sizes_of(editor, value) for value in node.outputs]
+        rank, axis = len(outputs[0]), node.attr("axis", default) or 0
+        inputs = {index: sizes_of(editor, value) for index, value in enumerate(data)}
+        kinds = _marked(rank, [axis])
+        return Layout(inputs, outputs, kinds, lambda axes: attributes_of(node, axis=axes.of(axis % rank)))
 
-def _softmax(editor: Editor, node: Node) -> Layout:
-    dims, axis = sizes_of(editor, node.inputs[0]), _along(node, -1)
-    if node.scope.opset() < SOFTMAX_SINCE:
-        raise MatchFailure("its opset takes all axes from one on together")
-    return Layout({0: dims}, [dims], _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
+    return rule
 
 
 def _reduction(editor: Editor, node: Node) -> Layout:
@@ -188,23 +191,11 @@ def _normalization(editor: Editor, node: Node) -> Layout:
     dims = sizes_of(editor, node.inputs[0])
     if any(value is not None and value.consumers for value in node.outputs[1:]):
         raise MatchFailure("its mean or deviation is in use")
-    axis = _along(node, -1) % len(dims)
+    axis = (node.attr("axis", -1) or 0) % len(dims)
     normalized = range(axis, len(dims))
     return Layout(
         {0: dims}, [dims], _marked(len(dims), normalized), lambda _: attributes_of(node, axis=-len(normalized))
     )
-
-
-def _concat(editor: Editor, node: Node) -> Layout:
-    out, axis = sizes_of(editor, node.outputs[0]), _along(node, 0)
-    inputs = {index: sizes_of(editor, value) for index, value in enumerate(node.inputs)}
-    return Layout(inputs, [out], _marked(len(out), [axis]), _moves_axis(node, axis, len(out)))
-
-
-def _split(editor: Editor, node: Node) -> Layout:
-    dims, axis = sizes_of(editor, node.inputs[0]), _along(node, 0)
-    outputs = [sizes_of(editor, value) for value in node.outputs]
-    return Layout({0: dims}, outputs, _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
 
 
 def _slice(editor: Editor, node: Node) -> Layout:
@@ -264,19 +255,18 @@ def _quantized(editor: Editor, node: Node) -> Layout:
         raise MatchFailure("it has a scale for each block")
     if math.prod(scale) == 1:
         return Layout({0: dims}, [dims], [FREE] * len(dims), lambda _: attributes_of(node))
-    axis = _along(node, 1)
-    return Layout({0: dims}, [dims], _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
+    return _along(1)(editor, node)
 
 
-RULES: Mapping[str, Callable[[Editor, Node], Layout]] = {
-    "Softmax": _softmax,
-    "LogSoftmax": _softmax,
+RULES: Mapping[str, Rule] = {
+    "Softmax": _along(-1),
+    "LogSoftmax": _along(-1),
     "MatMul": _matmul,
     "LayerNormalization": _normalization,
     "SimplifiedLayerNormalization": _normalization,
     "RMSNormalization": _normalization,
-    "Concat": _concat,
-    "Split": _split,
+    "Concat": _along(0),
+    "Split": _along(0),
     "Slice": _slice,
     "Pad": _pad,
     "Expand": _expand,

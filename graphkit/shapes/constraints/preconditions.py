@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from graphkit.graph.names import listed
 from graphkit.shapes import Expr, Relation, is_known, lower
 from graphkit.shapes.rule_context import NodeView
 from graphkit.shapes.tensor import Dims
@@ -36,7 +37,6 @@ __all__ = [
     "failing",
     "integers",
     "least",
-    "listed",
     "most",
     "named",
     "pair",
@@ -103,11 +103,6 @@ class Precondition(ABC):
 def named(expr: Expr, value: int) -> str:
     """Return an expression with its value."""
     return str(value) if expr.constant is not None else f"{expr} is {value}"
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Return some texts as a list in a sentence."""
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def _limit(expr: Expr, value: int) -> str:
