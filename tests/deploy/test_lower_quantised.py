@@ -106,6 +106,7 @@ def test_two_decoders_of_other_biases_are_declined() -> None:
     check_vectors(biased([1, 2]), biased([3, 4], "other"))
     check_vectors(biased([1, 2]), biased([3, 4], output="z"))  # a name that says nothing, such as onnx::Add_12
     check_vectors(biased([1, 2]), biased([3]))
+    check_vectors(biased([1, 2]), biased([1, 2.00005]))  # which the proof compares
     two = "g (float[L, 2] x) => (y) { z = Add (x, bias) y = Mul (z, scale) }"
     first, step = (
         model_of(two, bias=np.array(bias, np.float32), scale=np.array(scale, np.float32))
