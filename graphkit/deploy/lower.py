@@ -139,8 +139,14 @@ def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progr
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     _check_pad(contract, sizes.pad)
     if options.kv_layout == "stacked" and pipeline.step is not None:
-        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+        stacked, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+        parts = [_stacked(part, made) for part, made in zip(parts, stacked, strict=True)]
     return _Draft(parts, contract, arrays)
+
+
+def _stacked(part: Lowered, made: Lowered) -> Lowered:
+    stage = Stage(part.method.name, "stacked caches", part.model, made.model, tested="the host slices them by layer")
+    return made if made.model is part.model else replace(made, stages=(*part.stages, stage))
 
 
 def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,7 +12,7 @@ from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.equivalence.bundle_equivalence import bundle_blocks
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, shares
-from graphkit.verify.equivalence.stages import StageProof
+from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 
 __all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "ties_note"]
 
@@ -76,8 +77,8 @@ class LoweringProof(Result):
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the outputs that normal forms show to be equal: none, for lowerings are tested."""
-        return {}
+        """Return the outputs that all stages of the lowering prove, and how exactly, by method."""
+        return proven_throughout(self.stages)
 
     def proven(self) -> str:
         """Return what was tested, and what is proven, a sentence each."""
@@ -127,13 +128,12 @@ class LoweringProof(Result):
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
         columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
-        yield Table(
-            columns,
-            [
-                (stage.model, stage.name, shares(stage.proven, stage.outputs) or "nothing", stage.unproven)
-                for stage in self.stages
-            ],
-        )
+        found = [shares(Counter(stage.proven.values()), len(stage.outputs)) for stage in self.stages]
+        rows = [
+            (stage.model, stage.name, share or "nothing", stage.unproven)
+            for stage, share in zip(self.stages, found, strict=True)
+        ]
+        yield Table(columns, rows)
 
 
 def _at(run: SourceRun) -> str:

@@ -17,7 +17,7 @@ from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 
-__all__ = ["SECONDS", "EquivalenceSummary", "shares", "summarize_equivalence"]
+__all__ = ["GRADES", "SECONDS", "EquivalenceSummary", "shares", "summarize_equivalence"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown

@@ -6,7 +6,6 @@ in front of it: rows of tables, and what a host makes of positions and lengths.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,9 +19,10 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence
+from graphkit.verify.equivalence.equivalence_summary import GRADES
 from graphkit.verify.equivalence.looseness import FINITE, Looseness
 
-__all__ = ["MASKS", "Stage", "StageProof", "prove_stages"]
+__all__ = ["MASKS", "Stage", "StageProof", "prove_stages", "proven_throughout"]
 
 OWN = "proof/"  # before names that a proof adds
 SECONDS = 60.0  # for all stages
@@ -61,21 +61,21 @@ class StageProof:
     """What is shown of a stage.
 
     Attributes:
-        outputs: How many outputs the model has.
-        proven: How many of them are proven, by exactness.
+        outputs: The outputs of the model after it.
+        proven: How exactly each of them is equal that is proven, by name.
         unproven: Why nothing is shown of the others, "" where all are proven.
     """
 
     model: str
     name: str
-    outputs: int
-    proven: Mapping[str, int]
+    outputs: tuple[str, ...]
+    proven: Mapping[str, str]
     unproven: str
 
     @property
     def is_proven(self) -> bool:
         """Whether all outputs are proven."""
-        return not self.unproven and sum(self.proven.values()) == self.outputs
+        return not self.unproven and self.proven.keys() == {*self.outputs}
 
 
 def prove_stages(
@@ -99,6 +99,19 @@ def prove_stages(
     return tuple(found)
 
 
+def proven_throughout(stages: Iterable[StageProof]) -> dict[str, dict[str, str]]:
+    """Return how exactly each output is equal that all stages of its model prove, by model."""
+    found: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        before = found.get(stage.model)
+        found[stage.model] = {
+            name: max(grade, GRADES[0] if before is None else before[name], key=GRADES.index)
+            for name, grade in stage.proven.items()
+            if before is None or name in before
+        }
+    return {model: outputs for model, outputs in found.items() if outputs}
+
+
 def _proof(stage: Stage) -> StageProof:
     if stage.tested:
         return _unproven(stage, stage.tested)
@@ -106,13 +119,13 @@ def _proof(stage: Stage) -> StageProof:
         result = _compared(stage)
     except (ModelError, TooComplexError) as error:
         return _unproven(stage, str(error))
-    grades = Counter[str](output.exactness for output in result.proven)
+    grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
-    return StageProof(stage.model, stage.name, len(result.outputs), dict(grades), reason)
+    return StageProof(stage.model, stage.name, tuple(output.name for output in result.outputs), grades, reason)
 
 
 def _unproven(stage: Stage, reason: str) -> StageProof:
-    return StageProof(stage.model, stage.name, len(stage.after.graph.outputs), {}, reason)
+    return StageProof(stage.model, stage.name, tuple(value.name for value in stage.after.graph.outputs), {}, reason)
 
 
 def _compared(stage: Stage) -> Equivalence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from graphkit.deploy import lower
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.model import Model
 from graphkit.options import LowerOptions
-from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
+from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages, proven_throughout
 
 FINITE = "assuming finite values"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5, verify=False)
@@ -62,7 +63,7 @@ def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> No
     for part in parts_of(name).values():
         for stage, found in zip(part.stages, prove_stages(part.stages), strict=True):
             assert found.is_proven or stage.tested, f"{stage.model}, {stage.name}: {found.unproven}"
-            assert (FINITE in found.proven) == (stage.name == "masks that are added")
+            assert (FINITE in found.proven.values()) == (stage.name == "masks that are added")
 
 
 def stage_of(parts: Parts, model: str, name: str) -> Stage:
@@ -149,3 +150,28 @@ def test_what_takes_too_long_is_left_to_the_runs(parts_of: Callable[[str], Parts
     found = prove_stages(stages, seconds=0.001)
     assert [each.name for each in found] == [stage.name for stage in stages]
     assert any("normal forms" in each.unproven and not each.proven for each in found)
+
+
+def test_an_output_is_proven_throughout_where_all_stages_prove_it(parts_of: Callable[[str], Parts]) -> None:
+    kinds = "bit for bit", "up to rounding"
+    stages = [
+        StageProof("step", "folded", ("logits", "key"), dict.fromkeys(("logits", "key"), kinds[0]), ""),
+        StageProof("step", "fused", ("logits", "key"), {"logits": kinds[1]}, "'key': it differs"),
+        StageProof("encoder", "folded", ("states",), {"states": kinds[0]}, ""),
+        StageProof("encoder", "sized", ("states",), {}, "it is tested"),
+    ]
+    assert proven_throughout(stages) == {"step": {"logits": "up to rounding"}}
+    parts = parts_of("t5-tiny")
+    found = proven_throughout(prove_stages([stage for part in parts.values() for stage in part.stages]))
+    names = {value.name for value in parts["cross_kv"].model.graph.outputs}
+    assert found == {"cross_kv": dict.fromkeys(names, "bit for bit")}  # caches and rules of the host are tested
+
+
+def test_stacked_caches_are_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts = []
+    draft = lower._drafted
+    monkeypatch.setattr(lower, "_drafted", lambda *args: drafts.append(draft(*args)) or drafts[-1])
+    lower.lower_folder(unpacked("qwen2-tiny", tmp_path / "in"), tmp_path / "out", replace(OPTIONS, kv_layout="stacked"))
+    (part,) = drafts[-1].parts
+    assert part.stages[-1].name == "stacked caches"
+    assert part.stages[-1].after is part.model
