@@ -45,7 +45,7 @@ def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Parts]
 
 
 def proven(stage: Stage) -> StageProof:
-    (found,) = prove_stages([stage])
+    (found,) = prove_stages([stage], seconds=600)
     return found
 
 
@@ -61,7 +61,7 @@ def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: C
 @pytest.mark.parametrize("name", [*PIPELINES, "causal-attention", "encoder", "sliding-window"])
 def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
-        for stage, found in zip(part.stages, prove_stages(part.stages), strict=True):
+        for stage, found in zip(part.stages, prove_stages(part.stages, seconds=600), strict=True):
             assert found.is_proven or stage.tested, f"{stage.model}, {stage.name}: {found.unproven}"
             assert (FINITE in found.proven.values()) == (stage.name == "masks that are added")
 
@@ -162,7 +162,7 @@ def test_an_output_is_proven_throughout_where_all_stages_prove_it(parts_of: Call
     ]
     assert proven_throughout(stages) == {"step": {"logits": "up to rounding"}}
     parts = parts_of("t5-tiny")
-    found = proven_throughout(prove_stages([stage for part in parts.values() for stage in part.stages]))
+    found = proven_throughout(prove_stages([stage for part in parts.values() for stage in part.stages], seconds=600))
     names = {value.name for value in parts["cross_kv"].model.graph.outputs}
     assert found == {"cross_kv": dict.fromkeys(names, "bit for bit")}  # caches and rules of the host are tested
 
