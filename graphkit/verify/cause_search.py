@@ -39,14 +39,14 @@ Distances = Callable[[], Iterable[float]]  # of each call from the original's, i
 
 
 def sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
-    """Return the one cause whose undoing mends a difference; None where none does, or several do.
+    """Return the one cause whose undoing mends a difference; None where none or several do, or nothing is to be mended.
 
     Args:
         distances: Runs the candidate as it is then, and yields how far each call is from the original's.
         rounds: The causes, the simple ones first: later rounds are tried where nothing of the earlier ones mends it.
     """
     before = max(distances(), default=0.0)
-    for causes in rounds:
+    for causes in rounds if before > 1.0 else ():
         mending = [cause for cause in causes if _mends(cause, distances, before)]
         if mending:
             return mending[0] if len(mending) == 1 else None

@@ -38,6 +38,8 @@ def words(cause: Cause | None) -> str:
     ((1.2, 0.0), (1.3 / CLEAR, 0.0), False),
     ((math.inf, 0.0), (1.0, 0.0), True),  # it did not run
     ((2.0, 0.0), (math.inf, 0.0), False),
+    ((0.9, 0.0), (0.0, 0.0), False),  # nothing is wrong with these calls
+    ((0.0, 0.0), (0.0, 0.0), False),
 ])  # fmt: skip
 def test_a_cause_is_named_where_undoing_it_clearly_mends_all_calls(
     before: tuple[float, ...], after: tuple[float, ...], is_named: bool
