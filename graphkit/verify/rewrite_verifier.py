@@ -43,6 +43,7 @@ from graphkit.verify.candidate_runs import (
     with_weights,
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
+from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, summarize_equivalence
 from graphkit.verify.float16_sensitivity import Rounding
 from graphkit.verify.input_elements import Kind
@@ -218,7 +219,7 @@ class _Proof:
         before, after = self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
-        shown = self._equivalence() if part is None else EquivalenceSummary()
+        shown = self._equivalence()
         if shown.is_exact and not caveats(feeder, Found(), is_exact=not self.blank.tolerance):
             proof = self._tested(1, has_edges=False)
             if proof.passed:
@@ -249,9 +250,16 @@ class _Proof:
     def _equivalence(self) -> EquivalenceSummary:
         """Return what holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
+        before, after = self.two.models
+        try:
+            before = before if self.two.part is None else cut_open(before, after)
+        except ModelError as error:
+            return EquivalenceSummary(unproven={value.name: str(error) for value in after.graph.outputs})
         return summarize_equivalence(
-            *self.two.models,
-            narrower=bool(self.fixed),
+            before,
+            after,
+            narrower=bool(self.fixed or self.options.symbols) or self.two.part is not None,
+            unread=[] if self.two.part is None else [value.name for value in before.graph.inputs],
             values=self.options.values,
             seconds=self.options.limits.seconds,
         )

@@ -1,0 +1,111 @@
+"""Edits that leave what a model computes as it is are proven of every test model: parts, names, dims, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real_models import MODEL_NAMES, params
+
+import graphkit
+from graphkit.model import Model
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.shapes.declare_shapes import DeclareShapes
+from graphkit.passes.shapes.freeze_dims import SetDims
+from graphkit.rewrite.new_interface import with_exposed, with_names
+from graphkit.shapes.graph_inputs import input_dims
+from graphkit.verify import verify_extract
+from graphkit.verify.equivalence import Equivalence, check_equivalence
+from graphkit.verify.equivalence.cut_model import cut_open
+
+QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")
+EACH = pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+ModelFile = Callable[[str], Path]
+
+
+def assert_exact(found: Equivalence) -> None:
+    assert found.is_proven, str(found)
+    assert {output.exactness for output in found.outputs} == {"bit for bit"}
+
+
+def middle(model: Model) -> str:
+    """Return a tensor in the middle of a model, or an output of one whose main graph is a single If or Loop."""
+    names = [
+        value.name
+        for node in model.graph.nodes
+        if node.op_type in ("Add", "MatMul", "MatMulInteger", "Mul", "Gather")
+        for value in node.outputs
+        if value is not None and not value.is_constant and value.consumers
+    ]
+    return names[len(names) // 2] if names else model.graph.outputs[0].name
+
+
+@EACH
+def test_a_part_is_proven_against_the_whole(name: str, model_file: ModelFile) -> None:
+    model = graphkit.load(model_file(name))
+    cut = middle(model)
+    first = ExtractSubgraph(outputs=(cut,)).run(model).model
+    unread = [value.name for value in model.graph.inputs]
+    assert_exact(check_equivalence(cut_open(with_exposed(model, [cut]), first), first, narrower=True, unread=unread))
+
+
+@EACH
+def test_other_names_are_proven(name: str, model_file: ModelFile) -> None:
+    model = graphkit.load(model_file(name))
+    names = {value.name: f"new/{value.name}" for value in (*model.graph.inputs, *model.graph.outputs)}
+    back = {new: old for old, new in names.items()}
+    assert_exact(check_equivalence(model, with_names(with_names(model, names), back)))
+
+
+@EACH
+def test_shapes_that_are_written_are_proven(name: str, model_file: ModelFile) -> None:
+    model = graphkit.load(model_file(name))
+    assert_exact(check_equivalence(model, DeclareShapes().run(model).model))
+
+
+@EACH
+def test_inlined_functions_are_proven(name: str, model_file: ModelFile) -> None:
+    model = graphkit.load(model_file(name))
+    assert_exact(check_equivalence(model, InlineFunctions().run(model).model))
+
+
+BODIES = ("search/beamsearch-gpt2", "search/loop-greedy")  # declare numbers in bodies whose dims nobody can infer
+DIMS = [name for name in MODEL_NAMES if name not in BODIES]
+
+
+@pytest.mark.parametrize("name", params(DIMS, slow=[name for name in DIMS if name not in QUICK]))
+def test_dims_that_are_set_are_proven(name: str, model_file: ModelFile) -> None:
+    model = graphkit.load(model_file(name))
+    symbols = [str(dim) for value in model.graph.inputs for dim in input_dims(value) or () if dim.atom is not None]
+    if not symbols:
+        pytest.skip("all dims of its inputs are numbers")
+    made = SetDims(dims=((symbols[0], 2),)).run(model)
+    assert_exact(check_equivalence(model, made.model, narrower=True))
+
+
+CUT, END = "/norm/LayerNormalization", "logits"
+
+
+def test_the_proof_of_a_part_has_its_headline() -> None:
+    model = graphkit.load("example:causal-attention")
+    part = ExtractSubgraph(outputs=(END,), inputs=(CUT,)).run(model).model
+    found = verify_extract(model, part)
+    assert found.passed
+    assert found.proven() == "Proven bit for bit at every size (1 of 1 output), and run once."
+
+
+def test_a_part_that_is_another_one_is_not_proven() -> None:
+    model = graphkit.load("example:causal-attention")
+    part = ExtractSubgraph(outputs=(END,), inputs=(CUT,)).run(model).model
+    proto = part.restore()
+    last = next(node for node in proto.graph.node if END in node.output)
+    last.output[0] = "before"
+    proto.graph.node.add(op_type="Neg", input=["before"], output=[END])
+    wrong = Model.from_proto(proto)
+    unread = [value.name for value in model.graph.inputs]
+    assert not check_equivalence(cut_open(model, wrong), wrong, narrower=True, unread=unread).proven
+    found = verify_extract(model, wrong)
+    assert not found.passed
+    assert len(found.runs) >= 7
