@@ -467,6 +467,7 @@ def test_what_cannot_be_proven_is_said(run: Run, tmp_path: Path) -> None:
     assert "Warning: Nothing is proven: extract-embedding changed the interface" in ran.out
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_a_rewrite_is_proven(run: Run) -> None:
     ran = run(
         "verify", OTHER, OTHER, "--dim", "batch_size=2", "--range", "sequence_length=3:9", "--runs", 2, "-f", "json"

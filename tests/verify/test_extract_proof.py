@@ -29,6 +29,7 @@ def part(original: Model) -> Model:
     return ExtractSubgraph(("c",), ("a",)).run(original).model
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_it_gets_what_the_original_computes_and_what_that_is_fed() -> None:
     proof = verify_extract(whole(), part(whole()))
     assert proof.passed

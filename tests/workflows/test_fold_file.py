@@ -105,6 +105,7 @@ def test_the_report_in_numbers(source: Path) -> None:
     assert (report.findings(), report.frozen, report.declined) == ((), (), ())
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_what_is_written_is_proven(source: Path) -> None:
     steps: list[str] = []
     report = fold_file(load(source), source.with_name("out.onnx"), progress=steps.append)
