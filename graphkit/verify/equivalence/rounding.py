@@ -90,7 +90,8 @@ def batch_norm(app: Application) -> Result:
         return "how many channels it has is not known"
     scale, bias, mean, variance = (np.broadcast_to(a.astype(np.float64), (count,)) for a in arrays if a is not None)
     epsilon = app.attr("epsilon", 1e-5) or 0.0
-    factor = scale / np.sqrt(variance + epsilon)
+    with np.errstate(invalid="ignore", divide="ignore"):  # what a wrong variance makes is not moderate
+        factor = scale / np.sqrt(variance + epsilon)
     changes = Change("Scaled", factor, 1), Change("Shifted", bias - mean * factor, 1)
     if not all(change.is_moderate for change in changes):
         return "its parameters are very large, or very small"

@@ -217,9 +217,12 @@ WRONG = {
     "integers": ("p = Mul (x, two) y = Cast <to = 7> (p)", "p = Add (x, x) y = Cast <to = 7> (p)",
                  "(float[n, s, 6] x) => (int64[p, q, r] y)"),
     "an absorbed number": ("y = Identity (x)", "p = Add (x, large) y = Sub (p, large)", ROWS),
+    "a variance below 0": (
+        "p = Conv (x, k) y = BatchNormalization (p, g, b, mean, below)", "y = Conv (x, kbn, bbn)", IMAGE),
     "an overflow": ("y = Identity (x)", "p = Mul (x, large) y = Div (p, large)", ROWS),
 }  # fmt: skip
 C |= {
+    "below": -VARIANCE,
     "ks": 0.5 * K.sum(axis=(1, 2, 3)).reshape(6, 1, 1), "ones": np.ones(6), "ones2": np.ones((6, 6)), "large": 1e8,
     "turned": G[::-1].copy(), "axis1": np.array([1]), "turns": np.array([1, 2, 1, 1, 1]),
 }  # fmt: skip
@@ -228,7 +231,7 @@ C |= {
 HAZARDS = {  # that differ for few inputs, or by little
     "an epsilon outside of the root",
     "ties of ArgMax", "a step", "a quotient by what may be 0", "a root of what may be below 0", "integers",
-    "an absorbed number", "an overflow",
+    "an absorbed number", "an overflow", "a variance below 0",
 }  # fmt: skip
 
 
