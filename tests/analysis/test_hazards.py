@@ -386,6 +386,51 @@ RULES = {
 }
 
 
+def unet(up: str) -> Model:
+    """Return a UNet of three levels: each is halved, enlarged by UP again, and joined with what it was."""
+    shape = "kernel_shape = [2], strides = [2]"
+    down = " ".join(f"x{n + 1} = MaxPool <{shape}> (x{n})" for n in range(3))
+    body = ""
+    for n in (2, 1, 0):
+        enlarged = up.replace("SKIP", f"x{n}").replace("BELOW", f"y{n + 1}").replace("N", str(n))
+        body += f"{enlarged} m{n} = Concat <axis = 1> (x{n}, u{n}) y{n} = Slice (m{n}, zero, three, one) "
+    weights = (
+        "<float[0] none = {}, float[3] scales = {1, 1, 2}, "
+        "int64[1] zero = {0}, int64[1] three = {3}, int64[1] one = {1}>"
+    )
+    text = f"g (float[b, 3, height] x0) => (y) {weights} {{ {down} y3 = Identity (x3) {body} y = Identity (y0) }}"
+    return Model.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'))
+
+
+@pytest.mark.parametrize(
+    ("up", "legal", "runs_at", "fails_at"),
+    [
+        (
+            "uN = Resize (BELOW, none, scales)",
+            "height: multiples of 8 from 8, and some others",
+            (8, 16, 64, 72),
+            (9, 12, 20, 63, 65),
+        ),  # 2: nothing is left
+        ("sN = Shape (SKIP) uN = Resize (BELOW, none, none, sN)", "height: 8 or more", (8, 9, 12, 63, 65), ()),
+    ],
+)
+def test_legal_heights_of_a_unet(up: str, legal: str, runs_at: tuple[int, ...], fails_at: tuple[int, ...]) -> None:
+    model = unet(up)
+    found = hazards(model).legal
+    assert [f"{each.dim}: {each.text}" for each in found] == [legal]
+    for size in runs_at + fails_at:
+        proto = onnx.ModelProto.FromString(model.proto.SerializeToString())
+        for dim, number in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 3, size), strict=True):
+            dim.dim_value = number
+        feed = {"x0": np.zeros((1, 3, size), np.float32)}
+        try:
+            Session(Model.from_proto(proto), threads=1).run(feed)
+        except ModelError:
+            assert size in fails_at
+        else:
+            assert size in runs_at
+
+
 @pytest.mark.parametrize("ceil", RULES)
 def test_sizes_that_must_be_multiples(ceil: int) -> None:
     model, (text, rule) = pyramid(ceil), RULES[ceil]
