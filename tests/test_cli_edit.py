@@ -24,7 +24,7 @@ EXTRACTED = """\
 Edit of causal-attention.onnx by extract-subgraph
 
 extract-subgraph: 2 changes.
-Tested in 11 runs: 1 output equal to the last bit.
+Proven bit for bit at every size (1 of 1 output), and run once.
 
 Wrote part.onnx.
 

@@ -31,8 +31,8 @@ def constants_run_once(app: Application) -> Result:
     arrays = [array for array in found if array is not None]
     if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
         return "its constants are too large to run it"
-    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and not arrays[-1].all():
-        return "it divides by 0"
+    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and np.isin(arrays[-1], (0, -1)).any():
+        return "it divides by 0 or -1, which may end the process"
     result = _run(app, found)
     return None if result is None else app.tools.constants.of_array(result, app.dtype)
 
