@@ -49,6 +49,9 @@ FAULTS = {
     "an integer division by what may be 0": (
         "g (int64[n, m] x) => (int64[n, m] y) { y = Neg (x) }",
         "g (int64[n, m] x) => (int64[n, m] y) { z = Div (x, x) y = Neg (x) }", "may fail"),
+    "an operator without a kernel for integers": (
+        "g (int64[n, m] x) => (int64[n, m] y) { y = Neg (x) }",
+        "g (int64[n, m] x) => (int64[n, m] y) { z = Relu (x) y = Neg (x) }", "may fail"),
     "a node before one that it reads": (
         "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { b = Neg (x) "
         "a = Neg (b) }, else_branch = e () => (float[n] a) { a = Abs (x) }> }",
