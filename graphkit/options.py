@@ -418,7 +418,7 @@ class SplitProofOptions(ProofOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentProofOptions(ProofOptions):
-    """How to prove what `lower` or `bundle` made.
+    """How to prove a lowered folder or a bundle.
 
     Attributes:
         same_weights: Whether tables and weights must be those of the export; not where they were quantised since.

@@ -336,7 +336,7 @@ class _Lowering:
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
     def _passed(self, name: str, before: Model, **details: Any) -> None:
-        """Keep what a stage did, to be proven."""
+        """Keep the models before and after a stage, to be proven."""
         if self.model is not before:
             self.stages.append(Stage(self.name, name, before, self.model, **details))
 

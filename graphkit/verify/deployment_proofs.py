@@ -81,7 +81,7 @@ class LoweringProof(Result):
         return proven_throughout(self.stages)
 
     def proven(self) -> str:
-        """Return what was tested, and what is proven, a sentence each."""
+        """Return the runs and the proven outputs, a sentence each."""
         tested = f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
         if not self.stages:
             return tested
@@ -123,7 +123,7 @@ class LoweringProof(Result):
             yield Prose(f"Host and lowered models give what the originals give, within {within}.")
 
     def _stage_blocks(self) -> Iterator[Block]:
-        """Yield what is proven of each stage, and what is left to the runs."""
+        """Yield a sentence for each stage: proven, or left to the runs."""
         if not self.stages:
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")

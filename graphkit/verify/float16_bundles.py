@@ -174,7 +174,7 @@ class Float16Judge:
         return found
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence of what rounding explains, if it explains anything."""
+        """Yield a sentence about the differences that rounding explains, if there are any."""
         if self.explained:
             own, single = (max(values) for values in zip(*((v.own, v.in_float32) for v in self.explained), strict=True))
             yield (

@@ -1,4 +1,4 @@
-"""Copies of float16 models that compute in float32: what they are without the roundings of float16."""
+"""Copies of float16 models that compute in float32, without the roundings of float16."""
 
 from __future__ import annotations
 

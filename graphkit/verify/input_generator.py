@@ -326,7 +326,7 @@ OTHER_VOCABULARY = 64  # ids to draw from where neither a table nor logits tell 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """An input of what was made of an export.
+    """An input of a model that was made of an export.
 
     Attributes:
         name: Its name, that of an input of the export.
@@ -342,7 +342,7 @@ class InputSpec:
 
 
 class ExportInputs:
-    """Makes inputs for what was made of the models of an export, each as the models that take it would have it.
+    """Makes inputs for models that were made of an export, each as the models of the export would have it.
 
     Args:
         models: The models.

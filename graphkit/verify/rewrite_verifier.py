@@ -293,7 +293,7 @@ class _Proof:
 
     @cached_property
     def rounding(self) -> Rounding | None:
-        """What judges differences above the tolerance of a model in float16, None for other models."""
+        """The judge of differences above the tolerance of a model in float16, None for other models."""
         judges_halves = bool(self.blank.tolerance) and self.two.part is None and has_float16(self.two.models[0])
         return Rounding(self.two, self.progress) if judges_halves else None
 

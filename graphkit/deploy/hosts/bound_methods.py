@@ -70,7 +70,7 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Ports:
-    """What is done with the ports of a method at each run, which does not change from one to the next.
+    """The ports of a method by how each is treated, which is the same at every run.
 
     Attributes:
         fed: Inputs that are neither state nor length.

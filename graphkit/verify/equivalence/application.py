@@ -1,4 +1,4 @@
-"""A node applied to terms: what an axiom is asked about."""
+"""A node applied to terms: the question to an axiom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Tools:
-    """What axioms make terms with."""
+    """The makers of terms, which axioms call."""
 
     terms: Terms
     constants: Constants

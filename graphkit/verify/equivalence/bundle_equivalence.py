@@ -42,7 +42,7 @@ STATE = ("scatter", "tensor scatter")  # the axioms of writing in place
 
 
 def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[str, Equivalence]:
-    """Check whether each method of a bundle gives what its decoder gives, with the logits of all tokens.
+    """Check whether each method of a bundle gives the outputs of its decoder, with the logits of all tokens.
 
     Args:
         originals: The models that it was made of, decoders apart.
@@ -62,7 +62,7 @@ def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[s
 def summarize_bundle(
     originals: Originals, folder: str | os.PathLike[str], *, seconds: float | None
 ) -> dict[str, EquivalenceSummary]:
-    """Return what normal forms show of each method: see `check_bundle`; nothing where that takes too long."""
+    """Return the result of `check_bundle` for each method; nothing where that takes too long."""
     try:
         with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
             found = check_bundle(originals, folder)
@@ -212,7 +212,7 @@ class _Adapter:
     # Outputs
 
     def _show(self, port: BundlePort) -> None:
-        """Show an output as what it is in the original."""
+        """Show an output by its name in the original."""
         state = self.states.get(port.writes)
         if state is None:
             self.shown[port.name] = port.name

@@ -179,7 +179,7 @@ def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
 
 
 def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes) -> str:
-    """Return what keeps every output from being proven, "" if nothing does."""
+    """Return the reason for which no output is proven, "" for none."""
     if before.contradictions:
         return f"the original cannot run: {before.contradictions[0].message}"
     if after.contradictions:

@@ -55,7 +55,7 @@ def strided(app: Application) -> Result:
 
 
 def _bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
-    """Return the axes of a Slice, each once, with where it starts and by which steps it goes, or what is missing."""
+    """Return the axes of a Slice, each once, with its start and step, or the reason why they are not known."""
     source = app.arg(0)
     if source is None or source.dims is None:
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""The result of a check for equivalence: of each output whether it is proven, and what the proof took."""
+"""The result of a check for equivalence: of each output whether it is proven, and by which axioms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Equivalence", "OutputProof"]
 
 @dataclass(frozen=True)
 class OutputProof:
-    """What is known of one output.
+    """The result for one output.
 
     Attributes:
         exactness: How exactly it is equal, "" where that is unknown.

@@ -57,7 +57,7 @@ class EquivalenceSummary:
 
     @classmethod
     def of(cls, found: Equivalence) -> EquivalenceSummary:
-        """Return what a check found."""
+        """Return the summary of a check."""
         return cls(
             proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
@@ -127,7 +127,7 @@ def summarize_equivalence(
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
 ) -> EquivalenceSummary:
-    """Return what normal forms show of two models: see `graphkit.verify.equivalence.check_equivalence`.
+    """Return the summary of `graphkit.verify.equivalence.check_equivalence` for two models.
 
     Args:
         original: The original.

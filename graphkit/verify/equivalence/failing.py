@@ -68,7 +68,7 @@ def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
 
 
 def _without_states(run: Run) -> object:
-    """Return what the failures of a recurrent node depend on when its initial states are left out."""
+    """Return the terms that the failures of a recurrent node depend on when its initial states are left out."""
     return _kind(replace(run.application, args=run.application.args[:5]))
 
 

@@ -1,4 +1,4 @@
-"""Masks that are added to scores: equalities that hold where scores are finite, and small beside what masks them.
+"""Masks that are added to scores: equalities that hold where scores are finite, and small beside their masks.
 
 A Softmax gives 0 for a score that is far below another one of its row, however far. So a loose term stands for scores
 up to those that are masked: each element is the same, or at most `MASKED` in both. A Softmax over the last axis gives
@@ -64,7 +64,7 @@ def raised(app: Application) -> Result:
 
 
 def filled(app: Application) -> Result:
-    """Take what fills scores for what is added to them."""
+    """Take a Where that fills scores for an Add to them."""
     condition, *ends = (app.arg(index) for index in range(3))
     if condition is None or app.dtype not in FLOATS or app.dims is None or not _varies(condition.dims, app.dims):
         return None
@@ -90,7 +90,7 @@ def added(app: Application) -> Result:
 
 
 def guarded(app: Application) -> Result:
-    """Take a Softmax for what replaces NaN in it."""
+    """Take a Softmax for the Where that replaces its NaN."""
     condition, *ends = (app.arg(index) for index in range(3))
     if condition is None or app.dims is None:
         return None

@@ -1,4 +1,4 @@
-"""Axioms of operators that work row by row: axes that all arguments share are one, and what broadcasting makes goes.
+"""Axioms of operators that work row by row: axes that all arguments share are one; Expands that broadcasting makes go.
 
 An elementwise node on [batch, sequence, width] is one on [batch*sequence*width], shaped back afterwards; beside a bias
 of [width] it is one on [batch*sequence, width]. So is a product with a matrix, a Softmax or a normalisation over the
@@ -70,7 +70,7 @@ def expands_to(dims: Dims, target: Dims) -> bool:
 
 
 def _broadcast(shapes: Sequence[Dims]) -> Dims | None:
-    """Return what dims broadcast to where each is the same or 1, at every size."""
+    """Return the dim that dims broadcast to, where each is the same or 1 at every size."""
     rank = max(map(len, shapes))
     found = [ONE] * rank
     for shape in shapes:

@@ -1,4 +1,4 @@
-"""What callers see of two models, and must not differ: inputs, outputs, their order, dtypes, dims and defaults."""
+"""The interfaces of two models, which must not differ: inputs, outputs, their order, dtypes, dims and defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def input_faults(
     narrower: bool,
     free: Container[str] = (),
 ) -> Iterator[str]:
-    """Yield what differs of the inputs; `fixed` ones may be gone, and with `narrower`, the rewritten may take less.
+    """Yield the differences of the inputs; `fixed` ones may be gone, and with `narrower`, the rewritten may take less.
 
     `free` ones are the rewritten model's own.
     """
@@ -88,7 +88,7 @@ def _is_narrower(wide: tuple[object, ...] | None, narrow: tuple[object, ...] | N
 def output_faults(
     original: Model, rewritten: Model, names: Mapping[str, str], unwritten: Container[str]
 ) -> Iterator[str]:
-    """Yield what differs of the list of outputs; `unwritten` ones may be gone."""
+    """Yield the differences of the list of outputs; `unwritten` ones may be gone."""
     mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
     theirs = [value.name for value in original.graph.outputs if value.name in mine or value.name not in unwritten]
     if missing := [name for name in theirs if name not in mine]:
@@ -100,7 +100,7 @@ def output_faults(
 
 
 def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None) -> str:
-    """Return what differs between the declarations of an output, "" if nothing does.
+    """Return the difference between the declarations of an output, "" for none.
 
     The rewritten model may declare what the nodes compute, or what the original declares.
     """
@@ -124,7 +124,7 @@ def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None) -> s
 
 
 def odd_flags(model: Model) -> Iterator[str]:
-    """Yield attributes that are flags and neither 0 nor 1: what runtimes take them for, no specification says."""
+    """Yield attributes that are flags and neither 0 nor 1: no specification says how runtimes take them."""
     for node in all_nodes(model.scopes):
         for name in FLAGS & node.attributes.keys():
             if node.attributes[name].i not in (0, 1):
@@ -147,7 +147,7 @@ def declared_faults(original: Model, rewritten: Model, before: Shapes, after: Sh
 
 
 def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
-    """Return what each declared symbol stands for, by what nodes compute; onnxruntime takes it for one size."""
+    """Return the expressions that nodes compute for each declared symbol; onnxruntime takes it for one size."""
     found: dict[str, set[str]] = {}
     for scope in all_scopes(model.scopes):
         for name in scope.infos:

@@ -38,7 +38,7 @@ class Change:
 
     @property
     def is_moderate(self) -> bool:
-        """Whether it is far from overflowing, and from hiding what it is added to."""
+        """Whether it is far from overflowing, and from hiding a number that it is added to."""
         sizes = np.abs(self.vector)
         if self.kind == "Shifted":
             return bool((sizes <= LARGEST_SHIFT).all())
@@ -121,7 +121,7 @@ def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
 
 
 def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
-    """Return what is scaled or shifted, with the dims of the result, and how; None for any other term."""
+    """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
     inner = term.args[0] if term.op == "Reshape" else term
     if inner is None or inner.op not in ("Scaled", "Shifted") or inner.dims is None or term.dims is None:
         return None
@@ -191,7 +191,7 @@ def _spread(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 
 def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
-    """Return the product of data with a constant weight, with what the data is scaled and shifted by inside of it.
+    """Return the product of data with a constant weight, with the scale and shift of the data inside of it.
 
     Args:
         tools: The table of terms and what is beside it.

@@ -1,4 +1,4 @@
-"""In what terms may be loose: up to the sign of zeros, to rounding, or to what masks scores, beside the exact ones."""
+"""How terms may be loose: up to the sign of zeros, to rounding, or to masks of scores, beside the exact ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FINITE", "ROUNDING", "ZEROS", "Looseness"]
 
 @dataclass(frozen=True)
 class Looseness:
-    """How loose terms may differ, and what reads them.
+    """How loose terms may differ, and which nodes may read them.
 
     Attributes:
         axioms: Equalities of loose terms.

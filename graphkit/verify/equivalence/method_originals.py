@@ -1,4 +1,4 @@
-"""What each method of a bundle stands for: a decoder, or an encoder and the first step of a decoder as one model."""
+"""The original of each method of a bundle: a decoder, or an encoder and the first step of a decoder as one model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = np.iinfo(np.int64).max
 
 
 class UnknownMethodError(Exception):
-    """The contract, or the original, does not say what a proof needs."""
+    """A contract or an original that lacks a fact that a proof needs."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class InterfaceEdit:
 
 @dataclass(frozen=True, eq=False)
 class MethodOriginal:
-    """What a method stands for: a decoder, or an encoder and the first step of a decoder as one model.
+    """The original of a method: a decoder, or an encoder and the first step of a decoder as one model.
 
     Attributes:
         whole: The model.
@@ -118,7 +118,7 @@ class MethodOriginal:
         return [dim.dim_param or dim.dim_value for dim in self.ports[name].type.tensor_type.shape.dim]
 
     def model(self, shown: Mapping[str, str]) -> Model:
-        """Return it with the positions that a bundle counts, and with other outputs: what each shows, by name."""
+        """Return it with the positions that a bundle counts, and with other outputs: the value of each, by name."""
         edit = InterfaceEdit(self.whole)
         positions = self.role("positions")
         if positions:
@@ -190,7 +190,7 @@ def _links(encoder: Model, decoder: Model) -> dict[str, str]:
 
 
 def _joined(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
-    """Return an encoder and a decoder that reads it as one model, and what the encoder's inputs are called there."""
+    """Return an encoder and a decoder that reads it as one model, and the names of the encoder's inputs there."""
     links = _links(encoder, decoder)
     whole = decoder.with_proto(decoder.proto)
     ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph

@@ -1,4 +1,4 @@
-"""Normal forms of what only moves elements: Reshape, Transpose, Expand, Slice and Concat, each as one.
+"""Normal forms of operators that only move elements: Reshape, Transpose, Expand, Slice and Concat, each as one.
 
 A Reshape is known by its output dims alone, so that nested ones are one, and so are Squeeze, Unsqueeze and Flatten. A
 Transpose moves the longest runs of axes that stay together, dims of 1 left out, so that one that moves only 1s is a
@@ -168,7 +168,7 @@ class Movement:
         return self.reshape(self.terms.make("Strided", taken, (source,), term.dtype, (before, taken[1], behind)), dims)
 
     def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
-        """Return what a Slice along an axis cuts from, its axes before and behind merged, where, and how long."""
+        """Return the term that a Slice along an axis cuts, its axes before and behind merged, where, and how long."""
         inner = term.args[0] if term.op == "Reshape" else term
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
             return None
@@ -178,7 +178,7 @@ class Movement:
         return (source, start, length) if isinstance(start, Expr) and isinstance(length, Expr) else None
 
     def _part(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
-        """Return what a cut of a Concat takes, where it takes whole parts, or lies in one."""
+        """Return the parts that a cut of a Concat takes, where these are whole, or it lies in one."""
         joined = self.joined(term)
         if joined is None or joined[0] != axis:
             return None

@@ -34,7 +34,7 @@ ONE_SPELLING = "one spelling for all versions"
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of an output of a node.
+    """An output of a node: its term, its shape, and its elements where they are known.
 
     Attributes:
         elements: Those of a small integer tensor, with its sizes.
@@ -140,7 +140,7 @@ class _Reader:
         return self.rewriter.expr(expr)
 
     def known(self, value: Value, raw: Term) -> Facts:
-        """Return what is known of a value; what is unknown has the name that it has for the original."""
+        """Return a value as it is read; unknown expressions have the names that they have for the original."""
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
         listed = None if data is None else data.ravel().tolist()
@@ -158,7 +158,7 @@ class _Reader:
         return found
 
     def match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
-        """Take the original's expressions for what is unknown by itself."""
+        """Take the original's expressions for those that are unknown here."""
         for each, other in zip(mine, theirs, strict=False):
             atom = each.atom if isinstance(each, Expr) else None
             if isinstance(atom, Symbol) and atom.name[:1] == "?" and atom.name not in self.symbols:
@@ -296,7 +296,7 @@ class _Reader:
         return term
 
     def loosened(self, app: Application) -> Term | None:
-        """Return what an axiom makes of a node on loose terms."""
+        """Return the term that an axiom makes of a node on loose terms."""
         for axiom in self.looseness.axioms:
             if axiom.operators is None or app.node.operator in axiom.operators:
                 found = axiom.function(app)
@@ -378,7 +378,7 @@ class _Reader:
     def with_bodies(
         self, node: Node, attributes: Key, args: list[Term | None], context: Context
     ) -> tuple[Key, list[Term | None]]:
-        """Return what determines a node besides its inputs, and its operands, which outputs of its bodies belong to."""
+        """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
         schema = version_of(node)[1]
         if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))

@@ -1,4 +1,4 @@
-"""Axioms that hold for real numbers: what is equal by them is equal up to rounding, where nothing overflows.
+"""Axioms that hold for real numbers: terms that are equal by them are equal up to rounding, where nothing overflows.
 
 Each works on terms that are equal up to rounding themselves; `continuity` says which operators may read such terms.
 """
@@ -315,7 +315,7 @@ def _inverted(app: Application, term: Term | None) -> Term | None:
 
 
 def _moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:
-    """Return what is normalised, and epsilon; None where the terms are not those of a normalisation."""
+    """Return the normalised term, and epsilon; None where the terms are not those of a normalisation."""
     if positive is None or positive.op != "Shifted" or positive.args[1] is None:
         return None
     epsilon = app.tools.constants.array(positive.args[1])

@@ -1,4 +1,4 @@
-"""The stages of a lowering: each, by normal forms, gives what the model before it gives, or is left to runs.
+"""The stages of a lowering: each is shown equal to the model before it by normal forms, or left to runs.
 
 Where a stage makes inputs of values that the model computed, the model after it is compared with these values computed
 in front of it: rows of tables, and what a host makes of positions and lengths.
@@ -58,7 +58,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageProof:
-    """What is shown of a stage.
+    """The result for a stage.
 
     Attributes:
         outputs: The outputs of the model after it.
@@ -81,7 +81,7 @@ class StageProof:
 def prove_stages(
     stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[StageProof, ...]:
-    """Return what normal forms show of each stage.
+    """Return the result for each stage.
 
     Args:
         stages: The stages, in order.

@@ -1,4 +1,4 @@
-"""Terms: what a model computes, each distinct one once, so that equal terms of two models are one object.
+"""Terms: the values that a model computes, each distinct one once, so that equal terms of two models are one object.
 
 A term is an operator, its attributes and its arguments. Besides, it has what is known of it: dtype and dims, which are
 no part of its identity unless its operator (a Reshape, a constant) is determined by them.

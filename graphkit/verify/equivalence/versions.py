@@ -104,7 +104,7 @@ def spelled(
 
 
 def _meaning(node: Node, version: int) -> int:
-    """Return since when an operator means what it means."""
+    """Return the version since which an operator has its meaning."""
     if node.operator in ONE_OUTPUT and any(node.outputs[1:]):
         return version
     return max((since for since in MEANINGS.get(node.operator, ()) if since <= version), default=version)
@@ -122,7 +122,7 @@ def _constant(name: str, kind: int, content: object, data: Term | None, constant
 
 
 def _leave_out(node: Node, args: list[Term | None], constants: Constants) -> None:
-    """Leave out what has no effect: a Pad's value of 0, and what a Resize has empty, or does not read."""
+    """Leave out operands without effect: a Pad's value of 0, and those that a Resize has empty, or does not read."""
     for index, term in enumerate(args):
         array = constants.array(term) if index and term is not None and term.is_constant else None
         if array is None:

@@ -1,4 +1,4 @@
-"""Axioms of operators that write into a tensor: what they give is past, new and rest, joined.
+"""Axioms of operators that write into a tensor: the result is past, new and rest, joined.
 
 This is all that is needed of a state in slots: behind the slots in use come the new ones, and then what nobody reads.
 """
@@ -32,7 +32,7 @@ def count(app: Application) -> Result:
 
 
 def shifted_count(app: Application) -> Result:
-    """Add a number to what counts up from another one."""
+    """Add a number to a Range that counts up from another one."""
     for line, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
         if line is None or other is None or (start := is_count(line)) is None or other.dtype != line.dtype:
             continue
@@ -148,7 +148,7 @@ def _boxed(app: Application, data: Term, updates: Term, box: Sequence[tuple[Expr
 
 
 def _around(move: Movement, data: Term, updates: Term, parts: Sequence[tuple[int, Expr, Expr]]) -> Term:
-    """Return what is before, the box and what is behind it, joined axis by axis, the first outermost."""
+    """Return the parts before the box, the box and those behind it, joined axis by axis, the first outermost."""
     if not parts:
         return updates
     (axis, start, length), *rest = parts

@@ -54,7 +54,7 @@ def is_faithful(app: Application, index: int) -> bool:
 
 
 def without_zero(app: Application) -> Term | None:
-    """Return what zeros are added to, or taken from, None for any other node."""
+    """Return the term that zeros are added to, or taken from, None for any other node."""
     if app.node.operator not in ("Add", "Sub") or app.dtype not in FLOATS or app.node.scope.opset() < 7:
         return None
     left, right = app.arg(0), app.arg(1)
