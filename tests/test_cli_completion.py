@@ -36,7 +36,7 @@ def completed(*arguments: str) -> list[tuple[str, str]]:
         (("report", "x.onnx", "--target", "ethos"), ["ethos-u65", "ethos-u85"]),
         (("lower", "x", "--target", "rk"), ["rk3588"]),
         (("targets", "qnn"), ["qnn-htp"]),
-        (("explain", "fold-"), ["fold-constants", "fold-shapes"]),
+        (("explain", "fold-"), ["fold-constants", "fold-into-weights", "fold-shapes"]),
         (("rewrite", "x.onnx", "-p", "freeze-dims{dims=N=1},fold-s"), ["freeze-dims{dims=N=1},fold-shapes"]),
         (("rewrite", "x.onnx", "-p", "freeze-dims{di"), []),
         (("report", "example:merged"), ["example:merged-decoder"]),
