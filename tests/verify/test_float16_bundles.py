@@ -115,6 +115,7 @@ FAULTS: dict[str, Inject] = {
     "logits 0.1 % off": everywhere(scaled),
     "logits rounded to quarters": everywhere(coarse),
 }
+QUICK = ("row 2 reads row 1", "scores 1 % off")
 
 
 def injected(bundled: Bundled, fault: str, output: Path) -> Bundled:
@@ -123,7 +124,9 @@ def injected(bundled: Bundled, fault: str, output: Path) -> Bundled:
     return bundled[0], output
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
+)
 def test_a_wrong_bundle_is_caught(fault: str, bundled: Bundled, tmp_path: Path) -> None:
     proof = proof_of(injected(bundled, fault, tmp_path / "out"))
     assert [run for run in proof.runs if run.failure] or proof.checks["rows that are reordered"]
