@@ -32,6 +32,7 @@ __all__ = [
     "in_short",
     "is_number",
     "listed",
+    "module_of",
     "module_path",
     "names_in",
     "runs_of",
@@ -94,6 +95,21 @@ def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]
 
 def module_path(node: Node) -> str:
     """Return the module of the source model that a node comes from: by its name, or by the exporter's metadata."""
+    scopes = _module_scopes(node)
+    return f"{scopes[-2]}.{scopes[-1]}" if scopes else str(node.proto.name)
+
+
+def module_of(node: Node) -> str:
+    """Return the path of the module that a node was exported from, "" where neither name nor metadata tells one.
+
+    It is as the exporter writes it: `model/layers.0/self_attn` from a name, `model.layers.0.self_attn` from metadata.
+    """
+    scopes = _module_scopes(node)
+    return scopes[-2] if scopes else str(node.proto.name).rpartition("/")[0].strip("/")
+
+
+def _module_scopes(node: Node) -> list[str]:
+    """Return the modules around a node, outermost first, and its own name, as metadata has them; else none."""
     for entry in node.proto.metadata_props:
         if entry.key == SCOPES_KEY:
             try:
@@ -101,8 +117,8 @@ def module_path(node: Node) -> str:
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 break
             if isinstance(scopes, list) and len(scopes) > 1:
-                return f"{scopes[-2]}.{scopes[-1]}"
-    return str(node.proto.name)
+                return [str(scope) for scope in scopes]
+    return []
 
 
 MAX_DIGITS = 10

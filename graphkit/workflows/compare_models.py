@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError
+from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
@@ -24,7 +25,7 @@ from graphkit.verify.layers.causes.order import attributes, order, weights
 from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.legal_feeds import ArrayFile, Feed, check_given, feeds, renamed
-from graphkit.verify.layers.matching import match_dumps, match_models, module_of
+from graphkit.verify.layers.matching import match_dumps, match_models
 from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
 from graphkit.verify.layers.stepping import Reader, Steps
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16

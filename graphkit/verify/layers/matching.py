@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphkit.errors import UsageError
-from graphkit.graph.names import module_path
+from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value
 from graphkit.suggest import did_you_mean
 from graphkit.verify.layers.compared_model import Dims, Pair, Side, corresponds, same_operator, same_values
 from graphkit.verify.layers.legal_feeds import ArrayFile
 
-__all__ = ["match_dumps", "match_models", "module_of"]
+__all__ = ["match_dumps", "match_models"]
 
 How = Literal["map", "name", "structure", "order"]
 COUNTED = re.compile(
@@ -231,11 +231,6 @@ def _groups(side: Side, matched: Mapping[Value, Value]) -> dict[object, Sequence
         if scope := module_of(node):
             groups.setdefault((scope, node.operator, value.output_index, dims), []).append(value)
     return dict(groups)
-
-
-def module_of(node: Node) -> str:
-    """Return the path of the module that a node was exported from, "" where its name tells none."""
-    return module_path(node).rpartition("/")[0].strip("/")
 
 
 def match_dumps(side: Side, dumps: ArrayFile, told: Mapping[str, str]) -> list[Pair]:
