@@ -24,7 +24,7 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "is_all"]
+__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "has_no_zero", "is_all"]
 
 Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
 UNKNOWN = "some dims are not known"
@@ -173,6 +173,13 @@ def _has_no_minus_zero(app: Application, term: Term) -> bool:
     source = _moved(term)
     array = app.tools.constants.array(source) if source.is_constant else None
     return array is not None and array.dtype.kind == "f" and not (np.signbit(array) & (array == 0)).any()
+
+
+def has_no_zero(app: Application, term: Term | None) -> bool:
+    """Whether it is a constant without 0 and -0."""
+    source = None if term is None else _moved(term)
+    array = app.tools.constants.array(source) if source is not None and source.is_constant else None
+    return array is not None and array.dtype.kind == "f" and bool(array.all())
 
 
 def _moved(term: Term) -> Term:

@@ -52,7 +52,7 @@ def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | 
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
-        result = Session(Model.from_proto(proto), threads=1).run({})[f"o{app.index}"]
+        result = Session(Model.from_proto(proto), threads=1, prepack=False).run({})[f"o{app.index}"]
     except (ModelError, RunError):
         return None
     if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, is_all
+from graphkit.verify.equivalence.axioms import Axiom, has_no_zero, is_all
 from graphkit.verify.equivalence.flat import expands_to
 from graphkit.verify.equivalence.terms import Term
 
@@ -42,6 +42,8 @@ def is_blind(app: Application, index: int) -> bool:
     op = app.node.operator
     if op == "Pow" and index == 0 and (exponent := app.arg(1)) is not None:
         return is_all(app, exponent, 2.0)
+    if op in ("Add", "Sub") and app.dtype in FLOATS and app.node.scope.opset() >= 7:
+        return has_no_zero(app, app.arg(1 - index))  # 0 + y and -0 + y are y
     if op == "Cast" and app.dtype not in FLOATS:
         return app.dtype in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
     return op in BLIND and (index == 0 or op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
+from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.equivalence import axioms, check_equivalence, flat
+from graphkit.verify.equivalence import axioms, check_equivalence, flat, zeros
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.terms import Term
@@ -377,6 +378,9 @@ def test_an_expand_goes_from_a_product_only_where_onnxruntime_multiplies_batch_b
     assert {violation(*models, {"a": 1, "b": 1}, seed, AXIOMS) for seed in range(20)} != {""}
 
 
+SEEDS = range(0, 40, 2)
+
+
 def flipped(array: np.ndarray) -> np.ndarray:
     return np.where(array == 0, -array, array)
 
@@ -409,6 +413,42 @@ def test_signs_of_zeros_matter_no_more_than_is_said(operator: str) -> None:
             assert np.array_equal(right, made, equal_nan=kind == "float")
             if operator in BLIND:
                 assert np.array_equal(bits(right), bits(made))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("body", ["y = Add (a, n)", "y = Add (n, a)", "y = Sub (a, n)", "y = Sub (n, a)"])
+def test_the_sign_of_zeros_is_lost_in_a_sum_with_a_constant_without_zeros(
+    body: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = {"float": TensorProto.FLOAT, "double": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16}[dtype]
+    cast = f"n = Cast <to = {to}> (m) z = Cast <to = {to}> (nought) "
+
+    def models(*numbers: float) -> tuple[Model, Model]:
+        constants = {"m": np.array(numbers), "nought": 0.0}
+        bodies = (f"{cast} {first} {body}" for first in ("a = Add (x, z)", "a = Identity (x)"))
+        return built(Case("", *bodies, constants=constants), dtype)
+
+    def grades(*numbers: float) -> list[str]:
+        return [each.exactness for each in check_equivalence(*models(*numbers)).outputs]
+
+    def found(*numbers: float) -> set[str]:
+        return {violation(*models(*numbers), {"a": size, "b": 2}, seed, AXIOMS) for size in (0, 1, 3) for seed in SEEDS}
+
+    nonzero, with_zeros = (1.0, -2.0, np.inf, np.nan, 1e-3, -6e-8), (1.0, -2.0, np.inf, np.nan, -0.0, 0.0)
+    assert (grades(*nonzero), found(*nonzero)) == (["bit for bit"], {""})
+    assert grades(*with_zeros) == ["up to the sign of zeros"]
+    monkeypatch.setattr(zeros, "has_no_zero", lambda _app, _term: True)
+    assert grades(*with_zeros) == ["bit for bit"]
+    assert found(*with_zeros) != {""}
+
+
+def test_constants_run_as_folding_runs_them_though_kernels_would_pack_a_weight() -> None:
+    rng = np.random.default_rng(0)
+    body = "g (float[n, 49, 2] x) => (float[n, 49, 2] y) { a = Relu (l) b = Transpose (r) c = MatMul (a, b) "
+    original = model(body + "y = Add (x, c) }", l=rng.normal(size=(49, 512)), r=rng.normal(size=(2, 512)))
+    folded = fold(original).model
+    assert [node.op_type for node in folded.graph.nodes] == ["Add"]
+    assert [each.exactness for each in check_equivalence(original, folded).outputs] == ["bit for bit"]
 
 
 def test_zeros_that_are_added_count_as_such() -> None:
