@@ -273,7 +273,7 @@ def large() -> list[onnx.ModelProto]:
 
 def deployed(*, real: bool) -> list[onnx.ModelProto]:
     """Return models with a cache, or that run once; mostly small ones, and tiny real exports with them where asked."""
-    sys.path[:0] = [str(HERE.parent / "workflows"), str(HERE.parent)]
+    sys.path[:0] = [str(HERE.parent / "deploy"), str(HERE.parent)]
     from small_pipelines import FILLED, decoder, encoder
 
     texts = [decoder(FILLED), encoder(INPUTS, WORDS, PADDED)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -17,6 +19,8 @@ from stages import STAGES, attempt
 COUNT = 15
 SECONDS = 60  # real ones for all models of a stage, which take about one
 DEPLOYING = ("lower", "bundle")
+KINDS = ("split", "dequantize", "lower", "fold")  # a stage of each list of models to change
+SCRIPT = Path(__file__).parent / "fuzz_stages.py"
 BASES = small()
 
 
@@ -37,6 +41,15 @@ def test_no_changed_model_breaks_a_stage(stage: str, tmp_path: Path) -> None:
     bases = deployed(real=False) if stage in DEPLOYING else BASES[-1:] if stage == "split" else BASES
     for seed in range(COUNT):
         attempt(stage, seed, bases, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_script_finds_its_models_wherever_it_is_run(tmp_path: Path) -> None:
+    stages = [word for stage in KINDS for word in ("--stage", stage)]
+    ran = subprocess.run(
+        [sys.executable, SCRIPT, *stages, "--count", "1"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.splitlines() == [f"{stage}: 1 models, 0 findings" for stage in KINDS]
 
 
 def test_a_seed_is_a_model() -> None:
