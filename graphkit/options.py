@@ -98,8 +98,8 @@ RANGE = Flag(
 SIZES = (DIM, INPUT, RANGE)
 TIMEOUT = Flag(
     "--timeout",
-    "Time limit for loading or running a model once, and for folding or rewriting it. Default: 60, plus 30 for each GB "
-    "of weights; none for folding or rewriting.",
+    "Time limit for loading or running a model once, and for folding or rewriting it; a proof looks for sizes to run "
+    "at for four times as long. Default: 60, plus 30 for each GB of weights; none for folding, rewriting and looking.",
     float,
     metavar="SECONDS",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ OUTPUT_SHARE = 16
 LEAST_OUTPUTS = 256 << 20
 MOST_INPUTS = 1 << 30
 INPUTS_PER_SECOND = 32 << 20  # bytes of random numbers that a slow processor makes
+SEARCH = 4
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Limits:
     """Limits of time and memory while a model is loaded or run.
 
     Attributes:
-        seconds: Time of one load or one run. Default: a minute, plus half a minute for each GB of weights.
+        seconds: Time of one load or one run; a proof looks for sizes for so many times as long (`SEARCH`). Default: a
+            minute, plus half a minute for each GB of weights, and as long as it takes to look for sizes.
         memory: Bytes, not counting the weights. Default: a quarter of the machine's memory. Has no effect if
             `HAS_MEMORY_LIMIT` is false.
     """
@@ -49,6 +52,10 @@ class Limits:
     def inputs(self) -> int:
         """Return the bytes that the inputs of one run may take, so that making them is no longer than a run may be."""
         return MOST_INPUTS if self.seconds is None else min(MOST_INPUTS, int(self.seconds * INPUTS_PER_SECOND))
+
+    def search(self) -> float:
+        """Return the seconds after which a search for sizes at which a model runs starts no further run."""
+        return math.inf if self.seconds is None else SEARCH * self.seconds
 
 
 DEFAULT_LIMITS = Limits()

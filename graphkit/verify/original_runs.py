@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ __all__ = [
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40
+FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leaves no time"
 MAX_FLAGS = 2  # flags of which all combinations are run
 KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
 Flags = dict[str, bool]
@@ -236,7 +238,11 @@ def run_with(
 ) -> None:
     """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
+    end = time.monotonic() + current_limits().search()
     for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes, has_edges=has_edges)):
+        if seed and time.monotonic() > end:
+            found.uncovered[FURTHER] = NO_TIME
+            return
         dims, draw = proposal.dims, Draw.usual(seed)
         try:
             expected = session.run(feeder.feed(dims, flags, seed, draw))
@@ -252,7 +258,7 @@ def run_with(
         if len(successes) == wanted or cost > MAX_COST:
             break
     if successes and has_edges:
-        _run_edges(session, feeder, flags, successes, found)
+        _run_edges(session, feeder, flags, successes, found, end)
     if legal.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
@@ -261,12 +267,17 @@ def run_with(
         found.notes.append(f"{few} found at which it runs{where}.")
 
 
-def _run_edges(session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found) -> None:
-    """Run a model at edges of sizes and values; those at which it fails are not covered."""
+def _run_edges(
+    session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found, end: float
+) -> None:
+    """Run a model at edges of sizes and values until a time; those at which it fails are not covered."""
     if min(map(feeder.legal(flags).cost, usual)) > MOST:
         found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
         return
     for seed, edge in enumerate(feeder.edges(flags, list(usual)), start=MAX_ATTEMPTS):
+        if time.monotonic() > end:
+            found.uncovered[FURTHER] = NO_TIME
+            return
         attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
         reason, runs = "at which the original fails" if attempts else "which take too long", len(found.runs)
         for dims, draw in attempts:

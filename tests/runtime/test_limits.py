@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from graphkit.runtime import limits as limits_module
@@ -15,6 +17,11 @@ def test_time_grows_with_the_weights_unless_it_is_given() -> None:
 def test_inputs_are_as_large_as_can_be_made_in_the_time_of_a_run() -> None:
     assert Limits().inputs() == Limits(seconds=60).inputs() == 1 << 30
     assert Limits(seconds=0.5).inputs() == 16 << 20
+
+
+def test_a_search_takes_as_long_as_it_takes_unless_runs_are_limited() -> None:
+    assert Limits().search() == math.inf
+    assert Limits(seconds=5).search() == 20
 
 
 def test_memory_is_a_share_of_the_machine_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

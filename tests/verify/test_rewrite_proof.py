@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,7 +15,9 @@ from small_models import CONV, KERNEL, model
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
+from graphkit.runtime.limits import Limits
 from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.verify import original_runs
 from graphkit.verify.original_runs import Run, unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -212,6 +216,20 @@ def test_sizes_at_which_the_original_fails_are_skipped() -> None:
     assert {size % 4 for size in dims(found, "s")} == {0}
     assert found.skipped
     assert "The original itself fails at b=" in found.to_text()
+
+
+@pytest.mark.usefixtures("runs_alone")
+@pytest.mark.parametrize(("seconds", "runs"), [(0.5, 3), (2.0, 9)])
+def test_no_more_runs_begin_where_the_time_to_look_for_sizes_is_over(
+    seconds: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = model(LINEAR, w=WEIGHT)
+    monkeypatch.setattr(original_runs, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    limited = proof(original, original, limits=Limits(seconds=seconds))
+    assert limited.passed
+    assert len(limited.runs) == runs
+    assert "further sizes and values, for which the limit of time leaves no time" in str(limited.caveats)
+    assert not limited.notes
 
 
 def test_an_original_that_never_runs_proves_nothing() -> None:
