@@ -41,6 +41,7 @@ class Constants:
         self.unread: dict[int, list[Place]] = {}  # by length
         self.hashes: dict[bytes, bytes] = {}  # the identity of what has this hash
         self.bare: dict[Term, Term] = {}  # without repeats
+        self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
         self.sources: dict[Term, tuple[Model, TensorProto]] = {}
 
@@ -108,6 +109,17 @@ class Constants:
                     self.bare[term] = self.of_array(np.ascontiguousarray(bits).view(array.dtype), term.dtype)
         return self.bare[term]
 
+    def periods(self, term: Term) -> list[list[Expr]] | None:
+        """Return each axis of a constant, as two where it repeats along the first of them; None where it never does."""
+        if term not in self.periodic:
+            sizes, array = sizes_of(term.dims or ()) or (), self.array(term)
+            is_small = array is not None and array.dtype.kind in "fiub" and 1 < array.size <= MAX_COMPARED
+            bits = array.view(f"u{array.dtype.itemsize}") if array is not None and is_small else None
+            found = [[size] if bits is None else _period(bits, axis) for axis, size in enumerate(sizes)]
+            self.periodic[term] = found if any(len(run) > 1 for run in found) else None
+        runs = self.periodic[term]
+        return None if runs is None else [[const(size) for size in run] for run in runs]
+
     def array(self, term: Term) -> np.ndarray | None:
         """Return the elements of a constant, None if they are too many or numpy has no such dtype."""
         if term not in self.terms.arrays and term in self.sources:
@@ -148,6 +160,15 @@ class Constants:
             identity = self._known(_hashed_file(place))
         self.places[place] = identity
         return identity
+
+
+def _period(bits: np.ndarray, axis: int) -> list[int]:
+    """Return the size of an axis, as two where the elements repeat after some; those that are all the same do not."""
+    size, rows = bits.shape[axis], np.moveaxis(bits, axis, 0)
+    for period in (each for each in range(1, size // 2 + 1) if size % each == 0):
+        if (rows[:period] == rows[period : 2 * period]).all() and (rows[period:] == rows[:-period]).all():
+            return [size // period, period] if period > 1 else [size]
+    return [size]
 
 
 def _is_plain(dtype: int) -> bool:

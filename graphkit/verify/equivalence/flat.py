@@ -15,7 +15,7 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import grouped, kept, product
+from graphkit.verify.equivalence.movement import grouped, kept, product, refinement, splits
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["elementwise", "expands_to", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
@@ -36,6 +36,9 @@ def elementwise(app: Application) -> Result:
     bare = [None if term is None or term.dims is None else move.unexpanded(term) for term in app.args[:count]]
     if app.dims is None or any(term is None or term.dims is None for term in bare):
         return "some dims are not known"
+    if (finer := _finer(app, count)) is not None:
+        found = elementwise(finer)
+        return move.reshape(found, app.dims) if isinstance(found, Term) else found
     terms = [term for term in bare if term is not None]
     natural = _broadcast([term.dims for term in terms if term.dims is not None])
     if natural is None:
@@ -51,6 +54,44 @@ def elementwise(app: Application) -> Result:
     if _stripped(natural) == _stripped(app.dims):
         return move.reshape(made, app.dims)
     return move.expand(move.reshape(made, natural), app.dims)
+
+
+def _finer(app: Application, count: int) -> Application | None:
+    """Return the node with an axis as two where an argument repeats along the first of them, as a Tile does."""
+    assert app.dims is not None
+    for term in app.args[:count]:
+        fine = None if term is None or term.dims is None else _repeats(app, term, term.dims)
+        if term is None or term.dims is None or fine is None:
+            continue
+        rank, dims = len(app.dims) - len(term.dims), app.dims
+        split = [[dim] if old == 1 else new for dim, old, new in zip(dims[rank:], term.dims, fine, strict=True)]
+        runs = [[dim] for dim in dims[:rank]] + split
+        args = [None if arg is None or arg.dims is None else _split(app, arg, runs) for arg in app.args[:count]]
+        if None not in args and any(len(run) > 1 for run in runs):
+            whole = tuple(dim for run in runs for dim in run)
+            return replace(app, args=[*args, *app.args[count:]], dims=whole)
+    return None
+
+
+def _repeats(app: Application, term: Term, dims: Dims) -> list[list[Expr]] | None:
+    """Return the axes that each axis of a term is made of, if it repeats along one of these."""
+    if term.is_constant:
+        return app.tools.constants.periods(term)
+    inner = term.args[0] if term.op == "Reshape" else None
+    if inner is None or inner.op != "Expand" or inner.dims is None or refinement(inner.dims, dims) is not None:
+        return None
+    return splits(dims, inner.dims)
+
+
+def _split(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:
+    """Return a term with the axes that each axis is made of; None where its dims are neither those nor 1."""
+    assert term.dims is not None
+    dims: list[Expr] = []
+    for dim, run in zip(term.dims, runs[len(runs) - len(term.dims) :], strict=True):
+        if dim not in (1, product(run)):
+            return None
+        dims += [ONE] * len(run) if dim == 1 else run
+    return app.tools.movement.reshape(term, tuple(dims))
 
 
 def _text(dims: Sequence[Expr]) -> str:

@@ -134,15 +134,18 @@ def odd_flags(model: Model) -> Iterator[str]:
 def declared_faults(original: Model, rewritten: Model, before: Shapes, after: Shapes) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared numbers are not those that its nodes compute.
 
-    onnxruntime plans its memory by them. A wrong one that the original has too is its own.
+    onnxruntime plans its memory by them. A wrong one that the original has too is its own, also where less is declared.
     """
-    known = set(_wrongly_declared(original, before))
+    known = {(name, dims): declared for name, declared, dims in _wrongly_declared(original, before)}
     for name, declared, dims in _wrongly_declared(rewritten, after):
-        if (name, declared, dims) not in known:
+        theirs = known.get((name, dims), ())
+        if len(theirs) != len(declared) or any(
+            mine not in (None, other) for mine, other in zip(declared, theirs, strict=True)
+        ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {dims}"
-    theirs, mine = _meanings(original, before), _meanings(rewritten, after)
-    for symbol, meanings in mine.items():
-        if len(meanings) > 1 and not meanings <= theirs.get(symbol, set()):
+    their_meanings, my_meanings = _meanings(original, before), _meanings(rewritten, after)
+    for symbol, meanings in my_meanings.items():
+        if len(meanings) > 1 and not meanings <= their_meanings.get(symbol, set()):
             yield f"'{symbol}' is declared for dims that may differ: {', '.join(sorted(meanings))}"
 
 

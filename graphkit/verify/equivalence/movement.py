@@ -15,7 +15,7 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term, Terms
 
-__all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement"]
+__all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement", "splits"]
 
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
@@ -328,6 +328,26 @@ def refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
         return None
     found[-1] += range(axis, len(split))
     return found
+
+
+def splits(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
+    """Return what each dim is the product of, so that each part is a product too; None where that is not known."""
+    found: list[list[Expr]] = [[] for _ in dims]
+    rest = [(axis, dim) for axis, dim in enumerate(dims) if dim != 1][::-1]
+    for part in parts:
+        total = const(1)
+        while total != part:
+            missing = part // total if total != 1 else part
+            if not rest or missing == 0:
+                return None
+            axis, dim = rest.pop()
+            behind = dim // missing
+            if missing * total == part and behind not in (0, 1) and missing * behind == dim:
+                rest.append((axis, behind))
+                dim = missing
+            found[axis].append(dim)
+            total = total * dim
+    return None if rest else [run or [const(1)] for run in found]
 
 
 def is_within(start: Expr, length: Expr, dim: Expr) -> bool:

@@ -66,6 +66,8 @@ SLOTS += "d = Concat <axis = 0> (x, g) "
 ROW = SLOTS + "d0 = Unsqueeze (d, i0) u0 = Unsqueeze (u, i0) "
 HALVES = "a = Slice (x, i0, three, i2) b = Slice (x, three, i6, i2) "
 NINE = HALVES + "u = Concat <axis = 0> (v, v) w = Slice (u, i0, nine) "
+ROWS = "(T[b, s, 6] x, T[s, 6] u) => (T[k, l, m] y)"
+TILED = "b = Shape <end = 1> (x) n = Concat <axis = 0> (b, i1) t = Tile (u, n) a = Reshape (x, width) "
 CASES = (
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
     Case("reshape", "a = Reshape (x, width) b = Shape (x) y = Reshape (a, b)", "y = Identity (x)"),
@@ -99,6 +101,14 @@ CASES = (
     Case("elementwise", "y = Mul (x, v)", "y = Mul (v, x)", dtypes=NUMBERS),
     Case("elementwise", "a = Reshape (x, width) c = Add (v, a) s = Shape (x) y = Reshape (c, s)", "y = Add (x, v)",
          dtypes=NUMBERS),
+    Case("elementwise", TILED + "c = Add (a, t) d = Shape (x) y = Reshape (c, d)", "y = Add (x, u)", ROWS,
+         dtypes=NUMBERS),
+    Case("elementwise", TILED + "c = Neg (t) y = Add (a, c)", "c = Neg (u) d = Add (x, c) y = Reshape (d, width)",
+         ROWS.replace("k, l, m", "k, l"), dtypes=FLOATS),
+    Case("elementwise", "a = Reshape (x, twelve) c = Mul (m, a) d = Shape (x) y = Reshape (c, d)", "y = Mul (x, n)",
+         "(T[past_b, 2, 6] x) => (T[k, l, m] y)", dtypes=("float",), constants={
+             "twelve": np.array([-1, 12]), "n": np.array([1, -0.0, 3, 0.5, np.nan, 6]),
+             "m": np.array([1, -0.0, 3, 0.5, np.nan, 6] * 2)}),
     Case("rows", "a = Reshape (x, width) c = Softmax (a) s = Shape (x) y = Reshape (c, s)", "y = Softmax (x)",
          dtypes=("float", "double")),
     Case("rows", "a = Reshape (x, width) c = LayerNormalization (a, v, v) s = Shape (x) y = Reshape (c, s)",
@@ -440,6 +450,19 @@ def test_the_sign_of_zeros_is_lost_in_a_sum_with_a_constant_without_zeros(
     monkeypatch.setattr(zeros, "has_no_zero", lambda _app, _term: True)
     assert grades(*with_zeros) == ["bit for bit"]
     assert found(*with_zeros) != {""}
+
+
+def test_a_tensor_that_is_repeated_in_another_order_is_another_one() -> None:
+    each = "b = Shape <end = 1> (x) s = Shape (u) n = Concat <axis = 0> (s, b) c = Unsqueeze (u, i2) e = Expand (c, n) "
+    each += "f = Transpose <perm = [0, 2, 1]> (e) t = Reshape (f, width) a = Reshape (x, width) "
+    bodies = (tiled + "c2 = Add (a, t) d = Shape (x) y = Reshape (c2, d)" for tiled in (TILED, each))
+    assert not check_equivalence(*built(Case("", *bodies, ROWS), "float")).proven
+    numbers = [1.0, 2.0, 3.0, 0.5, 5.0, 6.0]
+    for odd in ([*numbers, *numbers[:-1], 7.0], [*numbers, -0.0, *numbers[1:]], [n for n in numbers for _ in range(2)]):
+        body = "a = Reshape (x, twelve) c = Mul (m, a) d = Shape (x) y = Reshape (c, d)"
+        constants = {"twelve": np.array([-1, 12]), "n": np.array(numbers), "m": np.array(odd)}
+        case = Case("", body, "y = Mul (x, n)", "(T[past_b, 2, 6] x) => (T[k, l, m] y)", constants=constants)
+        assert not check_equivalence(*built(case, "float")).proven
 
 
 def test_constants_run_as_folding_runs_them_though_kernels_would_pack_a_weight() -> None:

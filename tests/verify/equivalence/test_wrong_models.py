@@ -119,6 +119,15 @@ def test_a_fault_is_named(name: str) -> None:
     assert words in str(found)
 
 
+@pytest.mark.parametrize(
+    ("declared", "is_proven"), [("[b, 7]", True), ("[?, 7]", True), ("[7, 7]", False), ("[7]", False)]
+)
+def test_an_inner_declaration_that_is_wrong_in_the_original_may_say_less(declared: str, *, is_proven: bool) -> None:
+    text = "g (float[b, s] x) => (float[b, s] y) <float{} z> {{ z = Neg (x) y = Neg (z) }}"
+    models = (model(text.format(each)) for each in ("[b, 7]", declared))
+    assert check_equivalence(*models).is_proven == is_proven
+
+
 def test_a_dim_that_is_fixed_has_to_be_allowed() -> None:
     before, after = model(ONE.format("y = Neg (x)")), model(ONE.format("y = Neg (x)").replace("[b, s]", "[2, s]"))
     assert not check_equivalence(before, after).is_proven
