@@ -20,6 +20,7 @@ Explain
     interface, kv_cache     what a runtime has to feed, and to carry from step to step
     shape_ops, origins      operators that compute shapes, and the expressions behind them
     tensor_shapes           the shape of every tensor as an expression; `why_shape` says where one comes from
+    node_list, weight_list  rows of nodes, and of initializers and constants
     unknown_shapes          tensors whose shapes are not known before a run
     what_if, hazards        what each dim decides, and the dims that break the model; `check_hazards` runs it there
     control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
@@ -73,6 +74,8 @@ _HOMES = {
     "graphkit.analysis.report_sections": ("ReportOptions",),
     "graphkit.analysis.shape_ops": ("RemainingShapes", "ShapeOps", "remaining_shapes", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
+    "graphkit.analysis.node_list": ("NodeList", "node_list"),
+    "graphkit.analysis.weight_list": ("WeightList", "weight_list"),
     "graphkit.analysis.tensor_shapes": (
         "TensorShapes",
         "UnknownShapes",

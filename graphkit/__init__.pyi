@@ -14,6 +14,7 @@ from graphkit.analysis.float16_losses import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
+from graphkit.analysis.node_list import NodeList, node_list
 from graphkit.analysis.pipeline_links import Fit, fit
 from graphkit.analysis.report import Comparison, Report, compare, report
 from graphkit.analysis.report_sections import ReportOptions
@@ -29,6 +30,7 @@ from graphkit.analysis.tensor_shapes import (
     why_shape,
 )
 from graphkit.analysis.verdict import Verdict
+from graphkit.analysis.weight_list import WeightList, weight_list
 from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.bundle_host import Bundle
@@ -84,20 +86,20 @@ from graphkit.workflows.split_decoder_file import SplitReport, split_file
 __version__: str
 
 __all__ = [
-    "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof",
-    "BundleReport", "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DimSpec",
-    "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
-    "FoldingOptions", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
-    "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node",
-    "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report",
-    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport",
-    "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions",
-    "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning",
-    "UsageError", "Value", "Verdict", "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder",
-    "bundle_overview", "check_hazards", "compare", "compare_models", "cone", "control_flow", "edit_file", "fit",
-    "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load",
-    "load_target", "lower_folder", "optimized", "origins", "parse_pipeline", "remaining_shapes", "report",
-    "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file", "split_merged", "summary",
-    "tensor_shapes", "to_graphsurgeon", "to_networkx", "unknown_shapes", "verify_bundle", "verify_extract",
-    "verify_folder", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DimSpec", "EditReport",
+    "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions", "FoldingOptions",
+    "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure",
+    "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins",
+    "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report", "ReportOptions", "Result",
+    "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps",
+    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target",
+    "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WeightList",
+    "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards",
+    "compare", "compare_models", "cone", "control_flow", "edit_file", "fit", "float16_losses", "fold", "fold_file",
+    "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "node_list",
+    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
+    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
+    "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split",
+    "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ OWN = {
     ("compare", "tolerance"),
     ("contract", "language"),
     ("lower", "target"),
+    ("nodes", "filter"),
     ("report", "format"),
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
@@ -77,8 +78,8 @@ def test_a_shape_is_that_of_its_spelling() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("jason", "'jason' is not one of 'text', 'markdown', 'json', 'html'. Did you mean 'json'?"),
-        ("pdf", "'pdf' is not one of 'text', 'markdown', 'json', 'html'."),
+        ("jason", "'jason' is not one of 'text', 'markdown', 'json', 'html', 'csv'. Did you mean 'json'?"),
+        ("pdf", "'pdf' is not one of 'text', 'markdown', 'json', 'html', 'csv'."),
     ],
 )
 def test_a_choice_that_is_none_may_mean_another(value: str, message: str) -> None:

@@ -42,7 +42,16 @@ HOMES = {
     "click": {
         f"cli/{name}.py"
         for name in (
-            *("commands", "deploy_commands", "flags", "model_streams", "output", "proof_commands", "report_command"),
+            *(
+                "commands",
+                "deploy_commands",
+                "flags",
+                "list_commands",
+                "model_streams",
+                "output",
+                "proof_commands",
+                "report_command",
+            ),
             *("rewrite_commands", "shape_commands", "shell_completion"),
         )
     },

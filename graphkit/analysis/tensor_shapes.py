@@ -17,7 +17,7 @@ from graphkit.graph.find_by_name import fixed_values, in_order, matching
 from graphkit.graph.names import by_family, counted
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
 from graphkit.shapes.tensor import plain_dims
@@ -75,6 +75,10 @@ class TensorShapes(Result):
 
     def findings(self) -> tuple[str, ...]:
         return self.contradictions
+
+    def csv_tables(self) -> Iterator[Table]:
+        rows = [(row.scope, row.name, row.dtype, shape_text(row.shape), row.unknown) for row in self.rows]
+        yield table("Scope:code | Tensor:code | Dtype | Shape:code | Unknown because", rows)
 
     def blocks(self) -> Iterator[Block]:
         share = 100 * self.known / len(self.rows) if self.rows else 100

@@ -9,6 +9,7 @@ import click
 from graphkit import __version__
 from graphkit.cli.deploy_commands import bundle, contract, lower
 from graphkit.cli.flags import Format, output_format_option, output_option
+from graphkit.cli.list_commands import nodes, weights
 from graphkit.cli.output import put, put_list, show
 from graphkit.cli.proof_commands import compare, verify
 from graphkit.cli.report_command import report
@@ -88,6 +89,8 @@ def schema(name: str | None, output: Path | None) -> None:
 COMMANDS = (
     report,
     shapes,
+    nodes,
+    weights,
     program,
     fold,
     split_merged,

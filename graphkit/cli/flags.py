@@ -60,6 +60,7 @@ class Format(str, Enum):
     markdown = "markdown"
     json = "json"
     html = "html"
+    csv = "csv"
     dot = "dot"
     mermaid = "mermaid"
 
@@ -71,12 +72,13 @@ SUFFIXES = {
     ".json": Format.json,
     ".html": Format.html,
     ".htm": Format.html,
+    ".csv": Format.csv,
     ".dot": Format.dot,
     ".gv": Format.dot,
     ".mmd": Format.mermaid,
 }  # of files, and the format that they say
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
-REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
+REPORT_FORMATS = tuple(kind for kind in Format if kind not in (Format.dot, Format.mermaid))  # those without a drawing
 Command = TypeVar("Command", bound=Callable[..., object])
 
 

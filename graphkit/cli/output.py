@@ -58,11 +58,26 @@ def show(result: Result, chosen: str) -> None:
 
 
 def rendered(result: Result, chosen: Format) -> str:
-    """Return a result as written to a file."""
+    """Return a result as written to a file.
+
+    Raises:
+        UsageError: CSV is asked for, and there is no table.
+    """
+    from graphkit.errors import UsageError
     from graphkit.render.terminal import text
 
-    writers = {Format.markdown: result.to_markdown, Format.json: result.to_json, Format.html: result.to_html}
-    return writers[chosen]() if chosen in writers else text(result, table_width=TABLE_WIDTH)
+    writers = {
+        Format.markdown: result.to_markdown,
+        Format.json: result.to_json,
+        Format.html: result.to_html,
+        Format.csv: result.to_csv,
+    }
+    if chosen not in writers:
+        return text(result, table_width=TABLE_WIDTH)
+    written = writers[chosen]()
+    if not written:
+        raise UsageError("there is no table in this result, and CSV has tables alone - take another --format")
+    return written
 
 
 def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:

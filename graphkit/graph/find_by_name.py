@@ -13,7 +13,7 @@ from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.suggest import did_you_mean
 
-__all__ = ["find_value", "find_value_or_node", "fixed_values", "in_order", "matching"]
+__all__ = ["find_value", "find_value_or_node", "fixed_values", "glob_test", "in_order", "matching"]
 
 
 def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
@@ -98,7 +98,7 @@ def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value
     """
     matches: set[Value] = set()
     for glob in globs:
-        pattern = _pattern(glob)
+        pattern = glob_test(glob)
         matched = [value for value in shown if any(map(pattern, _names(value)))]
         if not matched:
             if any(pattern(name) for value in every for name in _names(value)):
@@ -118,7 +118,7 @@ def _names(value: Value) -> Iterator[str]:
         yield value.producer.path
 
 
-def _pattern(glob: str) -> Callable[[str], bool]:
+def glob_test(glob: str) -> Callable[[str], bool]:
     """Return whether a name matches a glob or is the same.
 
     Raises:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphkit.render.document_blocks import Block
+from graphkit.render.document_blocks import Block, Table
 
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
@@ -46,6 +46,10 @@ class Result:
     def blocks(self) -> Iterable[Block]:
         """Yield the blocks to show, in order."""
         raise NotImplementedError
+
+    def csv_tables(self) -> Iterable[Table]:
+        """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
+        return (block for block in self.blocks() if isinstance(block, Table))
 
     def findings(self) -> tuple[str, ...]:
         """Return one sentence for each fault; `graphkit report --strict` fails on any."""
@@ -89,6 +93,12 @@ class Result:
         from graphkit.render.html import page
 
         return page(self)
+
+    def to_csv(self) -> str:
+        """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""
+        from graphkit.render.csv_tables import csv_text
+
+        return csv_text(self.csv_tables())
 
     def __str__(self) -> str:
         return self.to_text()

@@ -35,6 +35,8 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-overview": ("{bundle}",),
     },
     "shapes": {"tensor-shapes": (CAUSAL,), "why-shape": (CAUSAL, "--why", "logits")},
+    "nodes": {"node-list": (CAUSAL, "--module", "blocks.0", "--op", "MatMul")},
+    "weights": {"weight-list": (CAUSAL, "--by", "bytes")},
     "fold": {"fold-report": (CAUSAL, "-o", "{out}"), "fold-report unverified": (CAUSAL, *FAST)},
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
     "extract": {"edit-report": (CAUSAL, "--to", "logits", "-o", "{out}")},

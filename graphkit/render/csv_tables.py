@@ -1,0 +1,50 @@
+"""The tables of results as CSV (RFC 4180), with numbers as they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from graphkit.render.document_blocks import Cell, Column, Table, printable
+
+__all__ = ["csv_text"]
+
+FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
+
+
+def csv_text(tables: Iterable[Table]) -> str:
+    """Return tables as CSV, an empty line between those whose columns differ.
+
+    Tables of the same columns are one, which says in its first column which of them a row is from. A text that a
+    spreadsheet would take for a formula gets a ' before it.
+    """
+    by_columns: dict[tuple[Column, ...], list[Table]] = {}
+    for table in tables:
+        by_columns.setdefault(tuple(table.columns), []).append(table)
+    return "\n".join(_one(columns, alike) for columns, alike in by_columns.items())
+
+
+def _one(columns: Sequence[Column], tables: Sequence[Table]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    title = ["Table"] if len({table.title for table in tables}) > 1 else []
+    writer.writerow([*title, *(column.name for column in columns)])
+    for table in tables:
+        for row in table.rows:
+            cells = [_cell(cell, column) for cell, column in zip(row, columns, strict=True)]
+            writer.writerow([*(_text(table.title) for _ in title), *cells])
+    return file.getvalue()
+
+
+def _cell(cell: Cell, column: Column) -> Cell:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if not isinstance(cell, str):
+        return cell
+    return printable(cell).replace(",", "") if column.kind == "number" else _text(cell)
+
+
+def _text(text: str) -> str:
+    text = printable(text)
+    return f"'{text}" if text.startswith(FORMULA) else text

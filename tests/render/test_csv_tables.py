@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphkit.render.csv_tables import csv_text
+from graphkit.render.document_blocks import printable, table
+
+
+def test_numbers_are_plain() -> None:
+    rows = [("a", 1234567, 0.5, "1,234.5", True), ("b", None, None, None, False)]
+    assert csv_text([table("N:code | I:number | F:number | T:number | B", rows)]) == (
+        "N,I,F,T,B\na,1234567,0.5,1234.5,yes\nb,,,,no\n"
+    )
+
+
+def test_tables_of_other_columns_follow_after_an_empty_line() -> None:
+    assert csv_text([table("A", [("1",)]), table("B", [("2",)])]) == "A\n1\n\nB\n2\n"
+
+
+def test_tables_of_the_same_columns_are_one() -> None:
+    parts = [table("A", [("1",)], "first"), table("B", [("2",)]), table("A", [("3",)], "second")]
+    assert csv_text(parts) == "Table,A\nfirst,1\nsecond,3\n\nB\n2\n"
+
+
+def test_no_table_is_no_text() -> None:
+    assert csv_text([]) == ""
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-x", "@sum"])
+def test_no_spreadsheet_computes_a_name(name: str) -> None:
+    assert csv_text([table("A:code", [(name,)])]) == f"A\n'{name}\n"
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_every_cell_reads_back(cells: list[str]) -> None:
+    text = csv_text([table("A | B", [("x", cell) for cell in cells])])
+    read = [row[1] for row in csv.reader(io.StringIO(text))][1:]
+    assert [cell.removeprefix("'") for cell in read] == [printable(cell).removeprefix("'") for cell in cells]
