@@ -129,6 +129,8 @@ def _line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
         text = f"{kind.says}: {', '.join(places[:count])}{more} ({kind.section})"
         if rows(text) <= most:
             return text
+    if len(places) > 1 and " " not in places[0]:  # nothing is left of a name that is cut
+        return f"{kind.says}: {len(places):,} places ({kind.section})"
     more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
     room = WIDTH - MARK - len(f"{more} ({kind.section})")
     return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"

@@ -18,6 +18,7 @@ from graphkit.cli.shell_completion import (
     complete_input,
     complete_kinds,
     complete_model,
+    complete_pair,
     complete_sections,
     complete_target,
     complete_tensor,
@@ -44,6 +45,8 @@ COMPLETIONS = {
     "--only": complete_sections,
     "--fail-on": complete_kinds,
     "--why": complete_tensor,
+    "--filter": complete_tensor,
+    "--map": complete_pair,
 }  # by flag
 AS_IN = {
     "--dim": "batch_size=1",

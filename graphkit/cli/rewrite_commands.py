@@ -15,7 +15,14 @@ import click
 from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes
 from graphkit.cli.model_streams import destination, finish, load
 from graphkit.cli.output import progress_on_terminal, proving
-from graphkit.cli.shell_completion import complete_passes, complete_place
+from graphkit.cli.shell_completion import (
+    complete_dim,
+    complete_input,
+    complete_output,
+    complete_pair,
+    complete_passes,
+    complete_place,
+)
 from graphkit.options import RANGE, SIZES, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
 
 if TYPE_CHECKING:
@@ -204,6 +211,7 @@ RENAMED = {
     "dim": "Rename a symbol of dims, or name a dim without one, such as x.0=batch",
     "value": "Rename any value of the main graph",
 }  # kinds of names, and the help text of their options
+COMPLETED = {"input": complete_input, "output": complete_output, "dim": complete_dim, "value": complete_pair}
 
 
 def rename_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -212,7 +220,7 @@ def rename_options(command: Callable[..., None]) -> Callable[..., None]:
         for flag, is_old in ((f"--{name}-name", False), (f"--{name}", True)):
             key = f"old_{name}_names" if is_old else f"{name}_names"
             more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable.", "hidden": is_old}
-            command = click.option(flag, key, **more)(command)
+            command = click.option(flag, key, shell_complete=COMPLETED[name], **more)(command)
     return command
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = [
     "complete_input",
     "complete_kinds",
     "complete_model",
+    "complete_output",
+    "complete_pair",
     "complete_passes",
     "complete_place",
     "complete_sections",
@@ -53,6 +56,11 @@ def _files(incomplete: str) -> Completed:
 
 def _starting(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
     return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
+
+
+def _paired(names: Iterable[str], incomplete: str) -> Completed:
+    """Complete the name of NAME=VALUE."""
+    return _starting((f"{name}=" for name in dict.fromkeys(names)), incomplete)
 
 
 def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
@@ -108,15 +116,23 @@ def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) ->
     from graphkit.shapes.graph_inputs import input_dims
 
     dims = (dim for model in _models(context) for value in model.graph.inputs for dim in input_dims(value) or ())
-    return _starting(
-        (f"{name}=" for name in dict.fromkeys(name for dim in dims for name in sorted(dim.symbols))), incomplete
-    )
+    return _paired((name for dim in dims for name in sorted(dim.symbols)), incomplete)
 
 
 def complete_input(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete an input of the model on the line."""
-    names = (value.name for model in _models(context) for value in model.graph.inputs)
-    return _starting((f"{name}=" for name in dict.fromkeys(names)), incomplete)
+    return _paired((value.name for model in _models(context) for value in model.graph.inputs), incomplete)
+
+
+def complete_output(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete an output of the model on the line, to be renamed."""
+    return _paired((value.name for model in _models(context) for value in model.graph.outputs), incomplete)
+
+
+def complete_pair(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a tensor of the main graph of the first model on the line, whose other name follows."""
+    models = itertools.islice(_models(context), 1)
+    return _paired((name for model in models for name in model.graph.values), incomplete)
 
 
 def complete_tensor(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:

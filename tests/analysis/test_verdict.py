@@ -108,6 +108,12 @@ def test_a_long_place_is_cut_between_words() -> None:
     assert line.endswith("word ... (fit)")
 
 
+def test_names_too_long_for_a_line_are_counted() -> None:
+    long = [Finding("fit", f"{'folder-' * 10}{number}/model", "it is wrong") for number in range(3)]
+    (_, *lines) = lines_of(*long, *(Finding(kind, "here", "it is wrong") for kind in KIND_NAMES if kind != "fit"))
+    assert any(line == "models do not fit together: 3 places (fit)" for line in lines)
+
+
 def test_a_command_is_never_cut() -> None:
     command = f"graphkit fold {'x' * 300}.onnx -o y.onnx"
     assert lines_of(Finding("fit", "here", "wrong"), commands=(command,))[-1] == command
