@@ -16,6 +16,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
+from graphkit.shapes import Expr
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
@@ -138,8 +139,10 @@ class Feeder:
         """Return the inputs of a run once more."""
         return self.feed(run.dims, run.flags, run.seed, run.draw)
 
-    def edges(self, flags: Flags, usual: Sequence[dict[str, int]]) -> Iterator[Edge]:
-        """Yield the edges to try, after sizes at which the model ran."""
+    def edges(
+        self, flags: Flags, usual: Sequence[dict[str, int]], differing: Sequence[tuple[Expr, Expr]] = ()
+    ) -> Iterator[Edge]:
+        """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
         legal, is_first = self.legal(flags), self.is_first(flags)
         has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
 
@@ -159,6 +162,7 @@ class Feeder:
             kinds=kinds,
             has_past=has_past,
             has_masks=has_masks,
+            differing=differing,
         )
         if self.defaults.arrays and usual:
             draw = Draw.usual(1)
@@ -208,15 +212,24 @@ class LevelRuns:
     feed: Callable[[Run], Mapping[str, np.ndarray]]
 
 
-def run_original(session: Runner, feeder: Feeder, wanted: int, *, has_edges: bool = True) -> Found:
+def run_original(
+    session: Runner,
+    feeder: Feeder,
+    wanted: int,
+    *,
+    has_edges: bool = True,
+    differing: Sequence[tuple[Expr, Expr]] = (),
+) -> Found:
     """Run a model at so many assignments, if there are as many, with each combination of flags, and at edges.
+
+    Edges are sizes too at which expressions of two models differ.
 
     Raises:
         ModelError: No input can be made for it.
     """
     found = Found()
     for flags in feeder.flags():
-        run_with(session, feeder, flags, wanted, found, has_edges=has_edges)
+        run_with(session, feeder, flags, wanted, found, has_edges=has_edges, differing=differing)
     return found
 
 
@@ -234,7 +247,14 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
 
 
 def run_with(
-    session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found, *, has_edges: bool = True
+    session: Runner,
+    feeder: Feeder,
+    flags: Flags,
+    wanted: int,
+    found: Found,
+    *,
+    has_edges: bool = True,
+    differing: Sequence[tuple[Expr, Expr]] = (),
 ) -> None:
     """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
@@ -258,7 +278,7 @@ def run_with(
         if len(successes) == wanted or cost > MAX_COST:
             break
     if successes and has_edges:
-        _run_edges(session, feeder, flags, successes, found, end)
+        _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, found, end)
     if legal.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
@@ -268,13 +288,19 @@ def run_with(
 
 
 def _run_edges(
-    session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found, end: float
+    session: Runner,
+    feeder: Feeder,
+    flags: Flags,
+    edges: Iterator[Edge],
+    usual: Sequence[dict[str, int]],
+    found: Found,
+    end: float,
 ) -> None:
     """Run a model at edges of sizes and values until a time; those at which it fails are not covered."""
     if min(map(feeder.legal(flags).cost, usual)) > MOST:
         found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
         return
-    for seed, edge in enumerate(feeder.edges(flags, list(usual)), start=MAX_ATTEMPTS):
+    for seed, edge in enumerate(edges, start=MAX_ATTEMPTS):
         if time.monotonic() > end:
             found.uncovered[FURTHER] = NO_TIME
             return

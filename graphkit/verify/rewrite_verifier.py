@@ -44,7 +44,8 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, summarize_equivalence
+from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.float16_sensitivity import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
@@ -219,21 +220,22 @@ class _Proof:
         before, after = self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
-        shown = self._equivalence()
+        forms = self._equivalence()
+        shown = EquivalenceSummary.of(forms)
         if shown.is_exact and not caveats(feeder, Found(), is_exact=not self.blank.tolerance):
             proof = self._tested(1, has_edges=False)
             if proof.passed:
                 return replace(proof, equivalence=shown)
-        proof = self._tested(self.options.runs)
+        proof = self._tested(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=shown) if proof.passed else proof
 
-    def _tested(self, wanted: int, *, has_edges: bool = True) -> RewriteProof:
+    def _tested(self, wanted: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
         self.progress("proving: loading the original")
         total = wanted * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
-        found = run_original(session, feeder, wanted, has_edges=has_edges)
+        found = run_original(session, feeder, wanted, has_edges=has_edges, differing=differing)
         changes = self._input_changes(session)
         proof = replace(
             self.blank,
@@ -247,15 +249,16 @@ class _Proof:
         self.progress("proving: loading the rewritten model")
         return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
 
-    def _equivalence(self) -> EquivalenceSummary:
+    def _equivalence(self) -> Equivalence:
         """Return what holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
         before, after = self.two.models
         try:
             before = before if self.two.part is None else cut_open(before, after)
         except ModelError as error:
-            return EquivalenceSummary(unproven={value.name: str(error) for value in after.graph.outputs})
-        return summarize_equivalence(
+            outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in after.graph.outputs]
+            return Equivalence(tuple(outputs))
+        return limited_equivalence(
             before,
             after,
             narrower=bool(self.fixed or self.options.symbols) or self.two.part is not None,

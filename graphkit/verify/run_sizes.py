@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from graphkit.shapes import Expr
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
+from graphkit.verify.differing_sizes import differing_sizes
 from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
 from graphkit.verify.thresholds import Lengths, Threshold
 
@@ -213,6 +215,7 @@ class Edges:
 
     Attributes:
         usual: The sizes at which the original ran.
+        differing: Expressions of both models that normal forms leave open: sizes at which they differ are edges.
         tried: Those that were tried besides.
         kinds: Returns the kinds of edges that its inputs have at some sizes, with the draws that show them all.
     """
@@ -224,12 +227,13 @@ class Edges:
     kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
     has_past: bool
     has_masks: bool
+    differing: Sequence[tuple[Expr, Expr]] = ()
     tried: list[dict[str, int]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Edge]:
         number = len(self.usual)
         if self.legal.variables:
-            for what, choices in (*self._large(), *self._thresholds()):
+            for what, choices in (*self._differing(), *self._large(), *self._thresholds()):
                 number += 1
                 self.tried.extend(choices[:1])
                 if choices or what:
@@ -252,6 +256,11 @@ class Edges:
                 yield Edge(NAMES[kind], (dims,), Draw(kind, padding, at))
         if self.has_masks and "extremes" not in kinds:
             yield Edge("rows of masks that are all zeros", (dims,), Draw(padding=EMPTY, number=number))
+
+    def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+        for dims in differing_sizes(self.differing, self.legal, self.usual):
+            is_cheap = self.legal.cost(dims) <= self.budget
+            yield "sizes at which normal forms differ", [dims] if is_cheap else []
 
     def _large(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         yield "", self._affordable(Row(size, 2, 1, 3) for size in LARGE_BATCHES)

@@ -24,7 +24,8 @@ from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
 from graphkit.verify.candidate_sessions import Counted, numbered
 from graphkit.verify.comparator import Difference
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.equivalence.equivalence_summary import summarize_equivalence
+from graphkit.verify.equivalence.equivalence_result import ExprPair
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
 from graphkit.verify.proof_engine import Step, follow, outcomes
@@ -227,6 +228,7 @@ class _Part:
         feeder: Makes inputs that both take; None where there are none.
         fits: Whether the model has the inputs and outputs of the branch.
         found: What the merged decoder gave.
+        differing: Dims and integers of the first terms that differ.
     """
 
     branch: Branch
@@ -235,6 +237,7 @@ class _Part:
     fits: bool
     proof: BranchProof
     found: Found = field(default_factory=Found)
+    differing: Sequence[ExprPair] = ()
 
     @classmethod
     def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
@@ -258,7 +261,7 @@ class _Part:
             return self
         progress(f"proving: normal forms of {self.model.name}")
         merged, ports = self.branch.merged, {*self.branch.inputs(), *self.branch.outputs()}
-        shown = summarize_equivalence(
+        shown = limited_equivalence(
             merged,
             self.model,
             narrower=True,
@@ -267,7 +270,9 @@ class _Part:
             unread=[value.name for value in merged.graph.inputs if value.name not in ports],
             unwritten=[value.name for value in merged.graph.outputs if value.name not in ports],
         )
-        return replace(self, proof=replace(self.proof, equivalence=shown))
+        return replace(
+            self, proof=replace(self.proof, equivalence=EquivalenceSummary.of(shown)), differing=shown.differing
+        )
 
     @property
     def is_proven(self) -> bool:
@@ -284,7 +289,7 @@ class _Part:
         flags = {**others, self.branch.condition: self.branch.flag}
         wanted = 1 if is_proven else RUNS
         told = Counted(session, f"proving: the merged decoder as {self.model.name}", wanted, progress)
-        run_with(told, self.feeder, flags, wanted, found, has_edges=not is_proven)
+        run_with(told, self.feeder, flags, wanted, found, has_edges=not is_proven, differing=self.differing)
         skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
         covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])

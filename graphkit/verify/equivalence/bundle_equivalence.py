@@ -89,7 +89,7 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
         pair = original.model(adapter.shown), adapter.model()
     except UnknownMethodError as error:
         proofs = [OutputProof(port.name, "unknown", reason=str(error)) for port in method.outputs]
-        return Equivalence(tuple(proofs), {}, (), 0)
+        return Equivalence(tuple(proofs))
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
     found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
     ports = dict(zip(adapter.shown, method.outputs, strict=True))

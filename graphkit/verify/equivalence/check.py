@@ -28,7 +28,7 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.difference import difference
+from graphkit.verify.equivalence.difference import difference, differing_exprs
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.failing import new_failures, unread_fault
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
@@ -100,7 +100,7 @@ def check_equivalence(
         first = read(before, shapes[0], tools, None, {}, usable, looseness)
         second = read(after, shapes[1], tools, first, names, usable, looseness)
         fault = _fault(first.result, second.result, *shapes)
-        found = _proofs(first.result, second.result, shapes[0], names, fault, looseness)
+        found = _proofs(first.result, second.result, shapes[0], names, fault, looseness, constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
@@ -122,7 +122,7 @@ def _inlined(model: Model) -> Model:
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
     outputs = [OutputProof(value.name, "unknown", reason=reason) for value in rewritten.graph.outputs]
-    return Equivalence(tuple(outputs), {}, (), 0)
+    return Equivalence(tuple(outputs))
 
 
 def _shapes(
@@ -196,7 +196,13 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes)
 
 
 def _proofs(
-    original: Reading, rewritten: Reading, shapes: Shapes, names: Mapping[str, str], fault: str, looseness: Looseness
+    original: Reading,
+    rewritten: Reading,
+    shapes: Shapes,
+    names: Mapping[str, str],
+    fault: str,
+    looseness: Looseness,
+    constants: Constants,
 ) -> tuple[OutputProof, ...]:
     theirs = {value.name: value for value in original.model.graph.outputs}
     found = []
@@ -211,7 +217,9 @@ def _proofs(
             terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
         if terms[0] is not terms[1]:
             reason = difference(*terms)
-            found.append(OutputProof(value.name, "unknown", reason=f"{reason}; {fault}" if fault else reason))
+            reason = f"{reason}; {fault}" if fault else reason
+            odd = differing_exprs(*terms, constants)
+            found.append(OutputProof(value.name, "unknown", reason=reason, differing=odd))
         elif fault or declared:
             found.append(OutputProof(value.name, "unknown", reason=fault or declared))
         else:

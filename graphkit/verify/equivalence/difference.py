@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from graphkit.graph.traversal import chain_end
+from graphkit.shapes import Expr
+from graphkit.shapes.tensor import MAX_ELEMENTS
+from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["difference", "innermost"]
+__all__ = ["difference", "differing_exprs", "innermost"]
 
 
 def difference(left: Term, right: Term) -> str:
@@ -14,6 +18,23 @@ def difference(left: Term, right: Term) -> str:
     nearly = [term.nearly for term in (left, right) if term.nearly]
     text = f"{_text(left, 0)} of the original and {_text(right, 1)} of the rewritten model differ"
     return f"{text}; nearly {nearly[0]}" if nearly else text
+
+
+def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[ExprPair, ...]:
+    """Return the dims and integers of the first pair of terms that differs, where they are other expressions."""
+    both = [_exprs(term, constants) for term in innermost(left, right)]
+    alike = [lists for lists in zip(*both, strict=True) if len({*map(len, lists)}) == 1]
+    pairs = (pair for lists in alike for pair in zip(*lists, strict=True))
+    return tuple(dict.fromkeys((one, other) for one, other in pairs if one != other))
+
+
+def _exprs(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
+    """Return the dims of a term, what else determines it, and its elements."""
+    elements: list[Expr] = list(term.attributes[2]) if term.op == "Elements" else []  # type: ignore[call-overload]
+    array = constants.array(term) if term.is_constant else None
+    if array is not None and array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS:
+        elements = [Expr.of(int(each)) for each in array.ravel()]
+    return list(term.dims or ()), [each for each in term.attributes if isinstance(each, Expr)], elements
 
 
 def innermost(left: Term, right: Term) -> tuple[Term, Term]:

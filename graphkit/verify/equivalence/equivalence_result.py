@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from graphkit.shapes import Expr
 from graphkit.verify.equivalence.axioms import Exactness
 
-__all__ = ["Equivalence", "OutputProof"]
+__all__ = ["Equivalence", "ExprPair", "OutputProof"]
+
+ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class OutputProof:
         exactness: How exactly it is equal, "" where that is unknown.
         axioms: The axioms that either normal form took.
         reason: Why it is unknown, "" where it is proven.
+        differing: Dims and integers of the first terms that differ, where these are other expressions.
     """
 
     name: str
@@ -26,6 +30,7 @@ class OutputProof:
     exactness: Exactness | Literal[""] = ""
     axioms: tuple[str, ...] = ()
     reason: str = ""
+    differing: tuple[ExprPair, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}: proven {self.exactness}" if self.verdict == "proven" else f"{self.name}: {self.reason}"
@@ -43,9 +48,9 @@ class Equivalence:
     """
 
     outputs: tuple[OutputProof, ...]
-    used: Mapping[str, int]
-    conditions: tuple[str, ...]
-    terms: int
+    used: Mapping[str, int] = field(default_factory=dict)
+    conditions: tuple[str, ...] = ()
+    terms: int = 0
 
     @property
     def is_proven(self) -> bool:
@@ -56,6 +61,11 @@ class Equivalence:
     def proven(self) -> tuple[OutputProof, ...]:
         """The outputs that are proven."""
         return tuple(output for output in self.outputs if output.verdict == "proven")
+
+    @property
+    def differing(self) -> tuple[ExprPair, ...]:
+        """The dims and integers that differ first, of all outputs, each pair once."""
+        return tuple(dict.fromkeys(pair for output in self.outputs for pair in output.differing))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.outputs))

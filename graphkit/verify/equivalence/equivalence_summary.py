@@ -15,9 +15,9 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.equivalence_result import Equivalence
+from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 
-__all__ = ["GRADES", "SECONDS", "EquivalenceSummary", "shares", "summarize_equivalence"]
+__all__ = ["GRADES", "SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
@@ -117,7 +117,7 @@ def shares(grades: Mapping[str, int], total: int) -> str:
     return f"{', '.join(found)}, of {total:,}" if found else ""
 
 
-def summarize_equivalence(
+def limited_equivalence(
     original: Model,
     rewritten: Model,
     *,
@@ -126,8 +126,8 @@ def summarize_equivalence(
     seconds: float | None,
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
-) -> EquivalenceSummary:
-    """Return the summary of `graphkit.verify.equivalence.check_equivalence` for two models.
+) -> Equivalence:
+    """Check for equivalence within a time: see `graphkit.verify.equivalence.check_equivalence`.
 
     Args:
         original: The original.
@@ -138,12 +138,11 @@ def summarize_equivalence(
         unread: Inputs of the original that the rewrite may lack.
         unwritten: Outputs of the original that the rewrite may lack.
     """
-    names = [value.name for value in rewritten.graph.outputs]
     try:
         with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
-            found = check_equivalence(
+            return check_equivalence(
                 original, rewritten, narrower=narrower, values=values, unread=unread, unwritten=unwritten
             )
     except (ModelError, OutOfTimeError, TooComplexError) as error:
-        return EquivalenceSummary(unproven=dict.fromkeys(names, str(error)))
-    return EquivalenceSummary.of(found)
+        outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
+        return Equivalence(tuple(outputs))

@@ -8,7 +8,8 @@ from rewriting import model_of
 
 from graphkit.render.document_blocks import Prose
 from graphkit.verify import verify_rewrite
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, summarize_equivalence
+from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.rewrite_proof import RewriteProof
 
 PLAIN = model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }")
@@ -38,8 +39,8 @@ def test_what_normal_forms_show_is_proven_at_every_size() -> None:
 
 def test_a_single_run_that_fails_is_followed_by_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where onnxruntime computes something else than normal forms say."""
-    shown = EquivalenceSummary({"y": "bit for bit"})
-    monkeypatch.setattr("graphkit.verify.rewrite_verifier.summarize_equivalence", lambda *_, **__: shown)
+    shown = Equivalence((OutputProof("y", "proven", "bit for bit"),))
+    monkeypatch.setattr("graphkit.verify.rewrite_verifier.limited_equivalence", lambda *_, **__: shown)
     found = verify_rewrite(PLAIN, model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Abs (x) }"))
     assert not found.passed
     assert len(found.runs) > 7
@@ -82,7 +83,7 @@ def test_a_difference_is_no_proof_of_any_kind() -> None:
 
 
 def test_normal_forms_that_take_too_long_leave_the_runs() -> None:
-    shown = summarize_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=0.0)
+    shown = EquivalenceSummary.of(limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=0.0))
     assert not shown.proven
     assert shown.unproven["y"].startswith("the proof by normal forms does not finish in 0 s")
 

@@ -1,0 +1,51 @@
+"""Sizes at which terms that normal forms leave open have other dims or integers: a fault would show there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from graphkit.shapes import Expr
+from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, column
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
+
+__all__ = ["differing_sizes"]
+
+LARGEST = 4096  # up to which sizes are tried
+MAX_PAIRS = 8
+MAX_BASES = 2
+
+
+def differing_sizes(
+    pairs: Sequence[tuple[Expr, Expr]], legal: LegalSizes, usual: Sequence[Mapping[str, int]]
+) -> Iterator[dict[str, int]]:
+    """Yield legal sizes at which a pair of expressions differs that is equal at all usual sizes.
+
+    One dim at a time is another than at a usual size: the least at which the pair differs.
+    """
+    names = {variable.name for variable in legal.variables} | legal.fixed.keys()
+    for left, right in [pair for pair in pairs if pair[0].symbols | pair[1].symbols <= names][:MAX_PAIRS]:
+        if any(_differ(left, right, {**legal.fixed, **dims}).any() for dims in usual):
+            continue
+        for dims in usual[:MAX_BASES]:
+            for variable in legal.variables:
+                if variable.name in left.symbols | right.symbols:
+                    yield from _least(left, right, legal, dims, variable)
+
+
+def _least(
+    left: Expr, right: Expr, legal: LegalSizes, dims: Mapping[str, int], variable: Variable
+) -> Iterator[dict[str, int]]:
+    """Yield legal sizes with the least size of a dim at which two expressions differ, if there is one."""
+    sizes = np.arange(variable.low, LARGEST + 1)
+    odd = sizes[_differ(left, right, {**legal.fixed, **dims}, {variable.name: sizes})]
+    found = next(iter(legal.near({**dims, variable.name: int(odd[0])})), None) if odd.size else None
+    if found is not None and _differ(left, right, {**legal.fixed, **found}).any():
+        yield found
+
+
+def _differ(left: Expr, right: Expr, dims: Assignment, varied: Mapping[str, np.ndarray] = {}) -> np.ndarray:
+    """Return at which sizes two expressions differ."""
+    values = Values({**{name: column([size]) for name, size in dims.items()}, **varied})
+    return np.asarray(values.of(left) != values.of(right))
