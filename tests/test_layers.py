@@ -23,7 +23,7 @@ LAYERS = (
     ("glance", "save"),
     ("deploy.contract", "deploy.targets", "model"),
     ("runtime", "shapes"),
-    ("options",),
+    ("matching", "options"),
     ("deploy.hosts",),
     ("analysis", "rewrite", "surgeon"),
     ("passes",),

@@ -1,15 +1,10 @@
-"""Compare the weights of two models byte by byte: no run reaches every row of an embedding.
-
-Weights that lie at the same place of the same file are equal at once.
-"""
+"""Compare the weights of two models byte by byte: no run reaches every row of an embedding."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,11 +13,12 @@ from onnx import TensorProto
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.io.tensors import element_count
+from graphkit.matching.tensor_bytes import Place, first_difference, place_of
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
 from graphkit.verify.rewrite_proof import WeightProof
 
-__all__ = ["Place", "SameBytes", "changed_weights", "first_difference", "foreign_weights", "place_of"]
+__all__ = ["changed_weights", "foreign_weights"]
 
 SAMPLE = 4096  # bytes at either end, compared before the rest is read
 SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
@@ -185,74 +181,3 @@ def _element(tensor: TensorProto, offset: int) -> str:
     if index >= element_count(tensor):
         return "0"
     return str([int(position) for position in np.unravel_index(index, tuple(tensor.dims))])
-
-
-BLOCK = 1 << 20
-Place = tuple[Path, int, int]  # file, offset and length
-
-
-def place_of(model: Model, tensor: TensorProto) -> Place | None:
-    """Return where the bytes of a tensor lie; None where they are in memory."""
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return None
-    path, offset, length = model.piece(tensor)
-    return Path(os.path.realpath(path)), offset, length
-
-
-def first_difference(model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> int | None:
-    """Return the first byte in which a tensor differs from one of another model, None where there is none.
-
-    Bytes that lie at one place of one file are equal unread.
-
-    Raises:
-        ModelError: A data file is missing, or has shrunk.
-    """
-    places = place_of(model, tensor), place_of(other, other_tensor)
-    if places[0] is not None and places[0] == places[1]:
-        return None
-    sizes = len(_payload(model, tensor)), len(_payload(other, other_tensor))
-    if sizes[0] != sizes[1]:
-        return min(sizes)
-    at = 0
-    for block, same in zip(_blocks(model, tensor), _blocks(other, other_tensor), strict=True):
-        if block != same:
-            pair = (np.frombuffer(side, np.uint8) for side in (block, same))
-            return at + int(np.not_equal(*pair).argmax())
-        at += len(block)
-    return None
-
-
-class SameBytes:
-    """Comparison of tensors by their bytes, each place of a file read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Place | None, Place | None], bool] = {}
-
-    def holds(self, model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> bool:
-        """Whether a tensor has the bytes of one of another model."""
-        places = place_of(model, tensor), place_of(other, other_tensor)
-        if None in places:
-            return first_difference(model, tensor, other, other_tensor) is None
-        if places not in self._known:
-            self._known[places] = first_difference(model, tensor, other, other_tensor) is None
-        return self._known[places]
-
-
-def _payload(model: Model, tensor: TensorProto) -> memoryview:
-    if tensor.data_type == TensorProto.STRING:
-        return memoryview(b"\0".join(tensor.string_data))
-    return model.payload(tensor)
-
-
-def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
-    """Yield the bytes of a tensor, block by block; those in a file are read, not mapped."""
-    place = place_of(model, tensor)
-    if place is None:
-        payload = _payload(model, tensor)
-        yield from (bytes(payload[at : at + BLOCK]) for at in range(0, len(payload), BLOCK))
-        return
-    path, offset, length = place
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        for at in range(0, length, BLOCK):
-            yield file.read(min(BLOCK, length - at))

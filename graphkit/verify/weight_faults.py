@@ -18,9 +18,9 @@ from onnx import AttributeProto, helper, numpy_helper
 from graphkit.graph.names import counted
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes
+from graphkit.matching.tensor_bytes import SameBytes
 from graphkit.model import Model
 from graphkit.verify.first_difference import run_part
-from graphkit.verify.weight_bytes import SameBytes
 
 __all__ = ["WrongAttribute", "WrongPart", "WrongWeight", "mended", "wrong_attributes", "wrong_parts", "wrong_weights"]
 

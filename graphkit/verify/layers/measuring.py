@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.graph.view import Value
+from graphkit.matching.graph_side import Dims
 from graphkit.runtime.limits import Limits
 from graphkit.verify.comparator import BLOCK, Difference, compare, magnitude
-from graphkit.verify.layers.compared_model import Dims, Pair, Side
+from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.stepping import Reader
 
 __all__ = ["Measured", "Progress", "allowed", "bisect", "first_differing", "measure", "plain", "sweep"]

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphkit.graph.view import Node, Value
+from graphkit.matching.graph_side import known
 from graphkit.verify.layers.causes.case import Case, Cause, Part
-from graphkit.verify.layers.compared_model import FLOATS, constant_array, known
+from graphkit.verify.layers.compared_model import FLOATS, constant_array
 from graphkit.verify.layers.measuring import plain
 
 __all__ = ["offset", "rows", "scale", "terms"]

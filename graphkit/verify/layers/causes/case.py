@@ -11,8 +11,9 @@ import numpy as np
 
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
+from graphkit.matching.graph_side import known
 from graphkit.model import Model
-from graphkit.verify.layers.compared_model import FLOATS, Side, constant_array, known
+from graphkit.verify.layers.compared_model import FLOATS, Side, constant_array
 from graphkit.verify.layers.measuring import allowed, plain
 
 __all__ = ["Case", "Cause", "Kind", "Part", "around", "padded_masks", "padding"]

@@ -10,8 +10,9 @@ import onnx
 import onnx.helper
 
 from graphkit.graph.view import Node, Value
+from graphkit.matching.graph_side import known
 from graphkit.verify.layers.causes.case import Case, Cause, Kind
-from graphkit.verify.layers.compared_model import FLOATS, constant_array, known
+from graphkit.verify.layers.compared_model import FLOATS, constant_array
 
 __all__ = ["arranged", "attributes", "order", "weights"]
 

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from graphkit.matching import tensor_bytes
+from graphkit.matching.tensor_bytes import BLOCK, SameBytes, first_difference
 from graphkit.model import Model, load
-from graphkit.verify import weight_bytes
-from graphkit.verify.weight_bytes import BLOCK, SameBytes, first_difference
 
 SIZE = 2 * BLOCK + 12  # two blocks and a part of one
 
@@ -53,8 +53,8 @@ def test_small_tensors_in_memory_are_compared_too(tmp_path: Path) -> None:
 def test_what_lies_at_one_place_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.zeros(SIZE, np.uint8)
     one, other = model(tmp_path / "one.onnx", array), model(tmp_path / "other.onnx", array)
-    read, blocks = [], weight_bytes._blocks
-    monkeypatch.setattr(weight_bytes, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
+    read, blocks = [], tensor_bytes._blocks
+    monkeypatch.setattr(tensor_bytes, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
     same, tensors = SameBytes(), [each.proto.graph.initializer[0] for each in (one, other)]
     assert all(same.holds(one, tensors[0], other, tensors[1]) for _ in range(3))
     assert len(read) == 2

@@ -1,0 +1,1 @@
+"""Two models side by side: which values of one are which of the other."""

@@ -1,0 +1,106 @@
+"""Numbers for constants: two get the same one where dtype, dims and bytes are the same.
+
+Bytes are read only where another constant has the dtype and the dims, and lies elsewhere: a few of either end first,
+and all of them, in blocks, where these are equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx import SparseTensorProto, TensorProto
+
+from graphkit.errors import ModelError
+from graphkit.matching.tensor_bytes import Place, first_difference, place_of
+from graphkit.model import Model
+
+__all__ = ["ConstantNumbers"]
+
+SAMPLE = 4096  # bytes of either end
+
+
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    """The first constant that got a number."""
+
+    number: int
+    model: Model
+    tensor: TensorProto
+
+    @cached_property
+    def sample(self) -> tuple[int, bytes, bytes]:
+        """How many bytes it has, and those of either end."""
+        payload = self.model.payload(self.tensor)
+        return len(payload), bytes(payload[:SAMPLE]), bytes(payload[-SAMPLE:])
+
+    def equals(self, other: _Constant) -> bool:
+        """Whether the bytes are those of another constant."""
+        if self.sample != other.sample:
+            return False
+        if self.sample[0] <= SAMPLE:
+            return True
+        return first_difference(self.model, self.tensor, other.model, other.tensor) is None
+
+
+class ConstantNumbers:
+    """Gives numbers to constants of any models.
+
+    Attributes:
+        unread: The numbers of constants whose bytes are missing, which name and place stand for.
+    """
+
+    def __init__(self) -> None:
+        self.unread: set[int] = set()
+        self._numbers: dict[Hashable, int] = {}
+        self._kinds: dict[Hashable, list[_Constant]] = {}
+        self._fresh = itertools.count()
+
+    def of(self, model: Model, tensor: TensorProto) -> int:
+        """Return the number of a tensor.
+
+        Raises:
+            ModelError: Its file has shrunk since the model was read.
+        """
+        kind = (tensor.data_type, tuple(tensor.dims))
+        if tensor.data_type == TensorProto.STRING:
+            return self._named((kind, tuple(tensor.string_data)))
+        try:
+            place = place_of(model, tensor)
+        except ModelError:  # the file is missing
+            number = self._named((kind, tensor.name, tuple((e.key, e.value) for e in tensor.external_data)))
+            self.unread.add(number)
+            return number
+        if place is not None:
+            return self._placed(kind, place, model, tensor)
+        return self._compared(kind, model, tensor)
+
+    def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
+        """Return the number of a sparse tensor.
+
+        Raises:
+            ModelError: Its file has shrunk since the model was read.
+        """
+        parts = self.of(model, sparse.values), self.of(model, sparse.indices)
+        return self._named(("sparse", tuple(sparse.dims), *parts))
+
+    def _named(self, key: Hashable) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = next(self._fresh)
+        return self._numbers[key]
+
+    def _placed(self, kind: Hashable, place: Place, model: Model, tensor: TensorProto) -> int:
+        if (kind, place) not in self._numbers:
+            self._numbers[kind, place] = self._compared(kind, model, tensor)
+        return self._numbers[kind, place]
+
+    def _compared(self, kind: Hashable, model: Model, tensor: TensorProto) -> int:
+        constant = _Constant(next(self._fresh), model, tensor)
+        others = self._kinds.setdefault(kind, [])
+        equal = next((other for other in others if other.equals(constant)), None)
+        if equal is not None:
+            return equal.number
+        others.append(constant)
+        return constant.number

@@ -1,0 +1,291 @@
+"""Match the values of two graphs: equal graphs by what they compute, others as told, by name and by structure.
+
+Names are claims of an exporter: one that it counts (`add_3`, `/layer/Add_1_output_0`) says little. It counts where
+operator and dims agree, and where no other tensor is computed from the same ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphkit.graph.names import module_of
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
+from graphkit.matching.value_numbering import ValueNumbers
+
+__all__ = ["How", "Matching", "match_graphs", "same_operator"]
+
+How = Literal["map", "name", "structure", "order"]
+COUNTED = re.compile(
+    r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
+)  # `add_3`, `123`, `/l/Add_1_output_0`
+MAX_ROUNDS = 4
+COMMUTATIVE = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
+Alike = Callable[[Value, Value], bool]
+
+
+@dataclass(eq=False)
+class Matching:
+    """The matches so far, in both directions, of all graphs of two models.
+
+    Attributes:
+        numbers: The numbers of everything in both models.
+    """
+
+    numbers: ValueNumbers = field(default_factory=ValueNumbers)
+    forth: dict[Value, Value] = field(default_factory=dict)
+    back: dict[Value, Value] = field(default_factory=dict)
+    how: dict[Value, How] = field(default_factory=dict)
+
+    def add(self, one: Value, two: Value, how: How) -> bool:
+        """Match two values, unless one of them is matched."""
+        if one in self.forth or two in self.back:
+            return False
+        self.forth[one], self.back[two], self.how[one] = two, one, how
+        return True
+
+    def add_nodes(self, one: Node, two: Node, how: How) -> None:
+        """Match the outputs of two nodes of one operator."""
+        for x, y in zip(one.outputs, two.outputs, strict=False):
+            if x is not None and y is not None:
+                self.add(x, y, how)
+
+    def same_constants(self, one: Value, two: Value) -> bool:
+        """Whether two constants have one dtype, the same dims and the same bytes."""
+        return self.numbers.value(source_of(one)) == self.numbers.value(source_of(two))
+
+    def corresponds(self, one: Node, two: Node, constants: Alike | None = None) -> bool:
+        """Whether two nodes compute the same of values that match; constants need one dtype and the same dims only."""
+        if not same_operator(one, two) or len(one.outputs) != len(two.outputs):
+            return False
+        attributes = self.numbers.attributes
+        if attributes[one] != attributes[two] or self._bodies(one) != self._bodies(two):
+            return False
+        alike = constants or same_type
+        if self._pairwise(one.inputs, two.inputs, alike):
+            return True
+        return one.is_op(*COMMUTATIVE) and self._pairwise(one.inputs, two.inputs[::-1], alike)
+
+    def _bodies(self, node: Node) -> Mapping[str, int]:
+        return {name: self.numbers.graphs[body] for name, body in node.bodies.items()}
+
+    def _pairwise(self, ones: Sequence[Value | None], twos: Sequence[Value | None], constants: Alike) -> bool:
+        return all(self._alike(x, y, constants) for x, y in zip(ones, twos, strict=True))
+
+    def _alike(self, one: Value | None, two: Value | None, constants: Alike) -> bool:
+        if one is None or two is None:
+            return one is two
+        if known(one) is not None and known(two) is not None:
+            return constants(one, two)
+        return self.forth.get(one) is two
+
+
+def same_operator(one: Node, two: Node) -> bool:
+    """Whether two nodes have one operator and as many inputs."""
+    return one.operator == two.operator and len(one.inputs) == len(two.inputs)
+
+
+def same_type(one: Value, two: Value) -> bool:
+    """Whether two constants have one dtype and the same dims."""
+    first, second = known(one), known(two)
+    if first is None or second is None:
+        return False
+    return (first.data_type, first.dims) == (second.data_type, second.dims)
+
+
+def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bool = False) -> None:
+    """Match the values of two graphs, beside those that match already.
+
+    Args:
+        matching: The matches so far, and the numbers of both models.
+        a: One graph.
+        b: The other one.
+        by_order: Whether what is left within a module of one path, of one operator and dims, goes by order where both
+            have as many.
+    """
+    if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
+        _match_equal(matching, a.scope, b.scope)
+        return
+    by_name = {two.name: two for two in b.place}
+    for one in a.place:
+        two = by_name.get(one.name)
+        is_telling = one.producer is None or not COUNTED.fullmatch(one.name)
+        if two is not None and is_telling and (one.producer is None) == (two.producer is None):
+            matching.add(one, two, "name")
+    for _ in range(MAX_ROUNDS):
+        before = len(matching.forth)
+        _forwards(matching, a, b, by_name)
+        _backwards(matching, a, b)
+        if len(matching.forth) == before:
+            break
+    if by_order:
+        _by_order(matching, a, b)
+
+
+def _match_equal(matching: Matching, one: Scope, two: Scope) -> None:
+    """Match the nodes of two graphs that compute the same; of several that do, those of one name first."""
+    for x, y in zip(one.inputs, two.inputs, strict=True):
+        matching.add(x, y if y.name == x.name or two.parent is not None else two.values[x.name], _how(x, y))
+    theirs: dict[int, list[Node]] = {}
+    for node in two.nodes:
+        theirs.setdefault(matching.numbers.nodes[node], []).append(node)
+    names = {(matching.numbers.nodes[node], _names(node)): node for node in two.nodes}
+    left: list[Node] = []
+    for node in one.nodes:
+        number = matching.numbers.nodes[node]
+        twin = names.get((number, _names(node)))
+        if twin is None or twin not in theirs[number]:
+            left.append(node)
+            continue
+        theirs[number].remove(twin)
+        _match_nodes(matching, node, twin)
+    for node in left:
+        _match_nodes(matching, node, theirs[matching.numbers.nodes[node]].pop(0))
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    return tuple(value.name if value is not None else "" for value in node.outputs)
+
+
+def _match_nodes(matching: Matching, one: Node, two: Node) -> None:
+    for x, y in zip(one.outputs, two.outputs, strict=False):
+        if x is not None and y is not None:
+            matching.add(x, y, _how(x, y))
+    for name, body in one.bodies.items():
+        _match_equal(matching, body, two.bodies[name])
+
+
+def _how(one: Value, two: Value) -> How:
+    return "name" if one.name == two.name else "structure"
+
+
+def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value]) -> None:
+    """Match the outputs of nodes whose inputs correspond, and those of one name."""
+    mine = {value.name for value in a.place}
+    for node in a.nodes:
+        open_outputs = [value for value in node.outputs if value is not None and value not in matching.forth]
+        for value in open_outputs:
+            two = by_name.get(value.name)
+            if two is not None and two.producer is not None and matching.corresponds(node, two.producer):
+                matching.add(value, two, "name")
+        twin = _twin(node, matching, a, b) if any(value not in matching.forth for value in open_outputs) else None
+        if twin is not None and any(value is not None and value.name in mine for value in twin.outputs):
+            matching.add_nodes(node, twin, "structure")  # B counted on from another number
+        for value in open_outputs:
+            two = by_name.get(value.name)
+            if value not in matching.forth and two is not None and _is_read_alike(value, two, a, b):
+                matching.add(value, two, "name")
+        if twin is not None:
+            matching.add_nodes(node, twin, "structure")
+        for value in open_outputs:
+            two = by_name.get(value.name)
+            if value not in matching.forth and two is not None and _may_share_name(value, two, matching, a, b):
+                matching.add(value, two, "name")
+
+
+def _twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
+    """Return the one node of `b` that computes the same from matched inputs, None where none or several do.
+
+    Where several do, as the projections of one tensor, the one whose constants are equal is meant.
+    """
+    known = next((value for value in node.inputs if value is not None and value in matching.forth), None)
+    if known is None:
+        return None
+    theirs = [other for other in _readers(matching.forth[known], b, matching.back) if matching.corresponds(node, other)]
+    mine = [
+        other
+        for other in _readers(known, a, matching.forth)
+        if any(matching.corresponds(other, twin) for twin in theirs)
+    ]
+    if len(theirs) == len(mine) == 1:
+        return theirs[0]
+    return next((other for other in theirs if matching.corresponds(node, other, matching.same_constants)), None)
+
+
+def _readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:
+    """Return the nodes that read a tensor, of those that nothing is known of."""
+    readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is side.scope)
+    return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
+
+
+def _may_share_name(one: Value, two: Value, matching: Matching, a: GraphSide, b: GraphSide) -> bool:
+    """Whether tensors of one counted name may be the same: operator and dims do not contradict it."""
+    if one.producer is None or two.producer is None:
+        return False
+    if not same_operator(one.producer, two.producer) or not compatible(a.dims(one), b.dims(two)):
+        return False
+    return not _rival(one.producer, two.producer, matching)
+
+
+def _is_read_alike(one: Value, two: Value, a: GraphSide, b: GraphSide) -> bool:
+    """Whether two tensors are read at the same places by nodes whose operators and names are the same."""
+    readers = [
+        {(node.operator, place, *(v.name for v in node.outputs if v is not None)) for node, place in value.consumers}
+        for value in (one, two)
+    ]
+    return bool(readers[0]) and readers[0] == readers[1] and compatible(a.dims(one), b.dims(two))
+
+
+def _rival(one: Node, two: Node, matching: Matching) -> bool:
+    """Whether another node of `a` computes the same as `two`, so that the name was only counted alike."""
+    read = [value for value in two.inputs if value is not None and value in matching.back]
+    return any(
+        matching.corresponds(other, two)
+        for value in read
+        for other, _ in matching.back[value].consumers
+        if other is not one and other.scope is one.scope
+    )
+
+
+def compatible(one: Dims, two: Dims) -> bool:
+    """Whether two shapes may be equal."""
+    if one is None or two is None:
+        return True
+    return len(one) == len(two) and all(x is None or y is None or x == y for x, y in zip(one, two, strict=True))
+
+
+def _backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
+    """Match the inputs of matched nodes, place by place."""
+    for node in reversed(a.nodes):
+        value = next((value for value in node.outputs if value is not None and value in matching.forth), None)
+        twin = None if value is None else matching.forth[value].producer
+        if twin is None or not same_operator(node, twin):
+            continue
+        mine = [value for value in node.inputs if value is not None and value in a.place]
+        theirs = [value for value in twin.inputs if value is not None and value in b.place]
+        left = [x for x in mine if x not in matching.forth], [y for y in theirs if y not in matching.back]
+        if len(mine) == len(theirs) and len(left[0]) == len(left[1]) == 1:
+            _read_alike(left[0][0], left[1][0], matching, a, b)
+
+
+def _read_alike(one: Value, two: Value, matching: Matching, a: GraphSide, b: GraphSide) -> None:
+    if one.producer is None or two.producer is None or not compatible(a.dims(one), b.dims(two)):
+        return
+    if one.name == two.name:
+        matching.add(one, two, "name")
+    elif one.output_index == two.output_index and same_operator(one.producer, two.producer):
+        matching.add(one, two, "structure")
+
+
+def _by_order(matching: Matching, a: GraphSide, b: GraphSide) -> None:
+    mine, theirs = _groups(a, matching.forth), _groups(b, matching.back)
+    for key, ones in mine.items():
+        twos = theirs.get(key, [])
+        if len(ones) == len(twos):
+            for one, two in zip(ones, twos, strict=True):
+                matching.add(one, two, "order")
+
+
+def _groups(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
+    """Return the unmatched values by module path, operator and dims, without those of no module."""
+    groups: dict[object, list[Value]] = {}
+    for value in side.place:
+        node, dims = value.producer, side.dims(value)
+        if node is None or value in matched or dims is None or None in dims:
+            continue
+        if scope := module_of(node):
+            groups.setdefault((scope, node.operator, value.output_index, dims), []).append(value)
+    return dict(groups)
