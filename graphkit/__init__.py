@@ -42,6 +42,7 @@ Prove
     verify_split            that a pair gives what the merged decoder gives; `verify_bundle` for a bundle
     verify_folder           that a lowered folder or a bundle, as it is now, gives what its export gives
     compare_models          where two models part, layer by layer, and why
+    diff                    what differs between the files of two models
 
 Lower, bundle and run
     lower_folder            an export for an NPU, with a contract; `Host` runs it
@@ -103,10 +104,13 @@ _HOMES = {
     "graphkit.graph.networkx_export": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
     "graphkit.model": ("Model", "ModelLike", "as_model", "load"),
+    "graphkit.model_diff.diff_models": ("diff",),
+    "graphkit.model_diff.model_diff": ("ModelDiff",),
     "graphkit.options": (
         "BundleOptions",
         "CompareOptions",
         "DeploymentProofOptions",
+        "DiffOptions",
         "FoldOptions",
         "FoldingOptions",
         "FolderOptions",

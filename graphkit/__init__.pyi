@@ -42,10 +42,13 @@ from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, T
 from graphkit.graph.networkx_export import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.model_diff.diff_models import diff
+from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.options import (
     BundleOptions,
     CompareOptions,
     DeploymentProofOptions,
+    DiffOptions,
     FolderOptions,
     FoldingOptions,
     FoldOptions,
@@ -87,16 +90,17 @@ __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DimSpec", "EditReport",
-    "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions", "FoldingOptions",
-    "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure",
-    "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins",
-    "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report", "ReportOptions", "Result",
-    "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps",
-    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target",
-    "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WeightList",
-    "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards",
-    "compare", "compare_models", "cone", "control_flow", "edit_file", "fit", "float16_losses", "fold", "fold_file",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DiffOptions", "DimSpec",
+    "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
+    "FoldingOptions", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
+    "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode",
+    "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
+    "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof",
+    "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions",
+    "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
+    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WeightList", "WhatIf", "WhyShape",
+    "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
+    "compare_models", "cone", "control_flow", "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file",
     "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "node_list",
     "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
     "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",

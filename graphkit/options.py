@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE",
-    "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
-    "DeploymentProofOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout", "LowerOptions",
-    "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions", "Update",
-    "as_declared", "count", "option", "switch",
+    "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE", "SIZES",
+    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
+    "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout",
+    "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions",
+    "Update", "as_declared", "count", "option", "switch",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -496,3 +496,14 @@ class CompareOptions:
     )
     seed: int = option(0, SEED)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """What a diff lists.
+
+    Attributes:
+        renames: Whether its text lists values and weights of which only the names differ.
+    """
+
+    renames: bool = option(False, switch("--renames", "List the values and weights of which only the names differ."))

@@ -26,7 +26,7 @@ LAYERS = (
     ("matching", "options"),
     ("deploy.hosts",),
     ("analysis", "rewrite", "surgeon"),
-    ("passes",),
+    ("model_diff", "passes"),
     ("verify",),
     ("deploy",),
     ("workflows",),
@@ -45,6 +45,7 @@ HOMES = {
             *(
                 "commands",
                 "deploy_commands",
+                "diff_command",
                 "flags",
                 "list_commands",
                 "model_streams",

@@ -8,6 +8,7 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.deploy_commands import bundle, contract, lower
+from graphkit.cli.diff_command import diff
 from graphkit.cli.flags import Format, output_format_option, output_option
 from graphkit.cli.list_commands import nodes, weights
 from graphkit.cli.output import put, put_list, show
@@ -105,6 +106,7 @@ COMMANDS = (
     explain,
     verify,
     compare,
+    diff,
     targets,
     schema,
     examples,

@@ -93,8 +93,12 @@ def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) ->
     return _of_a_list((section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS)), incomplete)
 
 
-def complete_kinds(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete a list of kinds of findings."""
+def complete_kinds(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a list of kinds of findings; of a diff, of its sections."""
+    if context.info_name == "diff":
+        from graphkit.model_diff.changes import SECTIONS
+
+        return _of_a_list(("any", *SECTIONS), incomplete)
     from graphkit.analysis.findings import KIND_NAMES
 
     return _of_a_list(KIND_NAMES, incomplete)

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from onnx import SparseTensorProto, TensorProto
 
+from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.matching.tensor_bytes import Place, first_difference, place_of
 from graphkit.model import Model
@@ -67,6 +68,11 @@ class ConstantNumbers:
         kind = (tensor.data_type, tuple(tensor.dims))
         if tensor.data_type == TensorProto.STRING:
             return self._named((kind, tuple(tensor.string_data)))
+        if tensor.data_type not in BITS:
+            plain = TensorProto()
+            plain.CopyFrom(tensor)
+            plain.ClearField("name")
+            return self._named((kind, plain.SerializeToString(deterministic=True)))
         try:
             place = place_of(model, tensor)
         except ModelError:  # the file is missing

@@ -112,8 +112,10 @@ def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bo
     by_name = {two.name: two for two in b.place}
     for one in a.place:
         two = by_name.get(one.name)
-        is_telling = one.producer is None or not COUNTED.fullmatch(one.name)
-        if two is not None and is_telling and (one.producer is None) == (two.producer is None):
+        if two is None or (one.producer is None) != (two.producer is None):
+            continue
+        is_counted = one.producer is not None and COUNTED.fullmatch(one.name)
+        if not is_counted or matching.numbers.value(one) == matching.numbers.value(two):
             matching.add(one, two, "name")
     for _ in range(MAX_ROUNDS):
         before = len(matching.forth)
@@ -127,8 +129,11 @@ def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bo
 
 def _match_equal(matching: Matching, one: Scope, two: Scope) -> None:
     """Match the nodes of two graphs that compute the same; of several that do, those of one name first."""
-    for x, y in zip(one.inputs, two.inputs, strict=True):
-        matching.add(x, y if y.name == x.name or two.parent is not None else two.values[x.name], _how(x, y))
+    named = {value.name: value for value in two.inputs} if not one.path else {}  # those of the main graph
+    for index, x in enumerate(one.inputs):
+        y = two.inputs[index] if one.path else named.get(x.name)
+        if y is not None:
+            matching.add(x, y, _how(x, y))
     theirs: dict[int, list[Node]] = {}
     for node in two.nodes:
         theirs.setdefault(matching.numbers.nodes[node], []).append(node)

@@ -35,6 +35,7 @@ from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
+from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.render.result import Result, Sizes, versioned
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.program import Input
@@ -87,6 +88,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         LoweringProof,
         BundleProof,
         ModelComparison,
+        ModelDiff,
         TensorShapes,
         WhyShape,
         NodeList,

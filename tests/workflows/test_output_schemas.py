@@ -54,6 +54,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "split-proof": (MERGED, "{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "--steps", "1"),
     },
     "compare": {"model-comparison": (CAUSAL, CAUSAL)},
+    "diff": {"model-diff": (CAUSAL, MERGED)},
     "targets": {"targets": (), "target-facts": ("ethos-u85",)},
 }
 WRITES = [(command, name) for command, cases in CASES.items() for name in cases]

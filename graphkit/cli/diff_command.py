@@ -1,0 +1,78 @@
+"""The command that tells what differs between two files: diff."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from graphkit.cli.flags import Asked, output_format_option, takes
+from graphkit.cli.model_streams import load
+from graphkit.cli.output import progress_on_terminal, say, show
+from graphkit.cli.shell_completion import complete_model
+from graphkit.model_diff.changes import SECTIONS
+from graphkit.options import DiffOptions, Flag, option
+
+__all__ = ["diff"]
+
+ANY = "any"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffFlags(DiffOptions):
+    """What a diff lists, and which differences fail.
+
+    Attributes:
+        fail_on: The sections in which a difference fails.
+    """
+
+    fail_on: str = option(
+        "",
+        Flag(
+            "--fail-on",
+            f"Exit with code 1 if there are differences in these sections. Sections: {', '.join(SECTIONS)}; "
+            f"{ANY} stands for all.",
+            metavar="SECTION,...",
+        ),
+    )
+
+    def failing(self) -> frozenset[str]:
+        """Return the sections in which a difference fails.
+
+        Raises:
+            UsageError: There is no section of a name.
+        """
+        from graphkit.errors import UsageError
+        from graphkit.suggest import did_you_mean
+
+        names = [name.strip() for name in self.fail_on.split(",") if name.strip()]
+        for name in names:
+            if name not in (ANY, *SECTIONS):
+                raise UsageError(f"--fail-on {name}: no such section - {did_you_mean(name, (ANY, *SECTIONS))}")
+        return frozenset(SECTIONS if ANY in names else names)
+
+
+@click.command(short_help="Tell what differs between the files of two models.")
+@click.argument("a", metavar="A", shell_complete=complete_model)
+@click.argument("b", metavar="B", shell_complete=complete_model)
+@takes(DiffFlags)
+@output_format_option
+def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
+    """Tell what differs between the files of two models: interface, operator sets, nodes, weights.
+
+    Nodes match by name and by what they compute, so that other names of values and another order of nodes are no
+    difference. Nothing runs: graphkit compare tells by how much the results differ, and where that begins.
+    """
+    asked = options.read()
+    failing = asked.failing()
+    with progress_on_terminal() as progress:
+        from graphkit.model_diff.diff_models import diff as differences
+
+        progress("comparing")
+        found = differences(load(a), load(b), asked)
+    show(found, format)
+    reasons = [name for name in found.differing if name in failing]
+    for name in reasons:
+        say(f"Differs: {name}", is_error=True)
+    if reasons:
+        raise SystemExit(1)

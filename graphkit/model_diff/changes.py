@@ -1,0 +1,87 @@
+"""The differences of two models as data: what was, and what is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from graphkit.matching.change import Change
+
+__all__ = ["SECTIONS", "ChangedNode", "LoneNode", "NodeChanges", "WeightChange", "WeightKind"]
+
+SECTIONS = ("interface", "opsets", "metadata", "nodes", "weights")  # of a diff, in the order of its text
+WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
+
+
+@dataclass(frozen=True)
+class LoneNode:
+    """A node that the other model lacks.
+
+    Attributes:
+        node: Its path.
+        operator: What it computes.
+        module: The path of the module that it was exported from, "" where its name tells none.
+        instead: The values of the other model that its readers read instead.
+    """
+
+    node: str
+    operator: str
+    module: str
+    instead: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChangedNode:
+    """A node of both models that differs.
+
+    Attributes:
+        node: Its path in A.
+        other: Its path in B.
+        operator: In A.
+        module: The path of the module that it was exported from, "" where its name tells none.
+        changes: What differs: its operator, attributes, inputs, outputs.
+    """
+
+    node: str
+    other: str
+    operator: str
+    module: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class NodeChanges:
+    """The nodes that differ, those of bodies and functions included.
+
+    Attributes:
+        removed: Nodes that B lacks.
+        added: Nodes that A lacks.
+        changed: Nodes of both that differ.
+    """
+
+    removed: tuple[LoneNode, ...] = ()
+    added: tuple[LoneNode, ...] = ()
+    changed: tuple[ChangedNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightChange:
+    """A constant that differs: an initializer, the default of an input, or the tensor of a Constant node.
+
+    Attributes:
+        name: In A, "" where A lacks it.
+        other: In B, "" where B lacks it.
+        kind: What differs: its values, its dtype, its dims, whether it is there, or whether it is an initializer.
+        before: Dtype and dims in A, with the values of a small one; "" where A lacks it.
+        after: The same in B.
+        equal_to: A constant of the same bytes: of the other model, or of A where it is in both; "" for none.
+        with_nodes: Whether all nodes that read it were removed, or added, with it.
+    """
+
+    name: str
+    other: str
+    kind: WeightKind
+    before: str
+    after: str
+    equal_to: str = ""
+    with_nodes: bool = False

@@ -1,0 +1,72 @@
+"""Compare the files of two models: what differs, without running them."""
+
+from __future__ import annotations
+
+from graphkit.graph.view import Value
+from graphkit.matching.graph_side import known
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.model_diff.header_changes import interface_changes, metadata_changes, opset_changes
+from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.node_changes import node_changes
+from graphkit.model_diff.node_matching import NodeMatching, match_nodes
+from graphkit.model_diff.weight_changes import weight_changes
+from graphkit.options import DiffOptions
+from graphkit.shapes import infer
+
+__all__ = ["diff"]
+
+
+def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> ModelDiff:
+    """Compare the files of two models: interface, operator sets, metadata, nodes and weights.
+
+    Nodes match by name, and by what they compute; names of values and the order of nodes make no difference. Weights
+    are read where two have one dtype and the same dims, and lie at different places.
+
+    Args:
+        a: A model.
+        b: Another one, such as a later version of it.
+        options: What to list.
+
+    Returns:
+        What differs; `is_equal` says whether nothing does.
+
+    Raises:
+        ModelError: A model cannot be read, or a file of weights has shrunk since.
+
+    Example:
+        >>> model = graphkit.load("example:causal-attention")
+        >>> graphkit.diff(model, graphkit.fold(model).model).differing
+        ('nodes', 'weights')
+    """
+    first, second = as_model(a), as_model(b)
+    matching = match_nodes(first, second, (infer(first), infer(second)))
+    nodes, constants = node_changes(matching)
+    weights = weight_changes(matching, constants, first, second)
+    return ModelDiff(
+        a=first.label,
+        b=second.label,
+        interface=tuple(interface_changes(first, second)),
+        opsets=tuple(opset_changes(first, second)),
+        metadata=tuple(metadata_changes(first, second, matching)),
+        nodes=nodes,
+        weights=weights.changes,
+        renamed_values=_renamed(matching, first),
+        renamed_weights=weights.renamed,
+        unread_weights=weights.unread,
+        lists_renames=options.renames,
+    )
+
+
+def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
+    """Return the values that are called otherwise, inputs and outputs of the main graph aside."""
+    ends = {*a.graph.inputs, *a.graph.outputs}
+
+    def path(value: Value) -> str:
+        return f"{value.scope.path}/{value.name}" if value.scope.path else value.name
+
+    pairs = matching.values.forth.items()
+    return tuple(
+        (path(one), path(two))
+        for one, two in pairs
+        if one.name != two.name and one not in ends and known(one) is None and one.producer in matching.forth
+    )

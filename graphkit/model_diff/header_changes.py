@@ -1,0 +1,151 @@
+"""What differs beside nodes and weights: inputs and outputs, operator sets, functions, and what is noted of a model."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from graphkit.graph.declared_types import type_text
+from graphkit.graph.names import counted
+from graphkit.graph.view import Scope, Value, as_text
+from graphkit.matching.change import Change
+from graphkit.model import Model
+from graphkit.model_diff.node_matching import NodeMatching, function_keys
+
+__all__ = ["changed_entries", "interface_changes", "metadata_changes", "opset_changes"]
+
+TOLD = {"graph", "functions", "opset_import"}  # fields of a model that other sections tell of
+TOLD_OF_GRAPH = {
+    *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
+    "quantization_annotation",  # which names tensors: see below
+}
+SHORT = 60  # characters of a text
+
+
+def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    """Yield what differs of two mappings of texts by name."""
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield Change(name, _cut(before.get(name)), _cut(after.get(name)))
+
+
+def interface_changes(a: Model, b: Model) -> Iterator[Change]:
+    """Yield the inputs and outputs that differ: in dtype, dims, order, doc string, or whether there is a default."""
+    for kind in ("input", "output"):
+        before, after = (_ports(model.graph, kind) for model in (a, b))
+        yield from changed_entries(before, after)
+        both = [[name for name in ports if name in others] for ports, others in ((before, after), (after, before))]
+        if both[0] != both[1]:
+            yield from changed_entries(*({f"order of {kind}s": ", ".join(names)} for names in both))
+
+
+def _ports(scope: Scope, kind: str) -> dict[str, str]:
+    values: Sequence[Value] = scope.inputs if kind == "input" else scope.outputs
+    return {f"{kind} '{value.name}'": _port(scope, value, kind) for value in values}
+
+
+def _port(scope: Scope, value: Value, kind: str) -> str:
+    info = scope.infos.get(value.name)
+    dtype, shape = type_text(info.type) if info is not None else ("?", "?")
+    has_default = kind == "input" and (value.tensor is not None or value.sparse is not None)
+    doc = as_text(info.doc_string) if info is not None else ""
+    return f"{dtype}{shape}{' with a default' if has_default else ''}{f' {doc!r}' if doc else ''}"
+
+
+def opset_changes(a: Model, b: Model) -> Iterator[Change]:
+    """Yield the versions of operator sets that differ, and the functions that one model lacks or declares otherwise."""
+    yield from changed_entries(_opsets(a.proto.opset_import), _opsets(b.proto.opset_import))
+    yield from changed_entries(_functions(a), _functions(b))
+
+
+def _opsets(imports: Any) -> dict[str, str]:
+    return {as_text(entry.domain) or "ai.onnx": str(entry.version) for entry in imports}
+
+
+def _functions(model: Model) -> dict[str, str]:
+    keys = function_keys(model)
+    return {
+        f"function '{'.'.join(filter(None, map(as_text, key)))}'": _signature(function)
+        for key, function in zip(keys, model.proto.functions, strict=False)
+    }
+
+
+def _signature(function: onnx.FunctionProto) -> str:
+    parts = [counted(len(function.input), "input(s)"), counted(len(function.output), "output(s)")]
+    names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
+    if names:
+        parts.append(f"attributes {', '.join(map(as_text, names))}")
+    parts += [f"{domain} {version}" for domain, version in _opsets(function.opset_import).items()]
+    return ", ".join(parts)
+
+
+def metadata_changes(a: Model, b: Model, matching: NodeMatching) -> Iterator[Change]:
+    """Yield the notes that differ: producer, versions, doc strings, metadata, also those of nodes."""
+    yield from changed_entries(dict(_notes(a.proto, TOLD)), dict(_notes(b.proto, TOLD)))
+    graphs = [{f"graph {name}": text for name, text in _notes(m.proto.graph, TOLD_OF_GRAPH)} for m in (a, b)]
+    yield from changed_entries(*graphs)
+    annotated = _annotations(a, matching, matching.values.forth), _annotations(b, matching, {})
+    if annotated[0] != annotated[1]:
+        yield Change("quantization annotations", *(counted(sum(each.values()), "tensor(s)") for each in annotated))
+    documented = sum(one.proto.doc_string != two.proto.doc_string for one, two in matching.forth.items())
+    if documented:
+        yield Change("doc strings of nodes", counted(documented, "node(s)"), "others")
+    noted: dict[str, int] = {}
+    for one, two in matching.forth.items():
+        if one.proto.metadata_props or two.proto.metadata_props:
+            for change in changed_entries(_props(one.proto.metadata_props), _props(two.proto.metadata_props)):
+                noted[change.what] = noted.get(change.what, 0) + 1
+    for name, count in noted.items():
+        yield Change(f"metadata '{name}' of nodes", counted(count, "node(s)"), "others")
+
+
+def _annotations(model: Model, matching: NodeMatching, forth: Mapping[Value, Value]) -> Counter[Hashable]:
+    """Return the quantisation of tensors, whatever these are called; those of A as the tensors of B that they are."""
+
+    def token(name: str) -> Hashable:
+        value = model.graph.find(name)
+        if value is None:
+            return name
+        other = forth.get(value, value)
+        return other if other in matching.values.back else matching.values.numbers.value(value)
+
+    return Counter(
+        (token(each.tensor_name), frozenset((e.key, token(e.value)) for e in each.quant_parameter_tensor_names))
+        for each in model.proto.graph.quantization_annotation
+    )
+
+
+def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a message as texts; metadata by key."""
+    for field, value in message.ListFields():
+        if field.name in without:
+            continue
+        if field.name == "metadata_props":
+            yield from ((f"metadata '{key}'", text) for key, text in _props(value).items())
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            parts = value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]
+            yield field.name, _content(parts)
+        else:
+            yield field.name, as_text(value) if isinstance(value, str | bytes) else str(value)
+
+
+def _content(parts: Any) -> str:
+    """Return a text that tells messages apart: how many there are, and a checksum of what they say."""
+    content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
+    return f"{counted(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
+
+
+def _props(entries: Any) -> dict[str, str]:
+    return {as_text(entry.key): as_text(entry.value) for entry in entries}
+
+
+def _cut(text: str | None) -> str | None:
+    if text is None or len(text) <= SHORT:
+        return text
+    return f"{text[:SHORT]}... ({len(text):,} characters)"

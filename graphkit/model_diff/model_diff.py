@@ -1,0 +1,181 @@
+"""The differences between two models, ready to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.names import by_family, counted, listed
+from graphkit.matching.change import Change
+from graphkit.model_diff.changes import SECTIONS, LoneNode, NodeChanges, WeightChange
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
+from graphkit.render.result import Result
+
+__all__ = ["ModelDiff"]
+
+KINDS = {
+    "values": "other values",
+    "dtype": "another dtype",
+    "dims": "other dims",
+    "removed": "removed",
+    "added": "added",
+}  # of weight changes, in words
+MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class ModelDiff(Result):
+    """The differences between the files of two models; names of values and the order of nodes do not count.
+
+    Attributes:
+        a, b: What to call them.
+        interface: Inputs and outputs that differ.
+        opsets: Operator sets and functions that differ.
+        metadata: Notes that differ: producer, versions, doc strings, metadata.
+        nodes: Nodes that were removed, added or changed.
+        weights: Constants that were removed, added or changed.
+        renamed_values: Names in A and in B of computed values that are the same.
+        renamed_weights: Names in A and in B of constants that are equal.
+        unread_weights: Constants of A whose bytes are missing, so that only their names and dims were compared.
+        lists_renames: Whether the text lists names that differ.
+    """
+
+    title: ClassVar[str] = "Differences"
+    computed: ClassVar[tuple[str, ...]] = ("differing",)
+    a: str
+    b: str
+    interface: tuple[Change, ...]
+    opsets: tuple[Change, ...]
+    metadata: tuple[Change, ...]
+    nodes: NodeChanges
+    weights: tuple[WeightChange, ...]
+    renamed_values: tuple[tuple[str, str], ...] = ()
+    renamed_weights: tuple[tuple[str, str], ...] = ()
+    unread_weights: tuple[str, ...] = ()
+    lists_renames: bool = False
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The sections that have a difference."""
+        return tuple(name for name in SECTIONS if self._count(name))
+
+    def _count(self, section: str) -> int:
+        found = getattr(self, section)
+        return sum(map(len, (found.removed, found.added, found.changed))) if section == "nodes" else len(found)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differing
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what differs in a sentence, and each section that has a difference."""
+        yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict()], [])
+        for name in ("interface", "opsets", "metadata"):
+            changes: Sequence[Change] = getattr(self, name)
+            if changes:
+                yield Heading(name.capitalize())
+                yield from _rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
+        yield from self._node_blocks()
+        yield from self._weight_blocks()
+        if self.lists_renames:
+            yield from self._rename_blocks()
+
+    def _verdict(self) -> Iterator[str]:
+        if self.is_equal:
+            yield "Nothing differs."
+        else:
+            yield f"{listed([*self._sentences()])}."
+        renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
+        if any(count for count, _ in renamed):
+            yield f"Only the names differ of {listed([counted(count, text) for count, text in renamed if count])}."
+        if self.unread_weights:
+            yield f"The bytes of {counted(len(self.unread_weights), 'weight(s)')} are missing, and were not compared."
+
+    def _sentences(self) -> Iterator[str]:
+        """Yield the number of differences of each section."""
+        nodes = [
+            f"{len(found):,} {name}"
+            for name, found in (
+                ("removed", self.nodes.removed),
+                ("added", self.nodes.added),
+                ("changed", self.nodes.changed),
+            )
+            if found
+        ]
+        for section in self.differing:
+            yield f"nodes: {', '.join(nodes)}" if section == "nodes" else f"{section}: {self._count(section):,}"
+
+    def _node_blocks(self) -> Iterator[Block]:
+        if not self._count("nodes"):
+            return
+        yield Heading("Nodes")
+        if self.nodes.removed or self.nodes.added:
+            removed, added = _by_module(self.nodes.removed), _by_module(self.nodes.added)
+            modules = dict.fromkeys([*removed, *added])
+            rows = [(module, (_tally(removed.get(module)), _tally(added.get(module)))) for module in modules]
+            yield from _rows("Module:code | Removed | Added", rows)
+        changed = [(c.node, (c.operator, str(change))) for c in self.nodes.changed for change in c.changes]
+        if changed:
+            yield from _rows("Node:code | Operator | Change", changed)
+
+    def _weight_blocks(self) -> Iterator[Block]:
+        if not self.weights:
+            return
+        yield Heading("Weights")
+        single = [_weight_row(weight) for weight in self.weights if not _is_implied(weight)]
+        if single:
+            yield from _rows("Weight:code | Difference | A | B | Equal to:note", single)
+        moved = Counter((weight.before, weight.after) for weight in self.weights if weight.kind == "storage")
+        for (before, after), count in moved.items():
+            yield Prose(f"Kept elsewhere: {counted(count, 'constant(s)')}, in A as {before}, in B as {after}.")
+        for kind in ("removed", "added"):
+            count = sum(weight.kind == kind and weight.with_nodes for weight in self.weights)
+            if count:
+                yield Prose(f"With the nodes that read them, {counted(count, 'constant(s)')} {kind}.")
+
+    def _rename_blocks(self) -> Iterator[Block]:
+        renamed = [*self.renamed_values, *self.renamed_weights]
+        if renamed:
+            yield Heading("Renamed")
+            yield Table((Column("A", "code"), Column("B", "code")), renamed)
+
+
+def _is_implied(weight: WeightChange) -> bool:
+    return weight.kind == "storage" or weight.with_nodes
+
+
+def _by_module(nodes: Sequence[LoneNode]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for node in nodes:
+        found.setdefault(node.module, Counter())[node.operator] += 1
+    return found
+
+
+def _tally(operators: Counter[str] | None) -> str:
+    """Return operators as `MatMul + 2 Add`."""
+    counts = sorted((operators or {}).items())
+    return " + ".join(operator if count == 1 else f"{count:,} {operator}" for operator, count in counts)
+
+
+def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
+    renamed = weight.name and weight.other and weight.name != weight.other
+    name = f"{weight.name} -> {weight.other}" if renamed else weight.name or weight.other
+    return name, (
+        KINDS[weight.kind],
+        weight.before,
+        weight.after,
+        f"equal to {weight.equal_to}" if weight.equal_to else "",
+    )
+
+
+def _rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:
+    """Yield a table with one row for each family of names of the same other cells, and how many names it stands for."""
+    joined = by_family(rows)
+    many = any(count > 1 for _, _, count in joined)
+    shown = [(name, *cells, *((count,) if many else ())) for name, cells, count in joined[:MOST_ROWS]]
+    yield table(f"{headings}{' | Times:number' if many else ''}", shown)
+    if len(joined) > MOST_ROWS:
+        yield Prose(f"... and {len(joined) - MOST_ROWS:,} more in the JSON report.")

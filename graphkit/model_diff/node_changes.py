@@ -1,0 +1,126 @@
+"""Nodes that were added, removed or changed, and what their readers read instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from graphkit.graph.view import Node, Value
+from graphkit.matching.attribute_text import attribute_changes
+from graphkit.matching.change import Change
+from graphkit.matching.graph_side import source_of
+from graphkit.matching.value_matching import module_of
+from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges
+from graphkit.model_diff.node_matching import GraphPair, NodeMatching
+
+__all__ = ["ReadConstants", "node_changes"]
+
+ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
+
+
+class _Reading:
+    """What readers read in both models: collects what is read instead of values that are gone, and constants."""
+
+    def __init__(self, matching: NodeMatching) -> None:
+        self.matching = matching
+        self.after: dict[Node, dict[str, None]] = {}  # what is read in B instead of results of nodes of A alone
+        self.before: dict[Node, dict[str, None]] = {}  # the other way
+        self.constants: ReadConstants = {}
+
+    def differs(self, one: Value | None, two: Value | None) -> bool:
+        """Whether one place reads something else, which no node that is gone, or new, and no constant explains."""
+        if one is not None and two is not None and source_of(one).is_constant and source_of(two).is_constant:
+            is_other = self.is_other_constant(source_of(one), source_of(two))
+            if not is_other:
+                self.constants[one, two] = None
+            return is_other
+        if self.matching.agree(one, two):
+            return False
+        gone = one.producer if one is not None and one.producer not in self.matching.forth else None
+        made = two.producer if two is not None and two.producer not in self.matching.back else None
+        if gone is not None and two is not None:
+            self.after.setdefault(gone, {})[two.name] = None
+        if made is not None and one is not None:
+            self.before.setdefault(made, {})[one.name] = None
+        return (gone is None and made is None) or one is None or two is None
+
+    def is_other_constant(self, one: Value, two: Value) -> bool:
+        """Whether a node reads another constant than before, where one of the two is in both models."""
+        if one.name == two.name or self.matching.agree(one, two):
+            return False
+        before, after = one.scope.find(two.name), two.scope.find(one.name)
+        return (before is not None and self.matching.agree(before, two)) or (
+            after is not None and self.matching.agree(one, after)
+        )
+
+
+def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
+    """Return the nodes that differ, and the constants that nodes read at the same places."""
+    reading = _Reading(matching)
+    changed: list[ChangedNode] = []
+    owners: dict[Node, list[Change]] = {}
+    for pair in matching.graphs:
+        outputs = list(_outputs(pair, reading))
+        if pair.owners is not None:
+            owners.setdefault(pair.owners[0], []).extend(outputs)
+    for node, twin in matching.forth.items():
+        changes = (*_changes(node, twin, reading), *owners.get(node, ()))
+        if changes:
+            changed.append(ChangedNode(node.path, twin.path, node.operator, module_of(node), changes))
+    mine = [node for pair in matching.graphs for node in pair.a.nodes if node not in matching.forth]
+    theirs = [node for pair in matching.graphs for node in pair.b.nodes if node not in matching.back]
+    removed, added = _alone(mine, reading.after), _alone(theirs, reading.before)
+    return NodeChanges(removed, added, tuple(changed)), reading.constants
+
+
+def _alone(nodes: Iterable[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
+    return tuple(
+        LoneNode(node.path, node.operator, module_of(node), tuple(instead.get(node, ())))
+        for node in nodes
+        if not node.is_op("Constant")  # a constant, which weights tell of
+    )
+
+
+def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
+    """Yield how two nodes that are the same differ."""
+    if one.operator != two.operator:
+        yield Change("operator", one.operator, two.operator)
+    if one.proto.overload != two.proto.overload:
+        yield Change("overload", str(one.proto.overload), str(two.proto.overload))
+    if not one.is_op("Constant"):
+        yield from attribute_changes(one, two, reading.matching.values.numbers)
+    for index, (x, y) in enumerate(zip_longest(one.inputs, two.inputs)):
+        if reading.differs(x, y):
+            yield Change(f"input {index}", _called(x), _called(y))
+    given = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (one, two)]
+    for index in sorted(given[0] ^ given[1]):
+        texts = [
+            _called(node.outputs[index]) if index in has else None for node, has in zip((one, two), given, strict=True)
+        ]
+        yield Change(f"output {index}", *texts)
+
+
+def _called(value: Value | None) -> str | None:
+    return None if value is None else value.name
+
+
+def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
+    """Yield the outputs of a graph that are other values; of a body, how many inputs it takes, too."""
+    label = pair.a.path.rpartition("/")[2]
+    ends: Sequence[tuple[str, Value | None, Value | None]]
+    if pair.a.path:
+        if len(pair.a.inputs) != len(pair.b.inputs):
+            yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
+        ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
+    else:
+        theirs = {value.name: value for value in pair.b.outputs}
+        ends = [(f"'{one.name}'", one, theirs[one.name]) for one in pair.a.outputs if one.name in theirs]
+    for name, one, two in ends:
+        if reading.differs(one, two):
+            yield Change(f"output {name} of {label}".removesuffix(" of "), _source(one), _source(two))
+
+
+def _source(value: Value | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value.producer.operator} '{value.producer.label}'" if value.producer is not None else f"'{value.name}'"

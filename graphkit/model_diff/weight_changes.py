@@ -1,0 +1,181 @@
+"""Constants that were added, removed or changed: initializers, defaults of inputs, tensors of Constant nodes.
+
+Constants are the same where nodes that match read them at one place, or else by their names. Their bytes are compared
+only where dtype and dims agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx import TensorProto
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.matching.attribute_text import tensor_text
+from graphkit.matching.graph_side import source_of
+from graphkit.model import Model
+from graphkit.model_diff.changes import WeightChange, WeightKind
+from graphkit.model_diff.node_changes import ReadConstants
+from graphkit.model_diff.node_matching import NodeMatching
+
+__all__ = ["Weights", "weight_changes"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The constants that differ.
+
+    Attributes:
+        changes: One for each.
+        renamed: Names in A and in B of constants that are equal.
+        unread: The constants of A whose bytes are missing, so that they count as equal where name and place are.
+    """
+
+    changes: tuple[WeightChange, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The constants of a model, and their numbers."""
+
+    matching: NodeMatching
+    model: Model
+    scopes: tuple[Scope, ...]
+    matched: Collection[Node]
+
+    @cached_property
+    def numbers(self) -> Mapping[Value, int]:
+        values = (value for scope in self.scopes for value in scope.values.values())
+        return {value: number for value in values if (number := self._number(value)) is not None}
+
+    def _number(self, value: Value) -> int | None:
+        constants = self.matching.values.numbers.constants
+        tensor = value.constant if value.constant is not None else value.tensor
+        if tensor is not None:
+            return constants.of(self.model, tensor)
+        return None if value.sparse is None else constants.of_sparse(self.model, value.sparse)
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Value]:
+        """A constant for each number, the first one."""
+        return {number: value for value, number in reversed(list(self.numbers.items()))}
+
+    def alone(self, value: Value) -> bool:
+        """Whether it is read, and only by nodes that the other model lacks."""
+        readers = [node for node, _ in value.consumers]
+        return bool(readers) and not any(node in self.matched for node in readers)
+
+
+def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
+    """Return the constants that differ.
+
+    Args:
+        matching: The nodes that match.
+        read: Constants that nodes read at the same places.
+        a: A model.
+        b: The other one.
+
+    Raises:
+        ModelError: A file of weights has shrunk since the model was read.
+    """
+    mine = _Side(matching, a, tuple(pair.a for pair in matching.graphs), matching.forth)
+    theirs = _Side(matching, b, tuple(pair.b for pair in matching.graphs), matching.back)
+    pairs = list(_pairs(matching, read, mine, theirs))
+    changes = [change for one, two in pairs for change in _changes(one, two, mine, theirs)]
+    paired = {one for one, _ in pairs}, {two for _, two in pairs}
+    changes += [_removed(one, mine, theirs) for one in mine.numbers if one not in paired[0]]
+    changes += [_added(two, mine, theirs) for two in theirs.numbers if two not in paired[1]]
+    equal = [(one, two) for one, two in pairs if mine.numbers[one] == theirs.numbers[two]]
+    unread = matching.values.numbers.constants.unread
+    return Weights(
+        tuple(changes),
+        tuple(dict.fromkeys((_name(one), _name(two)) for one, two in equal if one.name != two.name)),
+        tuple(_name(one) for one, number in mine.numbers.items() if number in unread),
+    )
+
+
+def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Side) -> Iterator[tuple[Value, Value]]:
+    """Yield constants that are the same: those read at one place, of one content, of one name."""
+    sources = dict.fromkeys((source_of(one), source_of(two)) for one, two in read)
+    pairs = [(one, two) for one, two in sources if one in mine.numbers and two in theirs.numbers]
+    yield from pairs
+    done = {one for one, _ in pairs}, {two for _, two in pairs}
+    for graphs in matching.graphs:
+        left = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
+        right = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
+        keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _name_only)
+        for key in keys:
+            by_key: dict[Hashable, list[Value]] = {}
+            for two in right:
+                by_key.setdefault(key(two, theirs.numbers[two]), []).append(two)
+            found = [(one, twins.pop(0)) for one in left if (twins := by_key.get(key(one, mine.numbers[one])))]
+            yield from found
+            matched = {value for pair in found for value in pair}
+            left = [one for one in left if one not in matched]
+            right = [two for two in right if two not in matched]
+
+
+def _name_and_number(value: Value, number: int) -> Hashable:
+    return value.name, number
+
+
+def _number(_: Value, number: int) -> Hashable:
+    return number
+
+
+def _name_only(value: Value, _: int) -> Hashable:
+    return value.name
+
+
+def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
+    names = _name(one), _name(two)
+    if mine.numbers[one] != theirs.numbers[two]:
+        equal = mine.by_number.get(theirs.numbers[two])
+        yield WeightChange(*names, _difference(one, two), _text(one), _text(two), _name(equal) if equal else "")
+    elif _storage(one) != _storage(two):
+        yield WeightChange(*names, "storage", _storage(one), _storage(two))
+
+
+def _difference(one: Value, two: Value) -> WeightKind:
+    first, second = _tensor(one), _tensor(two)
+    if first is None or second is None or first.data_type != second.data_type:
+        return "dtype"
+    return "dims" if first.dims != second.dims else "values"
+
+
+def _removed(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
+    equal = theirs.by_number.get(mine.numbers[value])
+    return WeightChange(_name(value), "", "removed", _text(value), "", _name(equal) if equal else "", mine.alone(value))
+
+
+def _added(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
+    equal = mine.by_number.get(theirs.numbers[value])
+    return WeightChange("", _name(value), "added", "", _text(value), _name(equal) if equal else "", theirs.alone(value))
+
+
+def _tensor(value: Value) -> TensorProto | None:
+    if value.sparse is not None:
+        return value.sparse.values
+    return value.constant if value.constant is not None else value.tensor
+
+
+def _text(value: Value) -> str:
+    if value.sparse is not None:
+        return f"sparse {dtype_name(value.sparse.values.data_type)}{list(value.sparse.dims)}"
+    tensor = _tensor(value)
+    return tensor_text(tensor) if tensor is not None else ""
+
+
+def _storage(value: Value) -> str:
+    if value.kind == "node":
+        return "Constant node"
+    return "default of an input" if value.kind == "input" else "initializer"
+
+
+def _name(value: Value) -> str:
+    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name

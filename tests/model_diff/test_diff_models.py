@@ -1,0 +1,288 @@
+"""What a diff tells of each kind of change, in exact words, and that names and order are no change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from builders import model_of
+from onnx import helper, numpy_helper
+
+from graphkit.model import Model
+from graphkit.model_diff.diff_models import diff
+from graphkit.model_diff.model_diff import ModelDiff
+
+TEXT = """(float[N, 8] x, float[N, 8] z) => (float[N, 8] y, float[N, 8] t) {
+    [norm] n = LayerNormalization <axis = -1, epsilon = 1e-5> (x, scale)
+    [product] p = MatMul (n, weight)
+    [sum] s = Add (p, bias)
+    [gelu] g = Gelu (s)
+    [turn] r = Transpose <perm = [0, 1]> (g)
+    [last] y = Add (r, z)
+    [side] t = Tanh (p)
+}"""
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "scale": np.linspace(1, 2, 8, dtype=np.float32),
+    "weight": RNG.standard_normal((8, 8), np.float32),
+    "bias": np.arange(8, dtype=np.float32),
+}
+
+
+def base(text: str = TEXT, **changed: np.ndarray) -> Model:
+    return model_of(text, 20, **(WEIGHTS | changed))
+
+
+def edited(edit: Callable[[onnx.ModelProto], object], model: Model | None = None) -> Model:
+    """Return a copy of a model with an edit."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom((model or base()).proto)
+    edit(proto)
+    return Model.from_proto(proto)
+
+
+def told(found: ModelDiff) -> list[str]:
+    """Return everything that differs, a line each."""
+    lines = [f"{name}: {change}" for name in ("interface", "opsets", "metadata") for change in getattr(found, name)]
+    lines += [f"removed: {each.operator} {each.node} {list(each.instead)}" for each in found.nodes.removed]
+    lines += [f"added: {each.operator} {each.node} {list(each.instead)}" for each in found.nodes.added]
+    lines += [f"changed: {each.node}: {change}" for each in found.nodes.changed for change in each.changes]
+    for weight in found.weights:
+        equal = f" = {weight.equal_to}" if weight.equal_to else ""
+        before, after = f"'{weight.name}' {weight.before}".strip(), f"'{weight.other}' {weight.after}".strip()
+        lines.append(f"{weight.kind}: {before} | {after}{equal}")
+    return lines
+
+
+def lines(a: Model, b: Model) -> list[str]:
+    return told(diff(a, b))
+
+
+def test_a_model_equals_itself() -> None:
+    found = diff(base(), base())
+    assert (found.is_equal, found.differing, told(found)) == (True, (), [])
+    assert found.to_text() == "Differences\n\nA is g, B is g.\nNothing differs.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("epsilon = 1e-5", "epsilon = 1e-3", ["changed: norm: epsilon: 1e-05 -> 0.001"]),
+        (", epsilon = 1e-5", "", ["changed: norm: epsilon: 1e-05 -> 1e-05 (default)"]),
+        ("perm = [0, 1]", "perm = [1, 0]", ["changed: turn: perm: [0, 1] -> [1, 0]"]),
+        ("Gelu (s)", 'Gelu <approximate = "tanh"> (s)', ["changed: gelu: approximate: 'none' (default) -> 'tanh'"]),
+        ("Tanh (p)", "Sigmoid (p)", ["changed: side: operator: Tanh -> Sigmoid"]),
+        ("Tanh (p)", "Tanh (s)", ["changed: side: input 0: p -> s"]),
+        ("Add (r, z)", "Add (z, r)", ["changed: last: input 0: r -> z", "changed: last: input 1: z -> r"]),
+        ("[gelu] g = Gelu (s)", "[gelu] g = Gelu (s) [more] q = Tanh (g)", ["added: Tanh more []"]),
+        (
+            "[gelu] g = Gelu (s)\n    [turn] r = Transpose <perm = [0, 1]> (g)",
+            "[turn] r = Transpose <perm = [0, 1]> (s)",
+            ["removed: Gelu gelu ['s']"],
+        ),
+        (
+            "[product] p = MatMul (n, weight)\n    [sum] s = Add (p, bias)\n    [gelu] g = Gelu (s)",
+            "[fused] s = Gemm (n, weight, bias)\n    [gelu] g = Gelu (s) [twice] p = MatMul (n, weight)",
+            ["removed: Add sum []", "added: Gemm fused []"],
+        ),
+        ("(float[N, 8] x,", "(float[M, 8] x,", ["interface: input 'x': float32[N, 8] -> float32[M, 8]"]),
+        ("(float[N, 8] x,", "(float16[N, 8] x,", ["interface: input 'x': float32[N, 8] -> float16[N, 8]"]),
+        (
+            "float[N, 8] x, float[N, 8] z)",
+            "float[N, 8] z, float[N, 8] x)",
+            ["interface: order of inputs: input 'x', input 'z' -> input 'z', input 'x'"],
+        ),
+        (", float[N, 8] t)", ")", ["interface: output 't': float32[N, 8] removed"]),
+        (
+            "float[N, 8] z)",
+            "float[N, 8] z, float[1] more)",
+            ["interface: input 'more': float32[1] added"],
+        ),
+    ],
+)
+def test_a_change_of_the_text_is_told(before: str, after: str, expected: list[str]) -> None:
+    assert before in TEXT
+    assert lines(base(), base(TEXT.replace(before, after))) == expected
+
+
+def test_outputs_that_change_places_are_told() -> None:
+    a = model_of("(float[4] x) => (float[4] p, float[4] q) { p = Relu (x) q = Tanh (x) }")
+    b = model_of("(float[4] x) => (float[4] p, float[4] q) { q = Relu (x) p = Tanh (x) }")
+    assert lines(a, b) == [
+        "changed: Relu#0: operator: Relu -> Tanh",
+        "changed: Tanh#1: operator: Tanh -> Relu",
+    ]
+
+
+def test_an_output_that_is_another_value_is_told() -> None:
+    a = model_of("(float[4] x, float[4] z) => (float[4] y) { r = Relu (x) t = Relu (z) y = Identity (r) }")
+    b = model_of("(float[4] x, float[4] z) => (float[4] y) { r = Relu (x) t = Relu (z) y = Identity (t) }")
+    assert lines(a, b) == ["changed: Identity#2: input 0: r -> t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "expected"),
+    [
+        ("weight", WEIGHTS["weight"] * 2, ["values: 'weight' float32[8, 8] | 'weight' float32[8, 8]"]),
+        ("weight", WEIGHTS["weight"].astype(np.float16), ["dtype: 'weight' float32[8, 8] | 'weight' float16[8, 8]"]),
+        ("weight", WEIGHTS["weight"][:, :4], ["dims: 'weight' float32[8, 8] | 'weight' float32[8, 4]"]),
+        (
+            "bias",
+            np.zeros(8, np.float32),
+            [
+                "values: 'bias' float32[8] [0, 1, 2, 3, 4, 5, 6, 7] | 'bias' float32[8] [0, 0, 0, 0, 0, 0, 0, 0]",
+            ],
+        ),
+        ("unread", np.zeros(9, np.int8), ["added: '' | 'unread' int8[9]"]),
+        ("copy", WEIGHTS["weight"], ["added: '' | 'copy' float32[8, 8] = weight"]),
+    ],
+)
+def test_a_change_of_a_weight_is_told(name: str, array: np.ndarray, expected: list[str]) -> None:
+    assert lines(base(), base(**{name: array})) == expected
+
+
+def test_a_weight_that_is_not_read_is_told_when_it_goes() -> None:
+    assert lines(base(unread=np.zeros(9, np.int8)), base()) == ["removed: 'unread' int8[9] | ''"]
+
+
+def test_weights_under_other_names_are_equal() -> None:
+    text = TEXT.replace("weight", "kernel").replace("bias", "offset")
+    b = model_of(text, 20, scale=WEIGHTS["scale"], kernel=WEIGHTS["weight"], offset=WEIGHTS["bias"])
+    found = diff(base(), b)
+    assert told(found) == []
+    assert set(found.renamed_weights) == {("weight", "kernel"), ("bias", "offset")}
+
+
+def test_weights_that_are_tied_are_told_once() -> None:
+    text = "(float[2, 8] x) => (float[2, 8] y) { p = MatMul (x, weight) y = MatMul (p, second) }"
+    a = model_of(text, weight=WEIGHTS["weight"], second=WEIGHTS["weight"])
+    b = model_of(text.replace("second", "weight"), weight=WEIGHTS["weight"])
+    assert lines(a, b) == []
+    assert lines(b, a) == []
+    assert diff(a, b).renamed_weights == (("second", "weight"),)
+
+
+def test_a_node_that_reads_another_weight_is_told() -> None:
+    text = "(float[2, 8] x) => (float[2, 8] y) { p = MatMul (x, one) q = MatMul (p, two) y = MatMul (q, one) }"
+    weights = {name: RNG.standard_normal((8, 8), np.float32) for name in ("one", "two")}
+    b = model_of(text.replace("(q, one)", "(q, two)"), **weights)
+    assert lines(model_of(text, **weights), b) == ["changed: MatMul#2: input 1: one -> two"]
+
+
+def test_a_constant_node_that_becomes_an_initializer_is_told() -> None:
+    text = "(float[8] x) => (float[8] y) { b = Constant <value = float[1] {2.0}> () y = Add (x, b) }"
+    a = model_of(text)
+    b = model_of("(float[8] x) => (float[8] y) { y = Add (x, b) }", b=np.array([2], np.float32))
+    assert lines(a, b) == ["storage: 'b' Constant node | 'b' initializer"]
+    c = model_of(text.replace("2.0", "3.0"))
+    assert lines(a, c) == ["values: 'b' float32[1] [2] | 'b' float32[1] [3]"]
+
+
+def test_notes_of_a_model_are_told() -> None:
+    def note(proto: onnx.ModelProto) -> None:
+        proto.producer_name, proto.ir_version, proto.graph.doc_string = "pytorch", 9, "a graph"
+        proto.metadata_props.add(key="epoch", value="3")
+        proto.opset_import[0].version = 21
+        proto.graph.node[0].doc_string = "the norm"
+        proto.graph.node[0].metadata_props.add(key="namespace", value="m")
+
+    assert lines(base(), edited(note)) == [
+        "opsets: ai.onnx: 20 -> 21",
+        "metadata: ir_version: 10 -> 9",
+        "metadata: producer_name: pytorch added",
+        "metadata: metadata 'epoch': 3 added",
+        "metadata: graph doc_string: a graph added",
+        "metadata: doc strings of nodes: 1 node -> others",
+        "metadata: metadata 'namespace' of nodes: 1 node -> others",
+    ]
+
+
+BRANCHES = """(bool c, float[4] x) => (float[4] y) {
+    outer = Relu (x)
+    y = If (c) <
+        then_branch = then () => (float[4] a) { inner = Tanh (outer) a = Add (inner, x) },
+        else_branch = other () => (float[4] b) { b = Neg (outer) }
+    >
+}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("Tanh (outer)", "Tanh (x)", ["changed: If#1/then_branch/Tanh#0: input 0: outer -> x"]),
+        ("Neg (outer)", "Abs (outer)", ["changed: If#1/else_branch/Neg#0: operator: Neg -> Abs"]),
+        ("b = Neg (outer)", "n = Neg (outer) b = Abs (n)", ["added: Abs If#1/else_branch/Abs#1 []"]),
+    ],
+)
+def test_a_change_in_a_branch_is_told_there(before: str, after: str, expected: list[str]) -> None:
+    assert before in BRANCHES
+    assert lines(model_of(BRANCHES), model_of(BRANCHES.replace(before, after))) == expected
+
+
+FUNCTION = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+g (float[4] x) => (float[4] y) { m = local.f (x) y = local.f (m) }
+<domain: "local", opset_import: ["" : 20]>
+f (a) => (b) { t = Relu (a) b = Tanh (t) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("Tanh (t)", "Sigmoid (t)", ["changed: function f/Tanh#1: operator: Tanh -> Sigmoid"]),
+        ("f (a) => (b) { t = Relu (a) b = Tanh (t) }", "f (v) => (w) { q = Relu (v) w = Tanh (q) }", []),
+        (
+            'opset_import: ["" : 20]>\nf',
+            'opset_import: ["" : 21]>\nf',
+            [
+                "opsets: function 'local.f': 1 input, 1 output, ai.onnx 20 -> 1 input, 1 output, ai.onnx 21",
+            ],
+        ),
+    ],
+)
+def test_a_change_in_a_function_is_told_there(before: str, after: str, expected: list[str]) -> None:
+    assert before in FUNCTION
+    a, b = (Model.from_proto(onnx.parser.parse_model(text)) for text in (FUNCTION, FUNCTION.replace(before, after)))
+    assert lines(a, b) == expected
+
+
+def test_a_function_that_goes_is_told() -> None:
+    a = Model.from_proto(onnx.parser.parse_model(FUNCTION))
+    b = edited(lambda proto: proto.functions.pop(), a)
+    assert lines(a, b) == ["opsets: function 'local.f': 1 input, 1 output, ai.onnx 20 removed"]
+
+
+def test_defaults_of_inputs_are_weights() -> None:
+    def with_default(*numbers: float) -> Model:
+        def edit(proto: onnx.ModelProto) -> None:
+            proto.graph.initializer.append(numpy_helper.from_array(np.array(numbers, np.float32), "z"))
+
+        return edited(edit, model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }"))
+
+    assert lines(with_default(1, 2), with_default(1, 2)) == []
+    assert lines(with_default(1, 2), with_default(1, 3)) == ["values: 'z' float32[2] [1, 2] | 'z' float32[2] [1, 3]"]
+    without = model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }")
+    assert lines(without, with_default(1, 2)) == [
+        "interface: input 'z': float32[2] -> float32[2] with a default",
+        "added: '' | 'z' float32[2] [1, 2]",
+    ]
+
+
+def test_strings_and_sparse_weights_are_compared() -> None:
+    def with_sparse(number: float, text: bytes) -> Model:
+        def edit(proto: onnx.ModelProto) -> None:
+            values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [number])
+            indices = helper.make_tensor("i", onnx.TensorProto.INT64, [1], [2])
+            proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+            proto.graph.initializer.append(helper.make_tensor("w", onnx.TensorProto.STRING, [1], [text]))
+
+        text_ = "(float[4] x) => (float[4] y, string[1] v) { y = Add (x, s) v = Identity (w) }"
+        return edited(edit, model_of(text_))
+
+    assert lines(with_sparse(1, b"a"), with_sparse(1, b"a")) == []
+    assert lines(with_sparse(1, b"a"), with_sparse(2, b"a")) == [
+        "values: 's' sparse float32[4] | 's' sparse float32[4]"
+    ]
+    assert lines(with_sparse(1, b"a"), with_sparse(1, b"b")) == ["values: 'w' string[1] | 'w' string[1]"]
