@@ -16,6 +16,7 @@ from graphkit.verify.split_verifier import verify_split
 
 OWN = {
     ("compare", "tolerance"),
+    ("diff", "fail_on"),
     ("contract", "language"),
     ("lower", "target"),
     ("nodes", "filter"),

@@ -87,7 +87,7 @@ class ModelDiff(Result):
         if self.is_equal:
             yield "Nothing differs."
         else:
-            yield f"{listed([*self._sentences()])}."
+            yield f"They differ in {listed([*self._sentences()])}."
         renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
         if any(count for count, _ in renamed):
             yield f"Only the names differ of {listed([counted(count, text) for count, text in renamed if count])}."
@@ -106,7 +106,8 @@ class ModelDiff(Result):
             if found
         ]
         for section in self.differing:
-            yield f"nodes: {', '.join(nodes)}" if section == "nodes" else f"{section}: {self._count(section):,}"
+            counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
+            yield f"{section} ({counts})"
 
     def _node_blocks(self) -> Iterator[Block]:
         if not self._count("nodes"):

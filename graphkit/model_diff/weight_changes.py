@@ -65,7 +65,7 @@ class _Side:
         """A constant for each number, the first one."""
         return {number: value for value, number in reversed(list(self.numbers.items()))}
 
-    def alone(self, value: Value) -> bool:
+    def is_alone(self, value: Value) -> bool:
         """Whether it is read, and only by nodes that the other model lacks."""
         readers = [node for node, _ in value.consumers]
         return bool(readers) and not any(node in self.matched for node in readers)
@@ -136,7 +136,7 @@ def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[Wei
     names = _name(one), _name(two)
     if mine.numbers[one] != theirs.numbers[two]:
         equal = mine.by_number.get(theirs.numbers[two])
-        yield WeightChange(*names, _difference(one, two), _text(one), _text(two), _name(equal) if equal else "")
+        yield WeightChange(*names, _difference(one, two), _text(one), _text(two), _path(equal))
     elif _storage(one) != _storage(two):
         yield WeightChange(*names, "storage", _storage(one), _storage(two))
 
@@ -150,12 +150,22 @@ def _difference(one: Value, two: Value) -> WeightKind:
 
 def _removed(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = theirs.by_number.get(mine.numbers[value])
-    return WeightChange(_name(value), "", "removed", _text(value), "", _name(equal) if equal else "", mine.alone(value))
+    with_nodes = mine.is_alone(value)
+    return WeightChange(
+        _name(value), "", "removed", before=_text(value), after="", equal_to=_path(equal), with_nodes=with_nodes
+    )
 
 
 def _added(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = mine.by_number.get(theirs.numbers[value])
-    return WeightChange("", _name(value), "added", "", _text(value), _name(equal) if equal else "", theirs.alone(value))
+    with_nodes = theirs.is_alone(value)
+    return WeightChange(
+        "", _name(value), "added", before="", after=_text(value), equal_to=_path(equal), with_nodes=with_nodes
+    )
+
+
+def _path(value: Value | None) -> str:
+    return _name(value) if value is not None else ""
 
 
 def _tensor(value: Value) -> TensorProto | None:
