@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
+from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value
 from graphkit.matching.attribute_text import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
-from graphkit.matching.value_matching import module_of
 from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 
