@@ -21,6 +21,7 @@ Explain
     shape_ops, origins      operators that compute shapes, and the expressions behind them
     tensor_shapes           the shape of every tensor as an expression; `why_shape` says where one comes from
     node_list, weight_list  rows of nodes, and of initializers and constants
+    costs                   parameters, MACs, bytes moved and peak memory, by layer, as expressions and numbers
     unknown_shapes          tensors whose shapes are not known before a run
     what_if, hazards        what each dim decides, and the dims that break the model; `check_hazards` runs it there
     control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
@@ -64,6 +65,8 @@ _HOMES = {
     "graphkit.analysis.blockers": ("Blockers", "blockers"),
     "graphkit.analysis.bundle_overview": ("BundleOverview", "bundle_overview"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
+    "graphkit.analysis.costs.cost_table": ("Costs",),
+    "graphkit.analysis.costs.model_costs": ("costs",),
     "graphkit.analysis.float16_losses": ("Float16Losses", "float16_losses"),
     "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
     "graphkit.analysis.model_interface": ("Interface", "interface"),

@@ -9,6 +9,8 @@ from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.bundle_overview import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
+from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.model_costs import costs
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16_losses import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
@@ -90,8 +92,8 @@ __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DeploymentProofOptions", "DiffOptions", "DimSpec",
-    "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
+    "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
+    "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
     "FoldingOptions", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
     "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode",
     "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
@@ -100,10 +102,10 @@ __all__ = [
     "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
     "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WeightList", "WhatIf", "WhyShape",
     "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
-    "compare_models", "cone", "control_flow", "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file",
-    "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "node_list",
-    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
-    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
-    "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split",
-    "weight_list", "what_if", "why_shape",
+    "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
+    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
+    "node_list", "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes",
+    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
+    "to_networkx", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite",
+    "verify_split", "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

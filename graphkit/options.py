@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE", "SIZES",
-    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "CompareOptions", "DeployOptions",
+    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "By", "CompareOptions", "DeployOptions",
     "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout",
     "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions",
     "Update", "as_declared", "count", "option", "switch",
@@ -28,6 +28,7 @@ __all__ = [
 T = TypeVar("T")
 KvLayout = Literal["per-layer", "stacked"]
 Update = Literal["tensor-scatter", "scatter-nd"]
+By = Literal["layer", "module", "op", "node"]
 BUNDLED = 2048  # slots of a bundle, whose step reads those in use alone; a model of fewer positions has fewer slots
 SOURCE = 256  # positions of its source, which cost nothing either
 LOWERED = 64  # slots, and positions of the source, of a lowering, whose step computes all of them each time

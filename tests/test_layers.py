@@ -44,6 +44,7 @@ HOMES = {
         for name in (
             *(
                 "commands",
+                "cost_command",
                 "deploy_commands",
                 "diff_command",
                 "flags",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from graphkit.analysis.blocker_remedies import CAUSES, INPUT_DIMS, Cause
+from graphkit.analysis.costs.macs import macs
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.macs import macs
 from graphkit.analysis.target_lint import Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text

@@ -14,11 +14,11 @@ from graphkit.analysis.pipeline_links import DECODERS, Fit, fit
 from graphkit.analysis.report_sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
-from graphkit.analysis.verdict import Verdict, sized, verdict_lines
+from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, short_paths
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Heading, Prose, table
+from graphkit.render.document_blocks import Block, Heading, Prose, sized, table
 from graphkit.render.result import Result
 from graphkit.runtime.external_tools import optimized
 

@@ -9,12 +9,13 @@ from typing import ClassVar
 
 import onnx
 
+from graphkit.analysis.costs.weights import weights
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.dtypes import BITS, INTEGERS, dtype_name
+from graphkit.dtypes import dtype_name
 from graphkit.graph.names import counted
 from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
-from graphkit.io.tensors import element_count, payload_size, walk_tensors
+from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Bars, Block, Prose, table
 
@@ -215,7 +216,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if _is_in_a_file(tensor)),
         graph_bytes=proto.ByteSize(),
         weight_bytes=_weight_bytes(tensors),
-        parameters=_parameters(model, tensors),
+        parameters=sum(weight.parameters for weight, _ in weights(model)),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
         ir_version=proto.ir_version,
         opsets=tuple((as_text(entry.domain), entry.version) for entry in proto.opset_import),
@@ -253,20 +254,6 @@ def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tu
         counts[name] += 1
         sizes[name] += size
     return tuple(WeightBytes(name, counts[name], size) for name, size in sizes.most_common())
-
-
-def _parameters(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> int:
-    """Return the number of weights; those that a MatMulNBits packs into bytes are counted unpacked."""
-    packed = {}
-    for node in all_nodes(model.scopes):
-        if node.operator == "com.microsoft.MatMulNBits" and (weights := node.input(1)) is not None:
-            packed[weights.name] = 8 // min(max(node.attr("bits", 4) or 4, 1), 8)
-    return sum(element_count(t) * packed.get(t.name, 1) for t, _, _ in tensors if _is_weight(t.data_type))
-
-
-def _is_weight(dtype: int) -> bool:
-    """Whether tensors of a dtype hold weights: numbers of floating point, or integers of at most 8 bits."""
-    return dtype in BITS and dtype != onnx.TensorProto.BOOL and (dtype not in INTEGERS or BITS[dtype] <= 8)
 
 
 def _is_in_a_file(tensor: onnx.TensorProto) -> bool:

@@ -14,10 +14,10 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows
+from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows, sized
 from graphkit.render.result import Result
 
-__all__ = ["Verdict", "sized", "verdict_lines", "verdict_of"]
+__all__ = ["Verdict", "verdict_lines", "verdict_of"]
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
@@ -134,11 +134,3 @@ def _line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
     room = WIDTH - MARK - len(f"{more} ({kind.section})")
     return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
-
-
-def sized(number: int, unit: str = "") -> str:
-    """Return a number in units of a thousand, a million and so on: `117.9 MB`, `29.4 M`."""
-    for power, prefix in ((4, "T"), (3, "G" if unit else "B"), (2, "M"), (1, "k")):
-        if number >= 1000**power:
-            return f"{number / 1000**power:,.1f} {prefix}{unit}"
-    return f"{number:,}{f' {unit}' if unit else ''}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from graphkit import __version__
+from graphkit.cli.cost_command import costs
 from graphkit.cli.deploy_commands import bundle, contract, lower
 from graphkit.cli.diff_command import diff
 from graphkit.cli.flags import Format, output_format_option, output_option
@@ -92,6 +93,7 @@ COMMANDS = (
     shapes,
     nodes,
     weights,
+    costs,
     program,
     fold,
     split_merged,

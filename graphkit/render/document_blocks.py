@@ -25,6 +25,7 @@ __all__ = [
     "outcome",
     "printable",
     "rows",
+    "sized",
     "table",
 ]
 
@@ -171,3 +172,11 @@ def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
     if len(shown) < len(faults):
         lines.append((f"and {len(faults) - len(shown):,} more", "warning"))
     return Lines(tuple(lines))
+
+
+def sized(number: int, unit: str = "") -> str:
+    """Return a number in units of a thousand, a million and so on: `117.9 MB`, `29.4 M`."""
+    for power, prefix in ((4, "T"), (3, "G" if unit else "B"), (2, "M"), (1, "k")):
+        if number >= 1000**power:
+            return f"{number / 1000**power:,.1f} {prefix}{unit}"
+    return f"{number:,}{f' {unit}' if unit else ''}"

@@ -16,6 +16,7 @@ from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.bundle_overview import BundleOverview
 from graphkit.analysis.control_flow import ControlFlow
+from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16_losses import Float16Losses
 from graphkit.analysis.hazards import Hazards
@@ -89,6 +90,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         BundleProof,
         ModelComparison,
         ModelDiff,
+        Costs,
         TensorShapes,
         WhyShape,
         NodeList,

@@ -12,12 +12,12 @@ import pytest
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
 from graphkit.analysis.report import compare, report
 from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions
-from graphkit.analysis.verdict import Verdict, sized, verdict_lines
+from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
 from graphkit.deploy.targets import load_target
 from graphkit.examples import resolve
 from graphkit.model import Model, load
-from graphkit.render.document_blocks import ROWS, Lines
+from graphkit.render.document_blocks import ROWS, Lines, sized
 
 RealModel = Callable[[str], Model]
 ONLY = ReportOptions(only=("verdict",))

@@ -34,6 +34,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "report of a fit": ("{pair}", "--only", "verdict"),
         "bundle-overview": ("{bundle}",),
     },
+    "costs": {"costs": (MERGED, "--range", "past_decoder_sequence_length=1:4")},
     "shapes": {"tensor-shapes": (CAUSAL,), "why-shape": (CAUSAL, "--why", "logits")},
     "nodes": {"node-list": (CAUSAL, "--module", "blocks.0", "--op", "MatMul")},
     "weights": {"weight-list": (CAUSAL, "--by", "bytes")},

@@ -221,14 +221,21 @@ class LegalSizes:
 ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
-def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = ()) -> LegalSizes:
+def legal_sizes(
+    model: Model,
+    spec: DimSpec = AS_DECLARED,
+    relations: Iterable[Relation] = (),
+    shapes: Shapes | None = None,
+) -> LegalSizes:
     """Return the legal sizes of a model, with more relations; a past may be empty unless the spec forbids it.
+
+    Shapes that are known already save an inference; a past may be empty in them if it may be empty in the result.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
     roles, numbers = symbol_roles(model), spec.numbers
-    shapes = infer(model, with_empty_past(spec, roles))
+    shapes = shapes or infer(model, with_empty_past(spec, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for dims in table.values() for dim in dims or ()]
     symbols = {dims.name: dims for dim in all_dims for dims in dim.walk_symbols()}

@@ -16,10 +16,10 @@ from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Tensor, TensorSequence, array_of, joined, number, unknown
+from graphkit.shapes.tensor import Array, Tensor, TensorSequence, array_of, joined, number, unknown
 from graphkit.shapes.value_propagation import compare
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "iterations"]
 
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown
 MAX_DEPTH = 3  # loops in loops that are inferred more than once
@@ -158,12 +158,22 @@ def _begins(ctx: InferenceContext) -> bool:
 
 
 def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
-    limit = ctx.data(0)
+    times = iterations(ctx.data(0), ctx.data(1) if ctx.has(1) else array_of([1]), body)
+    return ctx.new_symbol("it is the number of iterations") if times is None else times
+
+
+def iterations(limit: Array | None, start: Array | None, body: Scope) -> Expr | None:
+    """Return how often a Loop runs its body, None where that is not known.
+
+    Args:
+        limit: Its first input, None if it is left out or not known.
+        start: Its first condition, None if that is not known.
+        body: Its body, which may end it.
+    """
     goes_on = len(body.outputs) > 0 and len(body.inputs) > 1 and _is_passed_on(body)
-    start = ctx.data(1) if ctx.has(1) else array_of([1])
-    if limit is not None and goes_on and start is not None and number(start.ravel()[0]) == 1:
-        return maximum(0, Expr.of(limit.ravel()[0]))
-    return ctx.new_symbol("it is the number of iterations")
+    if limit is None or limit.size != 1 or start is None or start.size != 1 or not goes_on:
+        return None
+    return maximum(0, Expr.of(limit.ravel()[0])) if number(start.ravel()[0]) == 1 else None
 
 
 def _is_passed_on(body: Scope) -> bool:

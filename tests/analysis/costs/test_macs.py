@@ -3,7 +3,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.macs import macs
+from graphkit.analysis.costs.macs import macs
 from graphkit.model import Model
 from graphkit.shapes import infer
 
@@ -52,7 +52,16 @@ def count(io: str, body: str) -> str:
         ("(float[0, 8] x, float[8, 4] w)", "y = MatMul (x, w)", 0),
         ("(float[2, 3] x, float[2, 4] w)", 'y = Einsum <equation = "...i,...j->...ij"> (x, w)', None),
         ("(float[2, 3] x)", "z = com.microsoft.Odd (x) y = MatMul (z, x)", None),
-        ("(float[1, 3, 48] q)", "y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (q)", None),
+        (
+            "(float[1, 3, 48] q)",
+            "y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (q)",
+            288,
+        ),  # 2 * 3 * 3 * 16
+        (
+            "(float[1, 3, 32] q, float[1, 1, 5, 8] pk, float[1, 1, 5, 8] pv, int32[1, 1] n, int32 t)",
+            "y, a, b = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, , , pk, pv, n, t)",
+            2 * 3 * 8 * 16,
+        ),
     ],
 )
 def test_multiply_accumulates(io: str, body: str, expected: int | None) -> None:

@@ -1,0 +1,226 @@
+"""The result of `costs`, and how it shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.analysis.costs.cost_rows import (
+    BranchRow,
+    CostRow,
+    CurvePoint,
+    PeakRow,
+    Quantity,
+    StepsRow,
+    UnknownCost,
+)
+from graphkit.analysis.costs.weights import WeightBits
+from graphkit.graph.names import counted, listed
+from graphkit.options import By
+from graphkit.render.document_blocks import Bars, Block, Cell, Prose, sized, table
+from graphkit.render.result import Result, Sizes
+
+__all__ = ["Costs"]
+
+ALIVE = 5  # tensors at the peak in a text
+WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
+
+
+@dataclass(frozen=True)
+class Costs(Result):
+    """What a model costs: see docs/costs.md for what each number means.
+
+    Attributes:
+        sizes: The sizes at which numbers are told: those given, and typical ones.
+        assumed: The symbols whose sizes nobody gave.
+        parameters: Weights, counted: those that are tied once.
+        weight_bytes: Bytes of all tensors that are stored.
+        weights: By dtype and bit width.
+        macs, operations, bytes_moved: Multiply-accumulates, other operations, and bytes that nodes read and write.
+        intensity: Operations for each byte moved, two for a multiply-accumulate; None if one is not known.
+        input_bytes: Bytes of the inputs, which the caller holds.
+        peak: The peak memory of activations.
+        kv_cache: Bytes of the KV cache that a step takes, or that a first step gives; None without one.
+        by: What the rows are: layers, modules, operators or nodes.
+        rows: The costs of each, the most multiply-accumulates first.
+        more: How many rows are left out.
+        branches: Both branches of each If.
+        sequential: Loops, scans and recurrent operators: work that runs one step after the other.
+        unknown: What is not counted, and why.
+        over, curve: The symbol that has a range, and the costs along it.
+    """
+
+    title: ClassVar[str] = "Costs"
+    model: str
+    sizes: Sizes
+    assumed: tuple[str, ...]
+    parameters: int
+    weight_bytes: int
+    weights: tuple[WeightBits, ...]
+    macs: Quantity
+    operations: Quantity
+    bytes_moved: Quantity
+    intensity: float | None
+    input_bytes: Quantity
+    peak: PeakRow
+    kv_cache: Quantity | None
+    by: By
+    rows: tuple[CostRow, ...]
+    more: int
+    branches: tuple[BranchRow, ...]
+    sequential: tuple[StepsRow, ...]
+    unknown: tuple[UnknownCost, ...]
+    over: str
+    curve: tuple[CurvePoint, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(self._at())
+        yield table("Cost:code | Here:number | In the input dims:note", list(self._totals()))
+        yield from self._weights()
+        yield from self._rows()
+        yield from self._peak()
+        yield from self._curve()
+        yield from self._branches()
+        yield from self._sequential()
+        for unknown in self.unknown:
+            measures = listed([WORDS[measure] for measure in unknown.measures])
+            nodes = counted(unknown.nodes, "node(s)")
+            yield Prose(f"Not counted: {measures} of {nodes} from {unknown.first} on: {unknown.reason}.")
+
+    def _at(self) -> str:
+        """Return the sizes, those that are assumed in one sentence."""
+        if not self.sizes:
+            return "All input dims are numbers."
+        sizes = listed([f"{name} {size:,}" for name, size in self.sizes])
+        if not self.assumed:
+            return f"At {sizes}."
+        every = len(self.assumed) == len(self.sizes)
+        which = "typical sizes" if every else f"of which typical: {', '.join(self.assumed)}"
+        return f"At {sizes} ({which}; --dim sets others)."
+
+    def _totals(self) -> Iterator[tuple[str, str, str]]:
+        yield "parameters", sized(self.parameters), ""
+        yield "weights", sized(self.weight_bytes, "B"), ""
+        for name, quantity, unit in (
+            ("multiply-accumulates (MACs)", self.macs, ""),
+            ("other operations", self.operations, ""),
+            ("bytes moved", self.bytes_moved, "B"),
+        ):
+            yield name, _text(quantity, unit), quantity.short
+        if self.intensity is not None:
+            yield "operations for each byte", f"{self.intensity:,.1f}", ""
+        yield "inputs", _text(self.input_bytes, "B"), self.input_bytes.short
+        yield "peak memory of activations", _text(self.peak.bytes, "B"), self.peak.bytes.short
+        if self.kv_cache is not None:
+            yield "KV cache", _text(self.kv_cache, "B"), self.kv_cache.short
+
+    def _weights(self) -> Iterator[Block]:
+        if len(self.weights) > 1:
+            yield table(
+                "Stored as | Bits:number | Tensors:number | Parameters:number | Bytes:number",
+                [(w.dtype, w.bits, w.tensors, w.parameters, w.bytes) for w in self.weights],
+                title="Weights and constants",
+            )
+
+    def _rows(self) -> Iterator[Block]:
+        name = {"layer": "Layer", "module": "Module", "op": "Operator", "node": "Node"}[self.by]
+        shown = [row for row in self.rows if row.macs.value or row.bytes_moved.value or row.parameters]
+        times = "Nodes" if self.by == "op" else "Times"
+        each = "; of one that is there several times, those of each" if self.by in ("layer", "module") else ""
+        yield table(
+            f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number",
+            [self._cells(row) for row in shown],
+            title=f"Costs by {name.lower()}{each}",
+        )
+        if self.more:
+            yield Prose(f"... and {self.more:,} more: --top N shows N, and JSON has all.")
+        yield Bars(
+            f"Multiply-accumulates by {name.lower()}",
+            ("MACs",),
+            [(row.name, (row.times * row.macs.value,)) for row in shown if row.macs.value],
+        )
+
+    def _cells(self, row: CostRow) -> tuple[Cell, ...]:
+        part = row.times * (row.macs.value or 0) / self.macs.value if self.macs.value else None
+        share = "" if part is None else f"{100 * part:.1f} %"
+        times = row.nodes if self.by == "op" else row.times
+        return row.name, times, sized(row.parameters), _text(row.macs), share, _text(row.bytes_moved, "B")
+
+    def _peak(self) -> Iterator[Block]:
+        if self.peak.alive:
+            rows: list[tuple[Cell, ...]] = [(each.name, each.bytes) for each in self.peak.alive[:ALIVE]]
+            rest = self.peak.tensors - len(rows)
+            if rest:
+                shown = sum(each.bytes for each in self.peak.alive[:ALIVE])
+                rows.append((f"{rest:,} more", (self.peak.bytes.value or 0) - shown))
+            yield table("Tensor:code | Bytes:number", rows, title=f"In memory at the peak, when {self.peak.node} runs")
+        for reason in self.peak.unknown:
+            yield Prose(f"Not in the peak: a tensor of unknown size: {reason}.")
+
+    def _curve(self) -> Iterator[Block]:
+        if not self.curve:
+            return
+        has_cache = any(point.kv_cache_bytes is not None for point in self.curve)
+        yield table(
+            f"{self.over}:number | MACs:number | Operations:number | Bytes moved:number | Peak memory:number"
+            + (" | KV cache:number" if has_cache else ""),
+            [
+                (
+                    point.size,
+                    *(
+                        _number(n, unit)
+                        for n, unit in ((point.macs, ""), (point.operations, ""), (point.bytes_moved, "B"))
+                    ),
+                    sized(point.peak_bytes, "B"),
+                    *([_number(point.kv_cache_bytes, "B")] if has_cache else []),
+                )
+                for point in self.curve
+            ],
+            title=f"Over {self.over}",
+        )
+
+    def _branches(self) -> Iterator[Block]:
+        if self.branches:
+            yield table(
+                "If:code | Branch | Counted:text | MACs:number | Operations:number | Bytes moved:number | Why not:note",
+                [
+                    (
+                        b.node,
+                        b.branch,
+                        b.is_counted,
+                        _text(b.macs),
+                        _text(b.operations),
+                        _text(b.bytes_moved, "B"),
+                        b.reason,
+                    )
+                    for b in self.branches
+                ],
+                title="Branches: one of each If runs",
+            )
+
+    def _sequential(self) -> Iterator[Block]:
+        if self.sequential:
+            yield table(
+                "Node:code | Operator | Steps:number | Number of steps:note | MACs:number",
+                [
+                    (
+                        s.node,
+                        s.op,
+                        "?" if s.steps is None else _text(s.steps),
+                        s.reason or (s.steps.short if s.steps else ""),
+                        _text(s.macs),
+                    )
+                    for s in self.sequential
+                ],
+                title="Sequential work: so many steps, one after the other",
+            )
+
+
+def _text(quantity: Quantity, unit: str = "") -> str:
+    """Return a number in short, `>=` before one without the nodes that are not counted."""
+    return f"{'>= ' if quantity.uncounted else ''}{_number(quantity.value, unit)}"
+
+
+def _number(number: int | None, unit: str) -> str:
+    return "?" if number is None else sized(number, unit)

@@ -1,0 +1,231 @@
+"""The costs of a model: what `graphkit costs` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.cost_rows import (
+    AliveTensor,
+    BranchRow,
+    CostRow,
+    CurvePoint,
+    PeakRow,
+    Quantity,
+    StepsRow,
+    UnknownCost,
+)
+from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.grouping import OUTSIDE, group_of
+from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, Measure, NodeCost, node_costs
+from graphkit.analysis.costs.node_sizes import bytes_of
+from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
+from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.costs.weights import Weight, weight_bits, weights
+from graphkit.graph.names import by_family
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import By
+from graphkit.render.result import Sizes
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, infer, is_known
+
+__all__ = ["costs"]
+
+ALIVE = 10  # tensors at the peak that are named
+POINTS = 64  # of a curve
+
+
+def costs(
+    model: ModelLike,
+    spec: DimSpec = AS_DECLARED,
+    *,
+    by: By = "layer",
+    top: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
+    shapes: Shapes | None = None,
+) -> Costs:
+    """Count what a model costs: parameters, multiply-accumulates, other operations, bytes moved, peak memory.
+
+    Args:
+        model: The model, or its path. No weight is read.
+        spec: Sizes of input dims; `dims`, `inputs` and `ranges` add to it. A range with both ends gives a curve.
+        by: Whether the rows are repeated layers, modules, operators or nodes.
+        top: How many rows, those of the most multiply-accumulates; None for all.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Bounds of symbols, None for an open end.
+        shapes: The inferred shapes of the model at these sizes, if they are known already.
+
+    Returns:
+        The costs, as expressions in the input dims and at the sizes; those that nobody gives are typical ones.
+
+    Raises:
+        UsageError: A symbol or an input does not exist, or a size contradicts the model.
+
+    Example:
+        >>> found = graphkit.costs("example:causal-attention", dims={"batch_size": 1, "sequence_length": 8})
+        >>> found.macs.value, found.macs.expression
+        (61440, '61440')
+    """
+    model = as_model(model)
+    spec = spec | DimSpec.of(dims, inputs, ranges)
+    shapes = shapes or infer(model, spec)
+    return _Count(model, spec, shapes).result(by, top)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The nodes of one group, and the weights that they are the first to read."""
+
+    costs: list[NodeCost]
+    weights: list[Weight]
+
+
+class _Count:
+    """The costs of one model at some sizes."""
+
+    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes) -> None:
+        self.model, self.spec, self.shapes = shapes.model, spec, shapes
+        self.label = model.label
+        self.typical = TypicalSizes(shapes.model, spec, shapes)
+        self.sizes = self.typical.sizes
+        self.nodes = node_costs(shapes, self.sizes)
+        self.memory = PeakMemory(shapes)
+        self.weights = weights(shapes.model)
+
+    def result(self, by: By, top: int | None) -> Costs:
+        rows = tuple(self.rows(by))
+        stored = [weight for weight, _ in self.weights]
+        totals = {measure: self.sum(self.nodes.nodes, measure) for measure in MEASURES}
+        cache = self.cache()
+        return Costs(
+            model=self.label,
+            sizes=Sizes((*self.spec.dims, *self.sizes.items())),
+            assumed=tuple(self.sizes),
+            parameters=sum(weight.parameters for weight in stored),
+            weight_bytes=sum(weight.bytes for weight in stored),
+            weights=weight_bits(stored),
+            **{measure: self.quantity(*totals[measure]) for measure in MEASURES},
+            intensity=self.intensity(self.nodes.nodes),
+            input_bytes=self.quantity(*self.bytes(self.inputs())),
+            peak=self.peak(self.memory.at(self.sizes)),
+            kv_cache=self.quantity(*cache) if cache is not None else None,
+            by=by,
+            rows=rows[:top],
+            more=len(rows[top:]) if top is not None else 0,
+            branches=tuple(self.branches()),
+            sequential=tuple(self.steps()),
+            unknown=tuple(self.unknown()),
+            over=self.typical.over or "",
+            curve=tuple(self.curve(totals, cache)),
+        )
+
+    # Numbers
+
+    def sum(self, nodes: Sequence[NodeCost], measure: Measure) -> tuple[Amount, int]:
+        """Return the sum of a measure, and how many nodes are not in it."""
+        known = [node.costs[measure] for node in nodes if measure in node.costs]
+        return total(known), len(nodes) - len(known)
+
+    def quantity(self, amount: Amount, uncounted: int = 0) -> Quantity:
+        return Quantity(amount.at(self.sizes), amount.text(self.sizes), uncounted)
+
+    def quantities(self, nodes: Sequence[NodeCost]) -> tuple[Quantity, Quantity, Quantity]:
+        macs, operations, moved = (self.quantity(*self.sum(nodes, measure)) for measure in MEASURES)
+        return macs, operations, moved
+
+    def intensity(self, nodes: Sequence[NodeCost]) -> float | None:
+        values = [amount.at(self.sizes) for amount, _ in (self.sum(nodes, measure) for measure in MEASURES)]
+        macs, operations, moved = values
+        return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
+
+    def bytes(self, values: Iterable[Value]) -> tuple[Amount, int]:
+        """Return the bytes of tensors, and how many are not in them."""
+        amounts: list[Amount] = []
+        unknown = 0
+        for value in values:
+            try:
+                size = bytes_of(value, self.shapes)
+                amounts += [Amount.of(size)] if is_known(size) else []
+                unknown += not is_known(size)
+            except FAILURES:
+                unknown += 1
+        return total(amounts), unknown
+
+    def inputs(self) -> list[Value]:
+        return [value for value in self.model.graph.inputs if value.tensor is None and value.sparse is None]
+
+    def cache(self) -> tuple[Amount, int] | None:
+        """Return the bytes of the KV cache that goes into a step, or that comes out of a first one."""
+        roles = self.model.roles
+        entries = [entry.past if roles.pasts else entry.present for entry in roles.cache]
+        return self.bytes(value for value in entries if value is not None) if entries else None
+
+    # Rows
+
+    def rows(self, by: By) -> Iterator[CostRow]:
+        """Yield a row for each group, the most multiply-accumulates first; groups that cost the same are one row."""
+        groups: dict[str, _Group] = {}
+        for cost in self.nodes.nodes:
+            if not cost.node.is_op("Constant"):
+                groups.setdefault(group_of(cost.node, by), _Group([], [])).costs.append(cost)
+        for weight, reader in self.weights:
+            name = group_of(reader, by) if reader is not None else OUTSIDE
+            groups.setdefault(name, _Group([], [])).weights.append(weight)
+        cells = [(name, self.cells(group)) for name, group in groups.items()]
+        families = by_family(cells) if by in ("layer", "module") else [(name, cell, 1) for name, cell in cells]
+        made = [CostRow(name, times, *cell) for name, cell, times in families]
+        yield from sorted(made, key=_weight, reverse=True)
+
+    def cells(self, group: _Group) -> tuple[int, int, int, Quantity, Quantity, Quantity, float | None]:
+        parameters, stored = (
+            sum(getattr(weight, name) for weight in group.weights) for name in ("parameters", "bytes")
+        )
+        return (len(group.costs), parameters, stored, *self.quantities(group.costs), self.intensity(group.costs))
+
+    def peak(self, peak: Peak) -> PeakRow:
+        alive = tuple(
+            AliveTensor(each.value.name, each.bytes, each.amount.text(self.sizes)) for each in peak.alive[:ALIVE]
+        )
+        size = Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown))
+        node = peak.node.path if peak.node is not None else ""
+        return PeakRow(size, node, alive, len(peak.alive), tuple(peak.unknown))
+
+    def branches(self) -> Iterator[BranchRow]:
+        for branch in self.nodes.branches:
+            yield BranchRow(
+                branch.node.path, branch.name, branch.is_counted, branch.reason, *self.quantities(branch.costs)
+            )
+
+    def steps(self) -> Iterator[StepsRow]:
+        for each in self.nodes.sequential:
+            steps = None if each.steps is None else self.quantity(each.steps)
+            macs = self.quantity(*self.sum(each.costs, "macs"))
+            yield StepsRow(each.node.path, each.node.op_type, steps, each.reason, macs)
+
+    def unknown(self) -> Iterator[UnknownCost]:
+        """Yield a row for each reason."""
+        groups: dict[str, dict[Node, set[Measure]]] = {}
+        for cost in self.nodes.nodes:
+            for measure, reason in cost.unknown.items():
+                groups.setdefault(reason, {}).setdefault(cost.node, set()).add(measure)
+        for reason, nodes in groups.items():
+            measures = tuple(measure for measure in MEASURES if any(measure in found for found in nodes.values()))
+            yield UnknownCost(reason, measures, len(nodes), next(iter(nodes)).path)
+
+    def curve(
+        self, totals: Mapping[Measure, tuple[Amount, int]], cache: tuple[Amount, int] | None
+    ) -> Iterator[CurvePoint]:
+        for size, sizes in self.typical.curve(POINTS):
+            macs, operations, moved = (totals[measure][0].at(sizes) for measure in MEASURES)
+            kv = None if cache is None else cache[0].at(sizes)
+            yield CurvePoint(size, macs, operations, moved, self.memory.at(sizes).bytes, kv)
+
+
+def _weight(row: CostRow) -> tuple[int, ...]:
+    """Return what a row costs, the measure that decides first."""
+    values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
+    return (*(row.times * value for value in values), row.times * row.weight_bytes)

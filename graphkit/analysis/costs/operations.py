@@ -1,0 +1,234 @@
+"""Operations of a node besides multiply-accumulates, as an expression in the input dims; docs/costs.md has the table.
+
+One application of a function of numbers to one element counts as one: an addition, a comparison, an Exp, a Sigmoid, a
+conversion. Moving elements counts nothing. Operators whose work depends on their data, or on the algorithm that a
+runtime chooses, are not counted: `UNCOUNTED` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphkit.analysis.costs.macs import PAST_KEYS, attended
+from graphkit.analysis.costs.node_sizes import NodeSizes, Rule, product
+from graphkit.graph.operator_traits import BROADCASTING, MOVING, REDUCTIONS, UNARY, UNIDIRECTIONAL, names
+from graphkit.shapes import Expr, UnknownError, const
+
+__all__ = ["OPERATIONS", "UNCOUNTED"]
+
+SOFTMAX = 5  # for each element: the maximum, a difference, an Exp, the sum, a division
+NEIGHBOURS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}  # along one axis, by mode
+VARIADIC = names("Max Mean Min Sum")
+IDENTICAL = names("BitCast Identity")  # of UNARY: the elements are what they were
+
+
+def _per_result(count: int) -> Rule:
+    return lambda sizes: sizes.results() * count
+
+
+def _per_element(count: int) -> Rule:
+    return lambda sizes: sizes.elements() * count
+
+
+def _none(_: NodeSizes) -> Expr:
+    return const(0)
+
+
+def _variadic(sizes: NodeSizes) -> Expr:
+    """Return one less than there are inputs for each element of the output, and a division for a mean."""
+    given = sum(value is not None for value in sizes.node.inputs)
+    return sizes.results() * (given if sizes.node.op_type == "Mean" else given - 1)
+
+
+def _with_bias(bias: int, per_result: int = 0) -> Rule:
+    """Return the rule of a product that adds a bias, where it is given, to each element of the output."""
+    return lambda sizes: sizes.results() * (per_result + sizes.has(bias))
+
+
+def _gemm(sizes: NodeSizes) -> Expr:
+    scaled = sizes.node.attr("alpha", 1.0) != 1.0
+    added = 1 + (sizes.node.attr("beta", 1.0) != 1.0) if sizes.has(2) else 0
+    return sizes.results() * (scaled + added)
+
+
+def _normalised(count: int, *optional: int) -> Rule:
+    """Return the rule of a normalisation: so many for each element, and one more for each optional input given."""
+    return lambda sizes: sizes.elements() * (count + sum(map(sizes.has, optional)))
+
+
+def _pool(each: int) -> Rule:
+    """Return the rule of a pooling: so many for each element of a window."""
+
+    def rule(sizes: NodeSizes) -> Expr:
+        kernel = sizes.node.attr("kernel_shape", tuple)
+        if kernel is None:
+            raise UnknownError("its attribute 'kernel_shape' is not known")
+        return sizes.results() * (each * product(map(const, kernel)))
+
+    return rule
+
+
+def _quantised(sizes: NodeSizes) -> Expr:
+    """Return a scaling for each element, and an addition where a zero point is given."""
+    return sizes.elements() * (1 + sizes.has(2))
+
+
+def _unpacked(sizes: NodeSizes) -> Expr:
+    """Return a subtraction and a scaling for each weight of a MatMulNBits, and a bias."""
+    weights = sizes.number("K", int) * sizes.number("N", int)
+    return const(2 * weights) + sizes.results() * int(sizes.has(5))
+
+
+def _scattered(updates: int) -> Rule:
+    """Return one for each update that is added to, multiplied or compared with what is there."""
+    return lambda sizes: sizes.elements(updates) * int(sizes.node.attr("reduction", "none") != "none")
+
+
+def _scores(sizes: NodeSizes) -> Expr:
+    """Return a scaling and a softmax for each pair of a query and a position that it looks at."""
+    queries, heads = sizes.ranked(0, 3, 4), "q_num_heads" if not sizes.node.domain else "num_heads"
+    each = product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * sizes.number(heads, int)
+    return each * attended(sizes) * (1 + SOFTMAX)
+
+
+def _packed_scores(sizes: NodeSizes) -> Expr:
+    data = sizes.ranked(0, 3)
+    past = sizes.ranked(4, 5)[3] if sizes.has(4) else const(0)
+    scores = data[0] * data[1] * (data[1] + past) * sizes.number("num_heads", int)
+    return scores * (1 + SOFTMAX) + data[0] * data[1] * (sizes.ranked(1, 2)[1] if sizes.has(2) else const(0))
+
+
+def _recurrent(gates: int, each: int) -> Rule:
+    """Return so many operations for each element of the state at each step, and a bias for each gate."""
+
+    def rule(sizes: NodeSizes) -> Expr:
+        steps, recurrence = sizes.ranked(0, 3), sizes.ranked(2, 3)
+        hidden = recurrence[2] if sizes.node.op_type != "DynamicQuantizeLSTM" else recurrence[1]
+        return steps[0] * steps[1] * recurrence[0] * hidden * (each + gates * sizes.has(3))
+
+    return rule
+
+
+def _interpolated(sizes: NodeSizes) -> Expr:
+    """Return the rule of a Resize, which interpolates along the axes whose dims it changes."""
+    before, after = sizes.dims(0), sizes.output()
+    if len(before) != len(after):
+        raise UnknownError(f"its output has rank {len(after)}")
+    changed = sum(old != new for old, new in zip(before, after, strict=True))
+    return _from_neighbours(sizes, "nearest", changed)
+
+
+def _sampled(sizes: NodeSizes) -> Expr:
+    """Return the rule of a GridSample, which interpolates along all axes but the batch and the channels."""
+    return _from_neighbours(sizes, "linear", len(sizes.dims(0)) - 2)
+
+
+def _from_neighbours(sizes: NodeSizes, default: str, axes: int) -> Expr:
+    """Return a multiplication and an addition for each neighbour that an element is interpolated from."""
+    mode = sizes.node.attr("mode", default)
+    if mode not in NEIGHBOURS:
+        raise UnknownError("its attribute 'mode' is not known")
+    return sizes.results() * (2 * NEIGHBOURS[mode] ** axes if NEIGHBOURS[mode] else 0)
+
+
+def _window(sizes: NodeSizes) -> Expr:
+    """Return the squares, their sum over a window of channels, a power and a division of an LRN."""
+    return sizes.elements() * (sizes.number("size", int) + 3)
+
+
+OPERATIONS: Mapping[str, Rule] = {
+    **dict.fromkeys(sorted((UNARY - IDENTICAL) | UNIDIRECTIONAL.keys()), _per_result(1)),
+    **dict.fromkeys(sorted(BROADCASTING.keys() - VARIADIC), _per_result(1)),
+    **dict.fromkeys(sorted(VARIADIC), _variadic),
+    **dict.fromkeys(sorted(REDUCTIONS), _per_element(1)),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare"), _per_element(2)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "CumProd", "CumSum", "TopK", "Col2Im"), _per_element(1)),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _per_element(1)),
+    "GlobalLpPool": _per_element(2),
+    **dict.fromkeys(("AveragePool", "MaxPool"), _pool(1)),
+    "LpPool": _pool(2),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "com.microsoft.QLinearSoftmax"), _per_element(SOFTMAX)),
+    "Hardmax": _per_element(2),
+    "BatchNormalization": _per_element(2),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _per_element(7)),
+    "LayerNormalization": _normalised(6, 2),
+    "MeanVarianceNormalization": _per_element(5),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _per_element(4)),
+    "com.microsoft.SimplifiedLayerNormalization": _per_element(4),
+    "com.microsoft.SkipLayerNormalization": _normalised(7, 3, 4),
+    "com.microsoft.SkipSimplifiedLayerNormalization": _normalised(5, 3),
+    "LpNormalization": _per_element(3),
+    "LRN": _window,
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantised),
+    **dict.fromkeys(("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"), _quantised),
+    "DynamicQuantizeLinear": _per_element(4),
+    **dict.fromkeys(("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul"), _per_result(1)),
+    **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _normalised(1, 1)),
+    "SwiGLU": _per_result(2),
+    **dict.fromkeys(("Resize", "Upsample"), _interpolated),
+    "GridSample": _sampled,
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _per_result(3)),
+    **dict.fromkeys(sorted(names("Range BlackmanWindow HammingWindow HannWindow")), _per_result(1)),
+    **dict.fromkeys(
+        sorted(names("Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike")), _per_result(1)
+    ),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scattered(2)),
+    # Products: what they do besides multiplying and adding
+    **dict.fromkeys(("MatMul", "MatMulInteger", "Einsum"), _none),
+    **dict.fromkeys(("com.microsoft.FusedMatMul", "com.microsoft.MatMulBnb4"), _none),
+    "Gemm": _gemm,
+    "com.microsoft.FusedGemm": _gemm,
+    **dict.fromkeys(("Conv", "ConvTranspose", "com.microsoft.FusedConv"), _with_bias(2)),
+    "DeformConv": _with_bias(3),
+    "ConvInteger": _none,
+    **dict.fromkeys(("QLinearConv", "com.microsoft.QLinearConv"), _with_bias(8, 2)),
+    "QLinearMatMul": _with_bias(8, 2),
+    "com.microsoft.QGemm": _with_bias(6, 2),
+    "com.microsoft.MatMulIntegerToFloat": _with_bias(6, 1),
+    "com.microsoft.DynamicQuantizeMatMul": lambda sizes: sizes.elements() * 4 + _with_bias(4, 1)(sizes),
+    "com.microsoft.MatMulNBits": _unpacked,
+    **dict.fromkeys(PAST_KEYS, _scores),
+    "com.microsoft.Attention": _packed_scores,
+    "LSTM": _recurrent(4, 9),
+    "com.microsoft.DynamicQuantizeLSTM": _recurrent(4, 9),
+    "GRU": _recurrent(3, 8),
+    "RNN": _recurrent(1, 1),
+    # Only moved, compared with nothing and computed from nothing
+    **dict.fromkeys(sorted(MOVING | IDENTICAL), _none),
+    **dict.fromkeys(
+        sorted(
+            names(
+                """
+                CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad Shape Size TensorScatter
+                Trilu
+                """
+            )
+        ),
+        _none,
+    ),
+    **dict.fromkeys(
+        sorted(
+            names(
+                """
+                ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
+                SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence
+                """
+            )
+        ),
+        _none,
+    ),
+    **dict.fromkeys(("com.microsoft.QLinearConcat", "com.microsoft.GatherBlockQuantized"), _none),
+}
+
+_DATA, _ALGORITHM = "its work depends on its data", "its work depends on the algorithm that the runtime chooses"
+UNCOUNTED: Mapping[str, str] = {
+    **dict.fromkeys(
+        sorted(names("MaxRoiPool Multinomial NonMaxSuppression NonZero RoiAlign Unique ImageDecoder")), _DATA
+    ),
+    **dict.fromkeys(sorted(names("StringNormalizer StringSplit TfIdfVectorizer")), _DATA),
+    **dict.fromkeys(sorted(names("AffineGrid DFT Det MelWeightMatrix STFT")), _ALGORITHM),
+    **dict.fromkeys(sorted(names("CausalConvWithState LinearAttention")), "there is no rule for it yet"),
+    **dict.fromkeys(sorted(names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss")), "it is for training"),
+    "SequenceMap": "the number of its calls is the length of a sequence",
+    **dict.fromkeys(("com.microsoft.MoE", "com.microsoft.QMoE"), "its activation and its gate are not followed"),
+}

@@ -1,0 +1,69 @@
+"""Typical sizes of the symbols in a model's input dims: what costs are told at where nobody gives sizes.
+
+A sequence of 128 tokens, or one token after a past of 128; images of 224 by 224; a batch of 1. Where the model has
+relations between its dims, or bounds of them, the nearest legal sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from graphkit.model import Model
+from graphkit.shapes import DimSpec, Shapes
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
+from graphkit.shapes.constraints.symbol_sizes import Role
+
+__all__ = ["TypicalSizes"]
+
+TYPICAL: Mapping[Role, int] = {
+    "batch": 1,
+    "sequence": 128,
+    "past": 128,
+    "encoder": 128,
+    "channels": 3,
+    "space": 224,
+    "other": 128,
+}
+
+
+class TypicalSizes:
+    """Sizes for the symbols that a spec leaves open.
+
+    Attributes:
+        sizes: A size for each.
+        over: The first symbol that the spec gives both bounds of, None if there is none.
+    """
+
+    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes) -> None:
+        self.legal = legal_sizes(model, spec, shapes=shapes)
+        self.wish = _wish(self.legal)
+        self.sizes = next(self.legal.near(self.wish), self.wish)
+        ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
+        self.over = next((name for name in ends if name in self.sizes), None)
+        self.ends = ends.get(self.over or "", (0, 0))
+
+    def curve(self, most: int) -> Iterator[tuple[int, dict[str, int]]]:
+        """Yield sizes of the symbol, both bounds and the powers of two between, with those of the others there."""
+        low, high = self.ends
+        powers = [1 << exponent for exponent in range(most) if low < 1 << exponent < high]
+        for size in sorted({low, *powers, high}) if self.over is not None else ():
+            yield size, self._at(self.over or "", size)
+
+    def _at(self, name: str, size: int) -> dict[str, int]:
+        """Return legal sizes near the typical ones with one symbol fixed."""
+        variables = tuple(
+            replace(variable, low=size, high=size) if variable.name == name else variable
+            for variable in self.legal.variables
+        )
+        wish = {**self.sizes, name: size}
+        return next(replace(self.legal, variables=variables).near(wish), wish)
+
+
+def _wish(legal: LegalSizes) -> dict[str, int]:
+    by_role = {**TYPICAL, "sequence": TYPICAL["sequence"] if legal.past is None else 1}
+    by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
+    return {
+        variable.name: int(min(max(by_role[variable.role], variable.low), variable.high))
+        for variable in legal.variables
+    }
