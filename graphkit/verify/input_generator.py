@@ -21,14 +21,14 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.roles import MASKS, Axis, Role
 from graphkit.graph.traversal import reachable
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
-from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
+from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shape, symbol_roles, symbol_sizes
 from graphkit.verify.input_elements import (
     UNPADDED,
     USUAL,
@@ -89,6 +89,10 @@ class InputGenerator:
         self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
         self._others, self._most = tuple(others), most
+
+    @cached_property
+    def _symbol_roles(self) -> dict[str, Axis]:
+        return symbol_roles(self.model)
 
     @cached_property
     def marks(self) -> Marks:
@@ -154,7 +158,7 @@ class InputGenerator:
         Raises:
             ModelError: An input has a type or shape that no array can be made for.
         """
-        roles, symbols = self.model.roles, symbol_sizes(self.model, sizes)
+        roles, symbols = self.model.roles, symbol_sizes(self.model, sizes, self._symbol_roles)
         shapes = {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
         return self.arrays(shapes, past=sizes.past, given=given)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import tee, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -144,12 +145,16 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
         if port.source.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
             return right, _differ(right, table), "the places of a source"
-    if port.source.by == "position":
-        rows = contract.sizes["positions"]
-        source = max(1, contract.sizes["source"])
-        runs = _runs(model, range(min(rows, len(table))), lambda past: Sizes(1, 1, past, source))
-    else:
-        runs = _runs(model, range(1, len(table) + 1), lambda length: Sizes(1, length, 0, length))
+    is_step = port.source.by == "position"
+    source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
+
+    def sizes(number: int) -> Sizes:
+        return Sizes(1, 1, number, source) if is_step else Sizes(1, number, 0, number)
+
+    def fits(array: np.ndarray) -> bool:
+        return array.dtype.kind == "f" and _placed(array, table[0], 0, contract, is_step=is_step) is not None
+
+    runs = _runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
     best: Compared | None = None
     for name in runs[0] if runs else ():
         compared = _best(table, [run.get(name) for run in runs], contract, port, name)
@@ -202,27 +207,51 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
     return made
 
 
-def _runs(model: Model, numbers: range, sizes: Callable[[int], Sizes]) -> list[dict[str, np.ndarray]]:
-    """Return the tensors that depend on no data, for each number of positions; nothing where they do not run."""
+def _runs(
+    model: Model, numbers: range, sizes: Callable[[int], Sizes], fits: Callable[[np.ndarray], bool]
+) -> list[dict[str, np.ndarray]]:
+    """Return the tensors that depend on no data, for each number of positions; nothing where they do not run.
+
+    Args:
+        model: The export.
+        numbers: The numbers.
+        sizes: The sizes for each.
+        fits: Whether a tensor for the first of them may be compared: no other one is computed again.
+    """
     known, maker = _without_data(model), InputGenerator(model)
-    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
+
+    def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
+        return (_unpadded(maker, sizes(count)) for count in counts)
+
+    parts = []
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
-        made = run_part(model, values, lambda inputs: (_feed(maker, sizes(number), inputs) for number in numbers))
-        for run, found in zip(runs, made if values else (), strict=False):
-            run.update((name, array) for name, array in found.items() if array.dtype.kind == "f")
-            if sum(array.size for array in run.values()) > MOST:
-                return []
+        first = next(_outputs(model, values, feeds(numbers[:1])), {}) if values else {}
+        if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
+            parts.append(fitting)
+    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
+    outputs = (_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
+    for run, found in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
+        run.update(item for arrays in found for item in arrays.items())
+        if sum(array.size for array in run.values()) > MOST:
+            return []
     return runs
 
 
-def _feed(maker: InputGenerator, sizes: Sizes, inputs: Sequence[Value]) -> dict[str, np.ndarray]:
-    """Return inputs of these sizes, without padding."""
-    made = maker.make(sizes)
-    roles = maker.model.roles
-    return {
-        value.name: np.ones_like(made[value.name]) if roles.of(value) in MASKS else made[value.name] for value in inputs
-    }
+def _outputs(
+    model: Model, values: Sequence[Value], feeds: Iterable[Mapping[str, np.ndarray]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield some values of a scope for each feed of the model; end where they do not run."""
+    return run_part(
+        model, values, lambda inputs: ({value.name: feed[value.name] for value in inputs} for feed in feeds)
+    )
+
+
+def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
+    """Return the inputs of a model at these sizes, without padding."""
+    made, roles = maker.make(sizes), maker.model.roles
+    masks = {value.name for value, role in roles.inputs.items() if role in MASKS}
+    return {name: np.ones_like(array) if name in masks else array for name, array in made.items()}
 
 
 def _without_data(model: Model) -> set[Value]:

@@ -83,9 +83,15 @@ def _by_name(name: str) -> Role:
     return next((role for word, role in words if word in name), "other")
 
 
-def symbol_sizes(model: Model, sizes: Sizes) -> dict[str, int]:
-    """Return a size for each symbol in the declared shapes of a model's inputs."""
-    roles = symbol_roles(model)
+def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = None) -> dict[str, int]:
+    """Return a size for each symbol in the declared shapes of a model's inputs.
+
+    Args:
+        model: The model.
+        sizes: The sizes of the roles.
+        roles: The roles of its symbols, None to find them.
+    """
+    roles = symbol_roles(model) if roles is None else roles
     past = sizes.past if model.roles.pasts else 0
     by_role: dict[Role, int] = {
         "batch": sizes.batch,

@@ -46,6 +46,25 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
+class Normal:
+    """The normal form of an output of a node, to be taken again where both models have that.
+
+    Attributes:
+        facts: What is known of the output.
+        sources: The loose terms of the node's inputs.
+        term: The normal form.
+        loose: The loose term, None where it is the same.
+        axioms: How often each axiom was used.
+    """
+
+    facts: Facts
+    sources: tuple[Term | None, ...]
+    term: Term
+    loose: Term | None
+    axioms: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Run:
     """A node that runs under conditions.
 
@@ -120,6 +139,7 @@ class _Reader:
         self.symbols: dict[str, Expr] = {}
         main = [(each.left, each.right) for each in shapes.equalities if each.scope is model.graph]
         self.rewriter: Rewriter = rewriter_of(main) if original is None else original.rewriter
+        self.normals: dict[Term, Normal] = {} if original is None else original.normals
         self.by_operator: dict[str, list[Axiom]] = {}
         self.axioms, self.looseness = axioms, looseness
         self.loosening = frozenset().union(*(axiom.operators or () for axiom in looseness.axioms))
@@ -257,22 +277,35 @@ class _Reader:
             dims=facts.dims,
             tools=self.tools,
         )
-        terms.recent.clear()
-        term = self.as_elements(facts)
-        if term is not None:
-            terms.note("elements")
-        elif self.has_loose(node) or (app.dtype in FLOATS and node.operator in self.loosening):
-            term = self.with_loose(app, raw, value)
-        else:
-            term = self.normal(app, raw)
+        term = self.normal_form(app, raw, facts, value)
         self.result.runs.append(Run(context, raw, app, term))
         for each in (term, *term.args):
             if each is not None and each.op not in ("Input", "Constant", "Elements"):
                 each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
-        self.define(value, term, before | terms.recent if terms.recent else before)
+        self.define(value, term, before.union(terms.recent) if terms.recent else before)
 
-    def has_loose(self, node: Node) -> bool:
-        return bool(self.result.loose) and any(value in self.result.loose for value in node.inputs if value is not None)
+    def normal_form(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
+        """Return the normal form of an output, that of the same term with the same facts where one is known."""
+        terms, loose = self.tools.terms, self.result.loose
+        found = [loose.get(source) for source in app.node.inputs if source is not None] if loose else []
+        sources = tuple(found) if any(found) else ()
+        terms.recent.clear()
+        known = self.normals.get(raw)
+        if known is not None and known.facts == facts and known.sources == sources:
+            for name, times in known.axioms.items():
+                terms.note(name, times)
+            if known.loose is not None:
+                loose[value] = known.loose
+            return known.term
+        term = self.as_elements(facts)
+        if term is not None:
+            terms.note("elements")
+        elif sources or (app.dtype in FLOATS and app.node.operator in self.loosening):
+            term = self.with_loose(app, raw, value)
+        else:
+            term = self.normal(app, raw)
+        self.normals[raw] = Normal(facts, sources, term, loose.get(value), dict(terms.recent))
+        return term
 
     def with_loose(self, app: Application, raw: Term, value: Value) -> Term:
         """Return the exact term of an output, and remember its loose term where that is another one."""

@@ -57,13 +57,13 @@ class Terms:
     Attributes:
         arrays: The elements of constants that are small.
         used: How often each axiom changed something.
-        recent: The axioms that changed something since it was last cleared.
+        recent: The same since it was last cleared.
     """
 
     known: dict[Key, Term] = field(default_factory=dict)
     arrays: dict[Term, np.ndarray] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
-    recent: set[str] = field(default_factory=set)
+    recent: Counter[str] = field(default_factory=Counter)
 
     def make(
         self,
@@ -86,7 +86,7 @@ class Terms:
             term.dims = tuple(Expr.of(dim) for dim in dims)
         return term
 
-    def note(self, axiom: str) -> None:
-        """Count a use of an axiom."""
-        self.used[axiom] += 1
-        self.recent.add(axiom)
+    def note(self, axiom: str, times: int = 1) -> None:
+        """Count uses of an axiom."""
+        self.used[axiom] += times
+        self.recent[axiom] += times

@@ -19,7 +19,7 @@ from graphkit.options import FoldingOptions
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence import check_equivalence, reading
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "gpt2-tiny/decoder_model_merged", "patchtst/model")
 MERGED = [name for name in MODEL_NAMES if "decoder_model_merged" in name]
@@ -32,6 +32,19 @@ MANY = (
     "cache-styles/two-stacked", "cache-styles/past_0-2bhsd", "cache-styles/static-cache",
     "merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model", "search/loop-greedy",
 )  # fmt: skip
+
+
+def test_normal_forms_that_both_models_have_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, nodes = graphkit.load("example:encoder"), list[str]()
+    normal = reading._Reader.normal
+    monkeypatch.setattr(
+        reading._Reader, "normal", lambda self, app, raw: nodes.append(app.node.path) or normal(self, app, raw)
+    )
+    found = check_equivalence(model, model)
+    assert found.is_proven
+    assert nodes
+    assert len(nodes) == len({*nodes})
+    assert all(times % 2 == 0 for times in found.used.values())  # and count for each model
 
 
 @pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
