@@ -24,6 +24,7 @@ __all__ = ["Application", "Result", "Tools", "attributes_of", "version_of"]
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 FIELDS = {
     AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
 }  # fmt: skip
@@ -93,7 +94,7 @@ class Application:
 @lru_cache(maxsize=4096)
 def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
     try:
-        return onnx.defs.get_schema(op_type, version, domain)
+        return onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
     except onnx.defs.SchemaError:
         return None
 

@@ -128,6 +128,12 @@ def test_an_inner_declaration_that_is_wrong_in_the_original_may_say_less(declare
     assert check_equivalence(*models).is_proven == is_proven
 
 
+def test_a_version_that_onnx_cannot_be_asked_for_is_as_the_newest() -> None:
+    plain = model(ONE.format("y = Neg (x)"))
+    plain.proto.opset_import[0].version = 1 << 62
+    assert check_equivalence(plain, plain.with_proto(plain.proto)).is_proven
+
+
 def test_a_dim_that_is_fixed_has_to_be_allowed() -> None:
     before, after = model(ONE.format("y = Neg (x)")), model(ONE.format("y = Neg (x)").replace("[b, s]", "[2, s]"))
     assert not check_equivalence(before, after).is_proven
