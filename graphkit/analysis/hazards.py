@@ -15,6 +15,7 @@ from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
+from graphkit.shapes.constraints.arithmetic_preconditions import WindowFits
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_rules import SizeRule
 
@@ -322,7 +323,7 @@ def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
 
 def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     first = group[0]
-    if first.is_wrong:
+    if first.is_wrong and not isinstance(first.shared.precondition, WindowFits):
         return "wrong shape"
     if any(first.dims[name] == 0 for name in first.changed):
         return "empty"

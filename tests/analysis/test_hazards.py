@@ -379,8 +379,8 @@ def runs(model: Model, **sizes: int) -> bool:
 
 RULES = {
     0: (
-        "multiples of 4 from 4, or up to 1 more, and some others",  # 1, where nothing is left of the image
-        LegalSizes("width", "", 4, 4, None, 0, 1, False),
+        "multiples of 4 from 4, or up to 1 more",
+        LegalSizes("width", "", 4, 4, None, 0, 1, True),
     ),
     1: ("multiples of 4 from 4, or up to 1 less", LegalSizes("width", "", 4, 4, None, 1, 0, True)),
 }
@@ -407,10 +407,10 @@ def unet(up: str) -> Model:
     [
         (
             "uN = Resize (BELOW, none, scales)",
-            "height: multiples of 8 from 8, and some others",
+            "height: multiples of 8 from 8",
             (8, 16, 64, 72),
             (9, 12, 20, 63, 65),
-        ),  # 2: nothing is left
+        ),
         ("sN = Shape (SKIP) uN = Resize (BELOW, none, none, sN)", "height: 8 or more", (8, 9, 12, 63, 65), ()),
     ],
 )

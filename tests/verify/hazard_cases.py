@@ -441,7 +441,23 @@ CASES = {
         (
             (
                 "sizes",
-                "at n=4, MaxPool 'MaxPool#0' fails: the window does not fit: n - 6 is -2, less than -1",
+                "at n=4, MaxPool 'MaxPool#0' fails: the window does not fit: n - 6 is -2, less than 0",
+            ),
+            (
+                "sizes",
+                "at n=5, MaxPool 'MaxPool#0' fails: the window does not fit: n - 6 is -1, less than 0, and "
+                "onnxruntime counts 0",
+            ),
+        ),
+    ),
+    "MaxPool in steps": Case(
+        "(float[b, 2, n] x) => (float[A, B, C] y)",
+        "y = MaxPool <kernel_shape = [6], strides = [3]> (x)",
+        (
+            (
+                "sizes",
+                "at n=5, MaxPool 'MaxPool#0' fails: the window does not fit: n - 6 is -1, less than 0, and "
+                "onnxruntime counts 1",
             ),
         ),
     ),

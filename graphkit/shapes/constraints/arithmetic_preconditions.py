@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, UNIDIRECTIONAL
-from graphkit.shapes import Expr, const, is_known, lower, upper
+from graphkit.shapes import Expr, Relation, const, is_known, lower, upper
 from graphkit.shapes.constraints.preconditions import (
+    FAILS,
+    FINE,
+    WRONG,
     Ints,
     NotZero,
     Precondition,
     PreconditionRule,
+    Related,
     Violation,
     broadcast,
     failing,
@@ -29,7 +35,9 @@ from graphkit.shapes.rule_context import NodeView
 from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "WindowFits"]
+
+WINDOW = "the window does not fit"
 
 
 def elementwise(view: NodeView) -> Iterator[Precondition]:
@@ -97,19 +105,57 @@ def conv(weight: int) -> PreconditionRule:
             dims = (dims[0], dims[-1], *dims[1:-1])
         yield from same(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
         for room, _ in _rooms(view, dims[2:], kernel[2:]):
-            yield from least(room, 0, "the window does not fit", "Invalid input shape")
+            yield from least(room, 0, WINDOW, "Invalid input shape")
 
     return convolution
 
 
+@dataclass(frozen=True)
+class WindowFits(Related):
+    """A window of a pool fits. onnxruntime rounds towards 0, and counts some windows that do not.
+
+    Attributes:
+        axis: The spatial axis, of all axes.
+        stride: Of the window along it.
+        shape: The output's, as ONNX has it.
+    """
+
+    axis: int
+    stride: int
+    shape: tuple[Expr, ...]
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return *super().exprs, *self.shape
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return super().exprs
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return np.where(values[0] < 1 - 2 * self.stride, FAILS, np.where(values[0] < 0, WRONG, FINE))
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        (room, _), shape = values[:2], list(values[2:])
+        found = super().violation(values[:2])
+        if room < 1 - 2 * self.stride:
+            return found
+        shape[self.axis] = 1 - -room // self.stride
+        return Violation(f"{found.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
+
+
 def pool(view: NodeView) -> Iterator[Precondition]:
-    """A window fits. onnxruntime rounds towards 0, so that a window slightly too large gives a dim too."""
+    """A window fits along each axis."""
     dims = view.dims()
     kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
     if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
         return
-    for room, stride in _rooms(view, dims[2:], kernel):
-        yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
+    rooms = list(_rooms(view, dims[2:], kernel))
+    shape = (*dims[:2], *(room // stride + 1 for room, stride in rooms))
+    for axis, (room, stride) in enumerate(rooms, start=2):
+        if all(map(is_known, shape)) and lower(room) < 0 and room.constant is None:
+            relation = Relation.at_least(room, 0)
+            yield WindowFits(relation, WINDOW, "output dimension is negative", axis, stride, shape)
 
 
 def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:

@@ -137,14 +137,14 @@ class Related(Precondition):
         return failing(~COMPARISONS[self.relation.relation](values[0], values[1]))
 
     def violation(self, values: Sequence[int]) -> Violation:
-        left, right = self.exprs
+        left, right = self.relation.left, self.relation.right
         if self.relation.relation != "==":
             compared = "less" if self.relation.relation == ">=" else "more"
             problem = f"{self.what}: {named(left, values[0])}, {compared} than {_limit(right, values[1])}"
         elif right.constant is not None:
             problem = f"{self.what} differ: {named(left, values[0])}, not {values[1]}"
         else:
-            problem = f"{self.what} differ: {pair(self.exprs, values)}"
+            problem = f"{self.what} differ: {pair((left, right), values)}"
         return Violation(problem, self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
