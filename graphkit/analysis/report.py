@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
@@ -30,11 +30,16 @@ __all__ = ["Comparison", "ComparisonRow", "Failure", "Report", "compare", "repor
 
 @dataclass(frozen=True)
 class Report(Judged):
-    """Analyses of one model, by section name, in the order of the report."""
+    """Analyses of one model, by section name, in the order of the report.
+
+    Attributes:
+        source: The model, whose graph the page can be searched for.
+    """
 
     title: ClassVar[str] = "Report"
     model: str
     sections: dict[str, Result]
+    source: Model | None = field(default=None, repr=False, compare=False)
 
     def heading(self) -> str:
         return self.model
@@ -52,6 +57,12 @@ class Report(Judged):
 
     def document(self) -> dict[str, object]:
         return _document((self,), self.found())
+
+    def graphs(self) -> tuple[Mapping[str, object], ...]:
+        from graphkit.analysis.page_graph import page_graph
+        from graphkit.shapes import declarations, infer
+
+        return () if self.source is None else (page_graph(infer(declarations(self.source).model)),)
 
     def blocks(self) -> Iterator[Block]:
         for name, section in self.sections.items():
@@ -115,6 +126,9 @@ class Comparison(Judged):
 
     def document(self) -> dict[str, object]:
         return _document(self.reports, self.found(), self)
+
+    def graphs(self) -> tuple[Mapping[str, object], ...]:
+        return tuple(graph for single in self.reports for graph in single.graphs())
 
     def blocks(self) -> Iterator[Block]:
         if any(VERDICT.name in report.sections for report in self.reports):
@@ -200,7 +214,7 @@ def report(
 
 
 def _shown(model: Model, options: ReportOptions, made: Mapping[str, Result]) -> Report:
-    return Report(model.label, {section.name: made[section.name] for section in sections_of(options)})
+    return Report(model.label, {section.name: made[section.name] for section in sections_of(options)}, model)
 
 
 def _made(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:

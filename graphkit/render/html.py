@@ -1,4 +1,4 @@
-"""Results as one self-contained HTML page: tables, bar charts and drawings, no script and no network."""
+"""Blocks of results as HTML: tables, bar charts and drawings, without a script; a piece of a page for notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphkit.render.document_blocks import (
 )
 from graphkit.render.drawings import draw
 
-__all__ = ["fragment", "page"]
+__all__ = ["STYLE", "block_html", "escape", "fragment", "section"]
 
 STYLE = """
 .graphkit { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #d5dae1; --paper: #ffffff;
@@ -48,7 +48,7 @@ STYLE = """
 .graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem; }
 .graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
   align-items: center; }
-.graphkit .bar { height: .8rem; border-radius: 2px; min-width: 1px; }
+.graphkit svg.bar { height: .8rem; border-radius: 2px; min-width: 1px; max-width: none; }
 .graphkit .bar0 { background: var(--bar0); } .graphkit .bar1 { background: var(--bar1); }
 .graphkit svg { max-width: 100%; height: auto; } .graphkit svg text { fill: var(--ink); font: 11px ui-monospace,
   monospace; text-anchor: middle; } .graphkit svg path { stroke: var(--soft); fill: none; }
@@ -56,19 +56,6 @@ STYLE = """
 .graphkit svg .shape { fill: var(--shape); } .graphkit svg .const { fill: var(--const); }
 .graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
 """
-PAGE_STYLE = """body { margin: 0; background: #ffffff; } body > .graphkit { margin: 0 auto; padding: 1.5rem; }
-@media (prefers-color-scheme: dark) { :root { color-scheme: dark; } body { background: #14181e; } }"""
-
-
-def page(result: Document) -> str:
-    """Return a whole page."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(result.heading())}</title>\n"
-        f"<style>{PAGE_STYLE}</style>\n"
-        f"</head>\n<body>\n{fragment(result)}</body>\n</html>\n"
-    )
 
 
 def fragment(result: Document) -> str:
@@ -81,7 +68,7 @@ def section(result: Document, level: int) -> Iterator[str]:
     """Yield the heading of a result and its blocks."""
     yield f"<h{level}>{escape(result.heading())}</h{level}>\n"
     for block in result.blocks():
-        yield _block(block, level)
+        yield block_html(block, level)
 
 
 def escape(text: str) -> str:
@@ -89,7 +76,8 @@ def escape(text: str) -> str:
     return html_escape(printable(text))
 
 
-def _block(block: Block, level: int) -> str:
+def block_html(block: Block, level: int) -> str:
+    """Return a block; `level` is that of the heading that it is under."""
     if isinstance(block, Heading):
         return f"<h{level + 1}>{escape(block.text)}</h{level + 1}>\n"
     if isinstance(block, Prose):
@@ -136,7 +124,7 @@ def _bars(block: Bars) -> str:
     for label, values in block.rows:
         for number, value in enumerate(values):
             name = escape(label) if not number else ""
-            bar = f'<span class="bar bar{number}" style="width: {100 * value / top:.1f}%"></span>'
+            bar = f'<svg class="bar bar{number}" width="{100 * value / top:.1f}%" height="13"></svg>'
             parts.append(f'<span>{name}</span><span class="number">{value:,}</span>{bar}\n')
     legend = f" ({', '.join(block.series)})" if len(block.series) > 1 else ""
     caption = escape(block.title + legend)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphkit.render.document_blocks import Block, Table
@@ -51,6 +51,10 @@ class Result:
         """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
         return (block for block in self.blocks() if isinstance(block, Table))
 
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs that its page can be searched for, as data (see `analysis.page_graph`)."""
+        return ()
+
     def findings(self) -> tuple[str, ...]:
         """Return one sentence for each fault; `graphkit report --strict` fails on any."""
         return ()
@@ -90,9 +94,9 @@ class Result:
 
     def to_html(self) -> str:
         """Return one self-contained HTML page."""
-        from graphkit.render.html import page
+        from graphkit.render.html_page import page
 
-        return page(self)
+        return page(self, self.graphs())
 
     def to_csv(self) -> str:
         """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""

@@ -117,9 +117,9 @@ class Shapes:
 
     def chain(self, key: Value | str | tuple[str, str]) -> list[Value]:
         """Return the values from graph inputs and constants to a tensor, each after those that it comes from."""
-        return list(postorder([self.find(key)], self._origins))
+        return list(postorder([self.find(key)], self.shape_sources))
 
-    def _origins(self, value: Value) -> list[Value]:
+    def shape_sources(self, value: Value) -> list[Value]:
         """Return the inputs of a value's node that its dims and elements come from."""
         node = value.producer
         if node is None or value.is_constant:

@@ -1,0 +1,90 @@
+"""The graph of a model as the data of a page: nodes and values by number, with shapes and what these come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphkit.analysis.attribute_text import attribute_text
+from graphkit.dtypes import dtype_name
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.names import module_of
+from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
+from graphkit.io.tensors import payload_size
+from graphkit.shapes import Shapes
+from graphkit.shapes.tensor import plain_dims
+
+__all__ = ["page_graph"]
+
+NONE = -1  # the number of an input that is left out
+
+
+@dataclass
+class _Texts:
+    """Texts that occur often, each with a number."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str) -> int:
+        """Return the number of a text."""
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def page_graph(shapes: Shapes) -> dict[str, object]:
+    """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
+
+    Returns:
+        `texts`: texts that occur often; operators, modules, types and attributes are numbers of these.
+        `scopes`: path and number of the owning node of each graph.
+        `nodes`: label, scope, operator, module, attributes (name and value in turns), inputs, outputs.
+        `values`: name, scope, kind, type with shape, bytes of a weight, what its shape comes from, why it is unknown.
+    """
+    scopes = list(all_scopes(shapes.model.scopes))
+    nodes = [node for scope in scopes for node in scope.nodes]
+    values = [value for scope in scopes for value in scope.values.values()]
+    texts = _Texts()
+    scope_numbers = {scope: number for number, scope in enumerate(scopes)}
+    node_numbers = {node: number for number, node in enumerate(nodes)}
+    value_numbers = {value: number for number, value in enumerate(values)}
+    return {
+        "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
+        "nodes": [_node(node, scope_numbers, value_numbers, texts) for node in nodes],
+        "values": [_value(shapes, value, scope_numbers, value_numbers, texts) for value in values],
+        "inputs": [[value_numbers[value] for value in scope.inputs] for scope in scopes],
+        "outputs": [[value_numbers[value] for value in scope.outputs] for scope in scopes],
+        "texts": list(texts.numbers),
+    }
+
+
+def _node(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts) -> list[object]:
+    attributes = ((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute)
+    return [
+        node.label,
+        scopes[node.scope],
+        texts.number(node.operator),
+        texts.number(module_of(node)),
+        [texts.number(text) for pair in attributes for text in pair],
+        _numbers(node.inputs, values),
+        _numbers(node.outputs, values),
+    ]
+
+
+def _value(
+    shapes: Shapes, value: Value, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts
+) -> list[object]:
+    tensor = shapes[value]
+    dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
+    row: list[object] = [
+        value.name,
+        scopes[value.scope],
+        texts.number("constant" if value.is_constant else value.kind),
+        texts.number(f"{dtype} {shape_text(plain_dims(tensor.dims))}"),
+        (payload_size(value.constant) if value.constant is not None else None) or 0,
+        _numbers(shapes.shape_sources(value), values),
+    ]
+    reason = shapes.reason(value)
+    return [*row, texts.number(reason)] if reason else row
+
+
+def _numbers(values: Sequence[Value | None], numbers: Mapping[Value, int]) -> list[int]:
+    return [NONE if value is None else numbers[value] for value in values]

@@ -1,0 +1,33 @@
+// Elements of the page. Names from a model are only ever text of an element, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element with attributes and children; a text is a text node.
+ * @param {string} tag
+ * @param {Record<string, string | number>} [attributes]
+ * @param {...(Node | string)} children */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children);
+  return made;
+}
+
+/** An element of a drawing.
+ * @param {string} tag
+ * @param {Record<string, string | number>} [attributes]
+ * @param {...(Node | string)} children */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.append(...children);
+  return made;
+}
+
+/** The address of a node, or of a value, on this page.
+ * @param {number} model
+ * @param {string} name
+ * @param {"node" | "value"} kind */
+export function address(model, name, kind = "node") {
+  return `#${model ? `model=${model}&` : ""}${kind}=${encodeURIComponent(name)}`;
+}

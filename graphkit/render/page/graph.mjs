@@ -1,0 +1,145 @@
+// The graph of a model: nodes and values by number, and questions about them.
+// `graphkit/analysis/page_graph.py` writes what this reads.
+
+/** @typedef {{label: string, scope: number, op: string, module: string, attributes: [string, string][],
+ *             inputs: number[], outputs: number[]}} GraphNode */
+/** @typedef {{name: string, scope: number, kind: string, type: string, bytes: number, sources: number[],
+ *             unknown: string, producer: number, consumers: number[]}} GraphValue */
+
+export class Graph {
+  /** @param {any} data */
+  constructor(data) {
+    const text = (/** @type {number} */ number) => data.texts[number];
+    this.scopes = data.scopes.map(([path, owner]) => ({ path, owner }));
+    this.inputs = data.inputs;
+    this.outputs = data.outputs;
+    /** @type {GraphNode[]} */
+    this.nodes = data.nodes.map(([label, scope, op, module, attributes, inputs, outputs]) => ({
+      label, scope, op: text(op), module: text(module), attributes: inPairs(attributes.map(text)), inputs, outputs,
+    }));
+    /** @type {GraphValue[]} */
+    this.values = data.values.map(([name, scope, kind, type, bytes, sources, unknown]) => ({
+      name, scope, kind: text(kind), type: text(type), bytes, sources,
+      unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [],
+    }));
+    this.nodes.forEach((node, number) => {
+      for (const value of node.outputs) if (value >= 0) this.values[value].producer = number;
+      for (const value of new Set(node.inputs)) if (value >= 0) this.values[value].consumers.push(number);
+    });
+    /** @type {Map<string, {node?: number, value?: number}>} */
+    this.names = new Map();
+    this.values.forEach((value, number) => {
+      const path = this.scopes[value.scope].path;
+      this.#name(path ? `${path}::${value.name}` : value.name, { value: number });
+      if (path && !this.names.has(value.name)) this.names.set(value.name, { value: number });
+    });
+    this.nodes.forEach((_, number) => this.#name(this.path(number), { node: number }));
+    this.searched = [
+      ...this.nodes.map((node, number) => ({ text: `${this.path(number)} ${node.op}`.toLowerCase(), node: number })),
+      ...this.values.flatMap((value, number) => this.#saysNode(value) ? [] : { text: value.name.toLowerCase(), value: number }),
+    ];
+  }
+
+  /** Whether the name of a value is that of its node with an ending, as exporters give. */
+  #saysNode(value) {
+    return value.producer >= 0 && value.name.startsWith(this.nodes[value.producer].label);
+  }
+
+  #name(name, found) {
+    this.names.set(name, { ...this.names.get(name), ...found });
+  }
+
+  /** The label of a node after the path of its graph, which is its address.
+   * @param {number} number */
+  path(number) {
+    const node = this.nodes[number];
+    const scope = this.scopes[node.scope].path;
+    return scope ? `${scope}/${node.label}` : node.label;
+  }
+
+  /** The value's name, after the path of its graph unless that is the main one.
+   * @param {number} number */
+  valuePath(number) {
+    const value = this.values[number];
+    const scope = this.scopes[value.scope].path;
+    return scope ? `${scope}::${value.name}` : value.name;
+  }
+
+  /** The node that a name stands for: its own, or the producer of the value of that name; -1 for none.
+   * @param {string} name */
+  nodeOf(name) {
+    const found = this.names.get(name);
+    if (found === undefined) return -1;
+    return found.node ?? this.values[found.value ?? 0].producer;
+  }
+
+  /** The nodes that feed a node: of an If, a Loop or a Scan, those that end its bodies too.
+   * @param {number} number */
+  before(number) {
+    const made = this.nodes[number].inputs.filter((value) => value >= 0).map((value) => this.values[value].producer);
+    this.scopes.forEach((scope, at) => {
+      if (scope.owner === number) made.push(...this.outputs[at].map((value) => this.values[value].producer));
+    });
+    return unique(made);
+  }
+
+  /** The nodes that read what a node gives: at the end of a body, the node that the body belongs to.
+   * @param {number} number */
+  after(number) {
+    const node = this.nodes[number];
+    const readers = node.outputs.filter((value) => value >= 0).flatMap((value) => this.values[value].consumers);
+    const { owner } = this.scopes[node.scope];
+    if (owner >= 0 && node.outputs.some((value) => this.outputs[node.scope].includes(value))) readers.push(owner);
+    return unique(readers);
+  }
+
+  /** The values from inputs and constants to the shape of a value, each after those that it comes from.
+   * @param {number} value */
+  chain(value) {
+    const done = new Set();
+    const waiting = [{ value, open: true }];
+    while (waiting.length) {
+      const step = /** @type {{value: number, open: boolean}} */ (waiting.pop());
+      if (!step.open) done.add(step.value);
+      else if (!done.has(step.value)) {
+        waiting.push({ value: step.value, open: false });
+        for (const source of [...this.values[step.value].sources].reverse()) {
+          if (!done.has(source)) waiting.push({ value: source, open: true });
+        }
+      }
+      if (done.size + waiting.length > 4 * this.values.length + 16) break;
+    }
+    return [...done];
+  }
+
+  /** Nodes and values whose names, or operators, have a text in them; `*` stands for anything.
+   * @param {string} text
+   * @param {number} most */
+  search(text, most) {
+    const words = text.toLowerCase().split("*").filter(Boolean);
+    const found = { shown: /** @type {{node?: number, value?: number}[]} */ ([]), count: 0 };
+    if (!words.length) return found;
+    for (const entry of this.searched) {
+      let from = 0;
+      const matches = words.every((word) => {
+        const at = entry.text.indexOf(word, from);
+        from = at + word.length;
+        return at >= 0;
+      });
+      if (matches && ++found.count <= most) found.shown.push(entry);
+    }
+    return found;
+  }
+}
+
+function inPairs(texts) {
+  const pairs = [];
+  for (let at = 0; at < texts.length; at += 2) pairs.push([texts[at], texts[at + 1]]);
+  return pairs;
+}
+
+/** The numbers of nodes, each once, without those of inputs and constants (-1).
+ * @param {number[]} numbers */
+function unique(numbers) {
+  return [...new Set(numbers)].filter((number) => number >= 0);
+}

@@ -1,0 +1,91 @@
+// What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
+import { address, element } from "./elements.mjs";
+import { Graph } from "./graph.mjs";
+import { linkNames } from "./links.mjs";
+import { nodePanel, valuePanel } from "./panel.mjs";
+import { liveTables } from "./tables.mjs";
+
+const SHOWN = 50; // results of a search
+const page = /** @type {HTMLElement} */ (document.querySelector("main"));
+const panel = /** @type {HTMLElement} */ (document.getElementById("panel"));
+const field = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
+const graphs = [...document.querySelectorAll("script.graph")].map((data) => new Graph(JSON.parse(data.textContent ?? "")));
+const places = linkNames(page, graphs);
+
+liveTables(page);
+document.documentElement.classList.add("live");
+window.addEventListener("hashchange", open);
+window.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") close();
+  else if (event.key === "/" && field !== null && !(event.target instanceof HTMLInputElement)) {
+    event.preventDefault();
+    field.focus();
+  }
+});
+window.addEventListener("beforeprint", () => {
+  for (const section of document.querySelectorAll("details")) section.open = true;
+});
+field?.addEventListener("input", () => search(field.value));
+field?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") /** @type {HTMLElement | null} */ (panel.querySelector("a"))?.click();
+});
+document.getElementById("close")?.addEventListener("click", close);
+open();
+
+/** Show the panel that the address names. */
+function open() {
+  const asked = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
+  const model = Number(asked.get("model") ?? 0);
+  const name = asked.get("node") ?? asked.get("value");
+  const graph = graphs[model];
+  if (asked.has("search") && field !== null) {
+    field.value = asked.get("search") ?? "";
+    search(field.value);
+  } else if (name !== null && graph !== undefined) {
+    const value = graph.names.get(name)?.value ?? -1;
+    const node = asked.has("value") && value >= 0 ? graph.values[value].producer : graph.nodeOf(name);
+    const named = places.get(node >= 0 ? address(model, graph.path(node)) : address(model, name, "value")) ?? [];
+    if (node >= 0) show(nodePanel(graph, model, node, named));
+    else if (value >= 0) show(valuePanel(graph, model, value, named));
+    else show([element("h2", {}, name), element("p", {}, "There is no node or value of this name in the model.")]);
+  } else if (location.hash) hide(); // the address of a section
+}
+
+/** @param {string} text */
+function search(text) {
+  const wanted = text.trim();
+  if (!wanted) {
+    hide();
+    return;
+  }
+  const parts = graphs.flatMap((graph, model) => {
+    const { shown, count } = graph.search(wanted, SHOWN);
+    const rows = shown.map((found) => result(graph, model, found));
+    const more = count > SHOWN ? `, the first ${SHOWN} here` : "";
+    const title = `${count.toLocaleString("en")} ${count === 1 ? "match" : "matches"}${more}`;
+    return [element("h2", {}, title), element("ul", { class: "results" }, ...rows)];
+  });
+  show(parts);
+}
+
+function result(graph, model, { node, value }) {
+  const [name, what] = node !== undefined ? [graph.path(node), "node"] : [graph.valuePath(value), "value"];
+  const kind = node !== undefined ? graph.nodes[node].op : `${graph.values[value].kind} ${graph.values[value].type}`;
+  return element("li", {}, element("a", { href: address(model, name, what) }, name), " ", element("span", {}, kind));
+}
+
+/** @param {Node[]} parts */
+function show(parts) {
+  panel.querySelector(".body")?.replaceChildren(...parts);
+  panel.hidden = false;
+  panel.scrollTop = 0;
+}
+
+function hide() {
+  panel.hidden = true;
+}
+
+function close() {
+  hide();
+  history.replaceState(null, "", location.pathname + location.search);
+}

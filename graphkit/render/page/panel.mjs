@@ -1,0 +1,99 @@
+// The panel of a node: its operator, what it reads and gives, where its shape comes from, where the report names it.
+import { address, element } from "./elements.mjs";
+import { neighbourhood } from "./neighbourhood.mjs";
+
+const STEPS = 40; // of a chain that are shown
+const READERS = 12;
+
+/** @param {import("./graph.mjs").Graph} graph
+ * @param {number} model
+ * @param {number} number
+ * @param {Element[]} places that name the node
+ * @returns {Node[]} */
+export function nodePanel(graph, model, number, places) {
+  const node = graph.nodes[number];
+  const path = graph.path(number);
+  const facts = [["Operator", node.op], ["Module", node.module], ...node.attributes];
+  const parts = [
+    element("h2", {}, path),
+    element("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) =>
+      [element("dt", {}, name), element("dd", {}, element("code", {}, value))])),
+    element("h3", {}, "Reads"), list(graph, model, node.inputs, "from"),
+    element("h3", {}, "Gives"), list(graph, model, node.outputs, "to"),
+  ];
+  if (places.length) parts.push(element("h3", {}, "In this report"), element("ul", {}, ...places.map(mention)));
+  parts.push(element("h3", {}, "Around it"), element("div", { class: "scroll" }, neighbourhood(graph, model, number)));
+  for (const value of node.outputs.filter((output) => output >= 0)) parts.push(...why(graph, model, value));
+  return parts;
+}
+
+/** The panel of an input or a weight, which no node gives.
+ * @param {import("./graph.mjs").Graph} graph
+ * @param {number} model
+ * @param {number} number
+ * @param {Element[]} places */
+export function valuePanel(graph, model, number, places) {
+  const value = graph.values[number];
+  const facts = [["Kind", value.kind], ["Type", value.type], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""]];
+  const readers = value.consumers.slice(0, 200).map((node) => element("li", {}, link(graph, model, node)));
+  return [
+    element("h2", {}, graph.valuePath(number)),
+    element("dl", {}, ...facts.filter(([, text]) => text).flatMap(([name, text]) =>
+      [element("dt", {}, name), element("dd", {}, element("code", {}, text))])),
+    element("h3", {}, `Read by ${value.consumers.length.toLocaleString("en")}`), element("ul", {}, ...readers),
+    ...(places.length ? [element("h3", {}, "In this report"), element("ul", {}, ...places.map(mention))] : []),
+  ];
+}
+
+function list(graph, model, values, direction) {
+  const rows = values.filter((value) => value >= 0).map((number) => {
+    const value = graph.values[number];
+    const others = direction === "from" ? [value.producer].filter((node) => node >= 0) : value.consumers;
+    const shown = others.slice(0, READERS).flatMap((node) => [" ", link(graph, model, node)]);
+    const more = others.length > READERS ? [` and ${others.length - READERS} more`] : [];
+    const bytes = value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
+    const name = element("a", { href: address(model, graph.valuePath(number), "value") }, value.name);
+    const what = `${value.type}${bytes}${value.kind === "node" ? "" : `, ${value.kind}`}`;
+    return element("li", {}, element("code", {}, name), element("br"), what,
+      ...(value.unknown ? [element("br"), element("em", {}, value.unknown)] : []),
+      ...(others.length ? [element("br"), `${direction}`, ...shown, ...more] : []));
+  });
+  return element("ul", { class: "values" }, ...(rows.length ? rows : [element("li", {}, "nothing")]));
+}
+
+function link(graph, model, node) {
+  const path = graph.path(node);
+  return element("a", { href: address(model, path), title: path }, `${graph.nodes[node].op} ${graph.nodes[node].label}`);
+}
+
+function why(graph, model, value) {
+  const chain = graph.chain(value);
+  if (chain.length < 2) return [];
+  const rows = chain.slice(-STEPS).map((number) => {
+    const { type, producer } = graph.values[number];
+    const how = producer >= 0 ? graph.nodes[producer].op : graph.values[number].kind;
+    const name = element("a", { href: address(model, graph.valuePath(number), "value") }, graph.values[number].name);
+    return element("tr", {}, element("td", {}, how), element("td", {}, element("code", {}, name)),
+      element("td", {}, element("code", {}, type)));
+  });
+  const cut = chain.length > STEPS ? `the last ${STEPS} of ${chain.length} steps` : `${chain.length} steps`;
+  return [element("details", {}, element("summary", {}, `Why ${graph.values[value].type}: ${cut}`),
+    element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))))];
+}
+
+function mention(place) {
+  const section = place.closest("section");
+  const title = section?.querySelector("h2")?.textContent ?? "Verdict";
+  const words = (place.textContent ?? "").trim().replace(/\s+/g, " ");
+  const link = element("a", { href: "#", class: "mention" }, title);
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    for (let around = place.closest("details"); around; around = around.parentElement?.closest("details") ?? null) {
+      around.open = true;
+    }
+    place.scrollIntoView({ block: "center" });
+    place.classList.add("found");
+    setTimeout(() => place.classList.remove("found"), 2000);
+  });
+  return element("li", {}, link, ": ", words.length > 160 ? `${words.slice(0, 160)}…` : words);
+}
