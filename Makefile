@@ -1,6 +1,7 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
 # make test                  set up an environment, run the tests
 # make test-slow             run those that repeat them on larger models and on all cases
+# make browser-test          try the page of a report in a Chromium, where one is on PATH
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
@@ -12,7 +13,7 @@ NPU_PYTHON ?= python3.11
 NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 
-.PHONY: report test test-slow check format lint types reports npu-gate clean
+.PHONY: report test test-slow browser-test check format lint types reports npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -22,6 +23,10 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal -m slow
+
+browser-test: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
+	$(BIN)/python -m pytest tests/browser
 
 check: format lint types test test-slow
 

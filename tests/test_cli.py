@@ -29,7 +29,7 @@ from graphkit.rewrite.base import Outcome
 
 EXAMPLE = "example:merged-decoder"
 OTHER = "example:causal-attention"
-FORMATS = ("text", "markdown", "json", "html", "dot", "mermaid")
+FORMATS = ("text", "markdown", "json", "html", "csv", "dot", "mermaid")
 SHORT = ("--only", "architecture")
 
 
@@ -197,6 +197,7 @@ def test_hash_reaches_the_report(run: Run) -> None:
         (".json", "json"),
         (".html", "html"),
         (".htm", "html"),
+        (".csv", "csv"),
         (".HTML", "html"),
         (".dot", "dot"),
         (".gv", "dot"),
@@ -769,20 +770,25 @@ def test_hostile_names_are_exact_in_json(run: Run, hostile: tuple[str, Path]) ->
 
 
 class Tags(HTMLParser):
-    """The tags and attribute names of a page."""
+    """The tags, the attribute names and the addresses of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: set[str] = set()
+        self.found: list[str] = []
+        self.addresses: list[str | None] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.update([tag, *(name for name, _ in attrs)])
+        self.found += [tag, *(name for name, _ in attrs)]
+        self.addresses += [value for name, value in attrs if name == "href"]
 
 
 def test_hostile_names_add_no_tags_to_html(run: Run, hostile: tuple[str, Path]) -> None:
-    found = Tags(run("report", hostile[1], "-f", "html").out).found
-    assert found.isdisjoint({"script", "img", "onerror", "b", "a"})
+    tags = Tags(run("report", hostile[1], "-f", "html").out)
+    assert {"img", "onerror", "b"}.isdisjoint(tags.found)
+    assert tags.found.count("script") == 2  # the data of the graph, and the script of the page
+    assert tags.found.count("a") == len(tags.addresses) == tags.found.count("section")
+    assert all(address is not None and re.fullmatch("#[a-z0-9-]+", address) for address in tags.addresses)
 
 
 def test_hostile_names_are_not_interpreted_in_markdown(run: Run, hostile: tuple[str, Path]) -> None:

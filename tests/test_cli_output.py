@@ -98,7 +98,10 @@ def test_where_a_report_cannot_go_is_said_before_any_work(run: Run, tmp_path: Pa
             tmp_path,
             f"{tmp_path}: '{tmp_path.suffix}' says no format" if tmp_path.suffix else f"{tmp_path}: is a folder",
         ),
-        (tmp_path / "a.pdf", "'.pdf' says no format - take one of .txt, .md, .json, .html, .htm, .dot, .gv, .mmd, or"),
+        (
+            tmp_path / "a.pdf",
+            "'.pdf' says no format - take one of .txt, .md, .json, .html, .htm, .csv, .dot, .gv, .mmd, or",
+        ),
     ):
         code, printed, error = run("fold", EXAMPLE, "-o", out, "--no-verify", "--report", file)
         assert (code, printed) == (2, "")

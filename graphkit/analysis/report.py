@@ -39,7 +39,7 @@ class Report(Judged):
     title: ClassVar[str] = "Report"
     model: str
     sections: dict[str, Result]
-    source: Model | None = field(default=None, repr=False, compare=False)
+    source: Model | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
     def heading(self) -> str:
         return self.model

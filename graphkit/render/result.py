@@ -123,7 +123,7 @@ class Result:
 
 def _plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
+        names = [field.name for field in dataclasses.fields(value) if field.metadata.get("in_json", True)]
         more = value.computed if isinstance(value, Result) else ()
         return {name: _plain(getattr(value, name)) for name in (*names, *more)}
     if isinstance(value, Sizes):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -103,8 +102,8 @@ def test_a_table_without_a_title_has_no_caption() -> None:
 def test_bars_are_as_long_as_their_numbers() -> None:
     assert body(Bars("Operators", ("nodes",), [("Add", (4,)), ("Mul", (1,))])) == (
         '<figure><figcaption>Operators</figcaption><div class="bars">\n'
-        '<span>Add</span><span class="number">4</span><span class="bar bar0" style="width: 100.0%"></span>\n'
-        '<span>Mul</span><span class="number">1</span><span class="bar bar0" style="width: 25.0%"></span>\n'
+        '<span>Add</span><span class="number">4</span><svg class="bar bar0" width="100.0%" height="13"></svg>\n'
+        '<span>Mul</span><span class="number">1</span><svg class="bar bar0" width="25.0%" height="13"></svg>\n'
         "</div></figure>\n"
     )
 
@@ -112,33 +111,21 @@ def test_bars_are_as_long_as_their_numbers() -> None:
 def test_bars_of_two_series_have_a_legend() -> None:
     assert body(Bars("Nodes", ("before", "after"), [("Add", (2, 1))])) == (
         '<figure><figcaption>Nodes (before, after)</figcaption><div class="bars">\n'
-        '<span>Add</span><span class="number">2</span><span class="bar bar0" style="width: 100.0%"></span>\n'
-        '<span></span><span class="number">1</span><span class="bar bar1" style="width: 50.0%"></span>\n'
+        '<span>Add</span><span class="number">2</span><svg class="bar bar0" width="100.0%" height="13"></svg>\n'
+        '<span></span><span class="number">1</span><svg class="bar bar1" width="50.0%" height="13"></svg>\n'
         "</div></figure>\n"
     )
 
 
 @pytest.mark.parametrize("rows", [[], [("Add", (0,))]])
 def test_bars_without_numbers_have_no_length(rows: list[tuple[str, tuple[int]]]) -> None:
-    assert "width: 100" not in body(Bars("Nodes", ("nodes",), rows))
+    assert 'width="100' not in body(Bars("Nodes", ("nodes",), rows))
 
 
 def test_a_drawing_is_an_inline_svg() -> None:
     shown = body(Drawing("Cone", (("0", "Shape", "shape"),), ()))
     assert shown.startswith("<figure><figcaption>Cone</figcaption><svg ")
     assert shown.endswith("</svg></figure>\n")
-
-
-def test_a_page_is_a_document_with_a_title() -> None:
-    page = Shown((Prose("One."),)).to_html()
-    assert page.startswith('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n')
-    assert "<title>Title</title>" in page
-    assert page.endswith("<h1>Title</h1>\n<p>One.</p>\n</div>\n</body>\n</html>\n")
-
-
-def test_a_page_needs_nothing_from_elsewhere() -> None:
-    page = Shown(everywhere("x")).to_html()
-    assert re.findall(r"(?i)<script|<link|src=|href=|url\(|@import|https?://", page) == []
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -156,7 +143,7 @@ def test_text_is_shown_as_it_is(text: str) -> None:
 def test_escapes_are_written_out_everywhere() -> None:
     page = Shown(everywhere("\x1b[31m")).to_html()
     assert "\x1b" not in page
-    assert page.count("\\x1b[31m") == 13
+    assert page.count("\\x1b[31m") == 14  # a heading is in the contents too
 
 
 @given(st.text(st.sampled_from("<>&\"'/ab\x1b\n"), max_size=20))
@@ -170,13 +157,6 @@ def test_notes_that_no_row_has_are_no_column() -> None:
         '<div class="scroll"><table><thead><tr><th>Name</th><th>Why</th></tr></thead>\n<tbody>\n'
         "<tr><td><code>x</code></td><td>so</td></tr>\n</tbody></table></div>\n"
     )
-
-
-def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
-    page = Shown(()).to_html()
-    for color in re.findall(r"--paper: (#[0-9a-f]+)", page):
-        assert f"background: {color};" in page
-    assert page.count("prefers-color-scheme: dark") == 2
 
 
 def test_tables_are_aligned_whatever_a_notebook_wants() -> None:

@@ -1,0 +1,212 @@
+"""The page of a report in a real browser: `make browser-test` sets up what these tests need."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+
+import graphkit
+from graphkit.model import Model
+
+Browser = Page = Any  # Playwright's, which is installed for these tests alone
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = (
+    "<img src=x onerror=window.attacked=1>",
+    "</script><script>window.attacked=1</script>",
+    "javascript:window.attacked=1",
+    '"><svg onload=window.attacked=1>',
+    "' onclick='window.attacked=1",
+    "#node=x&model=7",
+    "{0-3}<!--",
+    "__proto__",
+    "constructor",
+)
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: run `make browser-test`")
+    if CHROMIUM is None:
+        pytest.skip("needs a Chromium on PATH, such as Debian's package chromium")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Open a page of HTML, and fail on any error in it, and on any request but that for the page."""
+    faults: list[str] = []
+    pages: list[Page] = []
+
+    def opened(html: str, hash: str = "", **options: object) -> Page:
+        file = tmp_path / f"{len(pages)}.html"
+        file.write_text(html, encoding="utf-8")
+        page = browser.new_page(**options)
+        page.on("console", lambda message: faults.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
+        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+        page.goto(f"{file.as_uri()}{hash}")
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector("html.live", state="attached")
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def merged() -> str:
+    return graphkit.report("example:merged-decoder").to_html()
+
+
+def heading(page: Page) -> str:
+    return str(page.inner_text("#panel h2"))
+
+
+def chain_of(names: list[str]) -> Model:
+    """Return a model of nodes one after another, each with its name for its output too."""
+    befores = ["x", *names[:-1]]
+    nodes = [helper.make_node("Neg", [before], [name], name) for before, name in zip(befores, names, strict=True)]
+    puts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("x", names[-1])]
+    graph = helper.make_graph(nodes, "chain", puts[:1], puts[1:])
+    return Model.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_a_search_finds_operators_nodes_and_values(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.keyboard.press("/")
+    page.keyboard.type("softmax")
+    assert heading(page) == "4 matches"
+    page.keyboard.press("Enter")
+    assert heading(page) == "optimum::if/else_branch//model/decoder/layers.0/self_attn/Softmax"
+    assert "Softmax" in page.inner_text("#panel dl")
+    page.fill("#search", "layers.0*encoder_attn*reshape_1")
+    assert heading(page) == "2 matches"
+    page.fill("#search", "use_cache")
+    page.click("#panel .results a")
+    assert heading(page) == "use_cache_branch"
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#panel")
+
+
+def test_an_address_opens_a_node(open_page: Open, merged: str) -> None:
+    page = open_page(merged, "#node=optimum%3A%3Aif")
+    assert heading(page) == "optimum::if"
+    panel = page.inner_text("#panel")
+    assert "graph of 369 nodes" in panel
+    assert "depends on 'use_cache_branch'" in panel
+    assert page.locator("#panel .neighbourhood rect.frame").count() == 2
+    assert set(page.locator("#panel .neighbourhood text.framed").all_text_contents()) == {"else_branch", "then_branch"}
+
+
+def test_an_address_of_nothing_says_so(open_page: Open, merged: str) -> None:
+    assert "no node or value of this name" in open_page(merged, "#node=nothing").inner_text("#panel")
+
+
+def test_a_finding_leads_to_its_node_and_the_node_back(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.click("#top li.warning a")
+    assert heading(page) == "optimum::if"
+    assert "In this report" in page.inner_text("#panel")
+    page.click("#panel a.mention >> nth=0")
+    assert page.locator(".found").count() == 1
+
+
+def test_a_box_of_the_drawing_leads_to_its_node(open_page: Open, merged: str) -> None:
+    page = open_page(merged, "#node=optimum%3A%3Aif")
+    page.click("#panel .neighbourhood a >> nth=0")
+    assert heading(page).startswith("optimum::if/")
+
+
+def test_why_a_shape_is_what_it_is(open_page: Open, merged: str) -> None:
+    page = open_page(merged, "#node=optimum%3A%3Aif")
+    page.click("#panel details >> nth=0")
+    rows = page.locator("#panel details >> nth=0").locator("tr").all_inner_texts()
+    assert "input_ids" in " ".join(rows)
+    assert rows[-1].split() == ["If", "logits", "float32", "[batch_size,", "decoder_sequence_length,", "64]"]
+
+
+def test_tables_sort_and_filter(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    operators = page.locator("table", has=page.locator("caption", has_text="Operators")).first
+    counts = lambda: [int(text.replace(",", "")) for text in operators.locator("tbody td.number").all_inner_texts()]  # noqa: E731
+    declared = counts()
+    operators.locator("th.number button").click()
+    assert counts() == sorted(declared, reverse=True)
+    operators.locator("th.number button").click()
+    assert counts() == sorted(declared)
+    operators.locator("th.number button").click()
+    assert counts() == declared
+    page.locator(".filter input").first.fill("Soft")
+    assert operators.locator("tbody tr:visible").count() == 1
+
+
+def test_two_models_have_addresses_of_their_own(open_page: Open) -> None:
+    both = graphkit.compare(["example:merged-decoder", "example:causal-attention"])
+    page = open_page(both.to_html(), "#model=1&node=%2Fblocks.0%2FSoftmax")
+    assert heading(page) == "/blocks.0/Softmax"
+    page.fill("#search", "/blocks.1/Softmax")
+    page.click("#panel .results a >> nth=0")
+    assert "model=1" in page.evaluate("location.hash")
+
+
+def test_dark_mode_is_dark(open_page: Open, merged: str) -> None:
+    page = open_page(merged, color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 30)"
+    assert page.evaluate("getComputedStyle(document.getElementById('panel')).backgroundColor") == "rgb(20, 24, 30)"
+
+
+def test_a_page_without_a_script_is_a_document(open_page: Open, merged: str) -> None:
+    page = open_page(merged, java_script_enabled=False)
+    assert page.is_hidden("#search")
+    assert page.is_hidden("#panel")
+    assert page.is_visible("#kv-cache table")
+
+
+def test_hostile_names_are_text(open_page: Open) -> None:
+    page = open_page(graphkit.report(chain_of([*HOSTILE])).to_html())
+    for name in HOSTILE:
+        page.evaluate("name => { location.hash = `#node=${encodeURIComponent(name)}` }", name)
+        page.wait_for_function("name => document.querySelector('#panel h2').textContent === name", arg=name)
+        page.fill("#search", name.replace("*", ""))
+    assert page.evaluate("window.attacked") is None
+    assert page.locator("img, iframe, object, main script").count() == 0
+
+
+@pytest.mark.parametrize("is_protected", [True, False])
+def test_the_policy_stops_a_script_that_got_in(merged: str, browser: Browser, is_protected: bool) -> None:
+    page = browser.new_page()
+    page.set_content(merged if is_protected else merged.replace("Content-Security-Policy", "No-Policy"))
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.attacked=1>')")
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.attacked=1'}))")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.attacked") == (None if is_protected else 1)
+    page.close()
+
+
+def test_a_graph_of_50_000_nodes_answers_within_a_second(open_page: Open) -> None:
+    model = chain_of([f"layers.{number // 50}/node_{number}" for number in range(50_000)])
+    page = open_page(graphkit.report(model, graphkit.ReportOptions(only=("summary",))).to_html())
+    seconds = page.evaluate("""() => {
+        const begin = performance.now();
+        const field = document.getElementById("search");
+        field.value = "node_49";
+        field.dispatchEvent(new Event("input"));
+        const found = document.querySelector("#panel h2").textContent;
+        location.hash = "#node=" + encodeURIComponent("layers.500/node_25000");
+        return found.startsWith("1,111 matches") ? (performance.now() - begin) / 1000 : found;
+    }""")
+    assert isinstance(seconds, float)
+    assert seconds < 1

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from graphkit.render.document_blocks import Bars, Block, Heading, Prose, table
+from graphkit.render.html_page import MODULES, _file, page
+from graphkit.render.result import Result
+
+TABLE = table("Name:code | Count:number", [("a", 1), ("b", 2)])
+
+
+@dataclass(frozen=True)
+class Shown(Result):
+    title: ClassVar[str] = "Title"
+    parts: tuple[Block, ...]
+
+    def blocks(self) -> Iterable[Block]:
+        return self.parts
+
+
+def test_a_page_is_a_document_with_a_title() -> None:
+    text = page(Shown((Prose("One."),)))
+    assert text.startswith('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n')
+    assert "<title>Title</title>" in text
+    assert '<main>\n<h1>Title</h1>\n<section id="top">\n<p>One.</p>\n</section>\n</main>\n' in text
+    assert text.endswith("</script>\n</body>\n</html>\n")
+
+
+def test_a_heading_begins_a_section_that_folds() -> None:
+    text = page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("KV cache!"), Heading("Δ"))))
+    assert '<section id="kv-cache"><details open><summary><h2>KV cache</h2></summary>\n<div class="scroll">' in text
+    assert '<section id="kv-cache-2"><details open><summary><h2>KV cache!</h2></summary>\n</details></section>' in text
+    assert '<section id="section"><details open><summary><h2>Δ</h2></summary>' in text
+
+
+def test_the_contents_name_each_section_and_count_its_rows() -> None:
+    text = page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("Top"))))
+    assert '<li><a href="#top">Verdict</a></li>\n' in text
+    assert '<li><a href="#kv-cache">KV cache</a> <span class="count">2</span></li>\n' in text
+    assert '<li><a href="#top-2">Top</a></li>\n' in text
+
+
+def test_only_a_page_with_a_graph_has_a_search() -> None:
+    assert 'id="search"' not in page(Shown(()))
+    assert 'id="search"' in page(Shown(()), [{"nodes": []}])
+
+
+def test_the_data_of_a_graph_cannot_end_its_element() -> None:
+    graph = {"texts": ["</script><script>alert(1)</script>", "<!--", "é"]}
+    text = page(Shown(()), [graph])
+    (data,) = re.findall(r'<script type="application/json" class="graph">(.*?)</script>', text)
+    assert "<" not in data
+    assert json.loads(data) == graph
+
+
+def test_a_page_names_no_other_place() -> None:
+    text = page(Shown((Heading("x"), Prose("x"), TABLE, Bars("x", ("one",), [("x", (1,))]))), [{"texts": []}])
+    of_drawings = '"http://www.w3.org/2000/svg"'  # a name, of which nothing is asked
+    assert re.findall(r"(?i)<link|src=|url\(|@import|https?://", text.replace(of_drawings, "")) == []
+    assert {place[0] for place in re.findall(r'href="([^"]*)"', text)} == {"#"}
+
+
+def test_the_policy_allows_the_style_and_the_script_of_the_page_alone() -> None:
+    text = page(Shown((Prose("x"),)), [{"texts": []}])
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    (style,), (script,) = (
+        re.findall("<style>(.*?)</style>", text, re.S),
+        re.findall('<script type="module">(.*?)</script>', text, re.S),
+    )
+    for rule, content in (("style-src", style), ("script-src", script)):
+        assert b64decode(rules[rule].strip("'").removeprefix("sha256-")) == hashlib.sha256(content.encode()).digest()
+    assert {name: value for name, value in rules.items() if not name.endswith("-src")} == {
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    assert rules["default-src"] == "'none'"
+    assert re.findall(r"<[^>]* (?:style|on\w+)=", text) == []  # which the policy would not let work
+
+
+def test_style_and_script_are_light() -> None:
+    assert len(page(Shown(()))) < 60_000
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_comes_after_those_that_it_imports(name: str) -> None:
+    imported = re.findall(r'from "\./(\w+)\.mjs"', _file(f"{name}.mjs"))
+    assert set(imported) <= set(MODULES[: MODULES.index(name)])
+
+
+def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
+    text = page(Shown(()))
+    for color in re.findall(r"--paper: (#[0-9a-f]+)", text):
+        assert f"background: {color};" in text
+    assert text.count("prefers-color-scheme: dark") == 2
