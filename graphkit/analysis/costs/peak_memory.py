@@ -1,8 +1,9 @@
 """Peak memory of activations: the most bytes that tensors computed by nodes have at once, in execution order.
 
-Nodes run in the order of the file. A tensor is there from the node that computes it to the last one that reads it; a
-graph output, to the end. A node that gives another shape shares the bytes of its input, and an elementwise one writes
-in the place of an input that nothing reads afterwards. The inputs of the graph and the weights are the caller's.
+Nodes run in the order in which onnxruntime runs them. A tensor is there from the node that computes it to the last one
+that reads it; a graph output, to the end. A node that gives another shape shares the bytes of its input, and those of
+`IN_PLACE` write in the place of an input that nothing reads afterwards; an output of a graph has bytes of its own.
+The inputs of the graph and the weights are the caller's.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from dataclasses import dataclass
 
 from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.bytes_moved import VIEWS
-from graphkit.analysis.costs.node_costs import FAILURES, chosen_branches, functions_of, scope_nodes
+from graphkit.analysis.costs.node_costs import FAILURES, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.graph.dataflow import values_read
-from graphkit.graph.operator_traits import is_elementwise
+from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Alive", "Peak", "PeakMemory"]
 
+# Operators whose result onnxruntime 1.32 writes in the place of their input, measured one by one with its allocator
+IN_PLACE = names(
+    """
+    Cast Celu Clip Elu HardSigmoid LeakyRelu LogSoftmax Relu Selu Sigmoid Softmax Softplus Softsign Tanh ThresholdedRelu
+    """
+)
 MAX_DEPTH = 60  # bodies and functions in each other
 
 
@@ -99,22 +106,51 @@ class Plan:
     Attributes:
         last: The position of the last node that reads each value; after all of them for an output of the scope.
         ending: The values that are read for the last time at each position.
+        results: The outputs of the scope.
     """
 
     nodes: tuple[Node, ...]
     last: Mapping[Value, int]
     ending: Mapping[int, list[Value]]
+    results: frozenset[Value]
 
     @classmethod
     def of(cls, scope: Scope) -> Plan:
         """Return the plan of a scope."""
-        nodes = tuple(scope_nodes(scope))
+        nodes = runtime_order(scope)
         last = {value: position for position, node in enumerate(nodes) for value in values_read(node)}
         last |= dict.fromkeys(scope.outputs, len(nodes))
         ending: dict[int, list[Value]] = {}
         for value, position in last.items():
             ending.setdefault(position, []).append(value)
-        return cls(nodes, last, ending)
+        return cls(nodes, last, ending, frozenset(scope.outputs))
+
+
+def runtime_order(scope: Scope) -> tuple[Node, ...]:
+    """Return the nodes of a scope in the order in which onnxruntime runs them.
+
+    That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
+    latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
+    """
+    place = {node: number for number, node in enumerate(scope.nodes)}
+    reads = {node: sorted(_sources(node, place), key=place.__getitem__) for node in scope.nodes}
+    read = {source for sources in reads.values() for source in sources}
+    stack = [(node, False) for node in scope.nodes if node not in read]
+    found: dict[Node, None] = {}
+    visited: set[Node] = set()
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            found[node] = None
+        elif node not in visited:
+            visited.add(node)
+            stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
+    return (*found, *(node for node in scope.nodes if node not in found))
+
+
+def _sources(node: Node, place: Mapping[Node, int]) -> set[Node]:
+    """Return the nodes of the same scope that a node reads."""
+    return {value.producer for value in values_read(node) if value.producer is not None and value.producer in place}
 
 
 @dataclass(frozen=True)
@@ -211,15 +247,15 @@ class _Run:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
         if node.is_op("Constant"):
             return None
+        if value in self.memory.plan(value.scope).results:
+            return value
         if node.operator in VIEWS and value.output_index == 0:
             source = node.input(0)
             return roots.get(source) if source is not None else None
-        if is_elementwise(node):
-            size = self.bytes(value)
-            for source in node.inputs:
-                root = roots.get(source) if source is not None else None
-                if root in buffers and root is not None and ends[root] <= position and buffers[root] == size:
-                    return root
+        source = node.input(0)
+        root = roots.get(source) if source is not None and node.operator in IN_PLACE else None
+        if root in buffers and root is not None and ends[root] <= position and buffers[root] == self.bytes(value):
+            return root
         return value
 
     def bytes(self, value: Value) -> int:
