@@ -15,7 +15,8 @@ from graphkit.deploy.asked_changes import AskedChanges, asked_changes
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_guide import guide
-from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request
+from graphkit.deploy.contract.sealed_record import record_files
+from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter_output
 from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
@@ -32,13 +33,13 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.runtime.isolation import isolation
-from graphkit.save import Placement, fits_inline, unused_text
+from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
-from graphkit.verify.equivalence.stages import Stage, prove_stages
+from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.lowering_verifier import verify_lowering
 
-__all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
+__all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder", "prove_stages_again"]
 
 
 def lower_folder(
@@ -101,6 +102,11 @@ class _Draft:
     arrays: Mapping[str, np.ndarray]
     notes: tuple[str, ...] = ()
     data: str = ""
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of all models."""
+        return [stage for part in self.parts for stage in part.stages]
 
 
 def _proven_floor(
@@ -254,19 +260,68 @@ def _tables(draft: _Draft) -> dict[str, bytes]:
 def _write(
     changes: AskedChanges, output: Path, draft: _Draft, options: LowerOptions, progress: Callable[[str], None]
 ) -> tuple[_Draft, LoweringProof | None]:
-    """Write all of it, proven; the weights go into a file of their own where a model is too large for one."""
-    models = {part.method.file: part.model for part in draft.parts}
-    weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
-    contents = {GUIDE: guide(draft.contract).encode(), **_tables(draft)}
-    folder = DeployFolder(draft.contract, models, contents, weights, DATA, changes.options)
+    """Write all of it, proven."""
+    folder = _folder(draft, changes.options)
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
         proof = verify_lowering(changes.originals, stage, asked, progress=progress)
-        return replace(
-            proof, stages=prove_stages([each for part in draft.parts for each in part.stages], progress=progress)
-        )
+        return replace(proof, stages=prove_stages(draft.stages, progress=progress))
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
-    return replace(draft, data=DATA if weights == "shared" else "", notes=(*unused, *draft.notes)), proof
+    return replace(draft, data=DATA if folder.weights == "shared" else "", notes=(*unused, *draft.notes)), proof
+
+
+def _folder(draft: _Draft, changes: tuple[str, ...] = ()) -> DeployFolder:
+    """Return the folder to write; the weights go into a file of their own where a model is too large for one."""
+    models = {part.method.file: part.model for part in draft.parts}
+    weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
+    contents = {GUIDE: guide(draft.contract).encode(), **_tables(draft)}
+    return DeployFolder(draft.contract, models, contents, weights, DATA, changes)
+
+
+def prove_stages_again(
+    changes: AskedChanges, folder: Path, contract: Contract, *, progress: Callable[[str], None] = lambda _: None
+) -> tuple[StageProof, ...]:
+    """Prove the stages of a lowering that was written, from its export to the files as they are now.
+
+    A folder has no models of the stages. So the export is lowered again at the sizes of the contract, and only where
+    that gives each model and each table byte by byte do the stages end in the files of the folder.
+
+    Args:
+        changes: The export, with the changes of results that the user asked for.
+        folder: The folder.
+        contract: Its contract.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        UsageError: The export does not give these files at these sizes.
+        ModelError: A file is missing.
+    """
+    step = changes.pipeline.with_decoders().step
+    inputs = {value.name for value in step.graph.inputs} if step is not None else set[str]()
+    options = LowerOptions(
+        target=contract.target,
+        batch=max(contract.sizes["batch"], 1),
+        src_len=contract.sizes.get("sound") or contract.sizes["source"] or LowerOptions().src_len,
+        max_cache_len=contract.sizes["capacity"] or None,
+        pad=contract.tokens["pad"],
+        kv_layout="per-layer" if {state.name for state in contract.states} <= inputs else "stacked",
+    )
+    request = size_request(options)
+    request.check()
+    sizes = replace(_sizes(changes.pipeline, request, options), floor=contract.floor)
+    draft = _drafted(changes.pipeline, sizes, options, progress)
+    parts = ("methods", "tables", "states", "sizes")
+    if other := next((name for name in parts if getattr(draft.contract, name) != getattr(contract, name)), ""):
+        raise UsageError(f"lowered again, the export gives other {other}")
+    made = _folder(draft)
+    with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
+        models = {Path(name) / file: model for file, model in made.models.items()}
+        others = {Path(name) / file: content for file, content in _tables(draft).items()}
+        files = [path.name for path in save_models(models, weights=made.weights, data_name=DATA, others=others)]
+        expected, actual = record_files(Path(name), files), record_files(folder, files)
+    if other := next((file for file in files if expected[file] != actual[file]), ""):
+        raise UsageError(f"lowered again, the export gives another {other}")
+    return prove_stages(draft.stages, progress=progress)

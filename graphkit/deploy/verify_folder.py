@@ -8,17 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from graphkit.deploy.asked_changes import changed_export
+from graphkit.deploy.asked_changes import AskedChanges, changed_export
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle, read_contract
 from graphkit.deploy.contract.host_contract import Contract
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
+from graphkit.deploy.lower import prove_stages_again
 from graphkit.deploy.make_bundle import BundleExport
 from graphkit.deploy.write_proven import proof_record, record
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.options import DeploymentProofOptions, FolderOptions
+from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
@@ -93,7 +95,25 @@ def _lowering_proof(
     if changes.done:
         note = f"The proof is against the export with {' and '.join(changes.options)}, as {Contract.FILE} records."
         proof = replace(proof, notes=(*proof.notes, note))
+    if options.same_weights:
+        proof = _with_stages(proof, changes, folder, contract, options, progress)
     return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
+
+
+def _with_stages(
+    proof: LoweringProof,
+    changes: AskedChanges,
+    folder: Path,
+    contract: Contract,
+    options: FolderOptions,
+    progress: Callable[[str], None],
+) -> LoweringProof:
+    """Return the proof with its stages, or with a note why these do not end in the files of the folder."""
+    try:
+        with isolation(options.limits):
+            return replace(proof, stages=prove_stages_again(changes, folder, contract, progress=progress))
+    except (UsageError, ModelError, OutputError) as error:
+        return replace(proof, notes=(*proof.notes, f"The files are tested, and no stage is proven: {error}."))
 
 
 def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> LoweringProof:

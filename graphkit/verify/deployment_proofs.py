@@ -55,7 +55,7 @@ class LoweringProof(Result):
         runs: The runs, by length of the source.
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
-        stages: What normal forms show of each stage of the lowering; none of a folder that was made elsewhere.
+        stages: What normal forms show of each stage of the lowering; none of files that its export does not give again.
     """
 
     title: ClassVar[str] = "Proof"

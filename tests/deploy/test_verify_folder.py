@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,63 @@ def test_a_lowered_folder_is_proven_again_and_nothing_is_written(lowered: tuple[
     assert proof.passed
     assert proof.tolerance == read_contract(lowered[1] / "contract.json").proof.tolerance
     assert content(lowered[1]) == before
+
+
+@pytest.fixture(scope="module")
+def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A T5, and what was made of it, whose cross-attention cache is proven throughout."""
+    folder = tmp_path_factory.mktemp("translation")
+    options = LowerOptions(src_len=6, max_cache_len=5)
+    lower_folder(unpacked("t5-tiny", folder / "export"), folder / "out", options)
+    return folder
+
+
+def with_a_word(folder: Path) -> None:
+    """Change a model, and nothing that it computes."""
+    model = onnx.load(folder / "cross_kv.onnx")
+    model.graph.doc_string = "word"
+    onnx.save(model, folder / "cross_kv.onnx")
+
+
+def with_another_end(folder: Path) -> None:
+    """Change the last row of a table, which no run may read."""
+    path = folder / "encoder.inputs_embeds.bin"
+    path.write_bytes(path.read_bytes()[:-4] + np.float32(0.125).tobytes())
+
+
+def with_another_meaning(folder: Path) -> None:
+    """Change a method of the contract."""
+    plain = json.loads((folder / "contract.json").read_text())
+    plain["methods"][0]["inputs"][0]["meaning"] = "another one"
+    (folder / "contract.json").write_text(json.dumps(plain))
+
+
+def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(translation / "out", tmp_path / "out"))
+    proven = read_contract(out / "contract.json").proof.proven
+    assert set(proven) == {"cross_kv"}
+    proof = verify_folder(translation / "export", out, FolderOptions(record=True))
+    assert {stage.model for stage in proof.stages} == {"encoder", "cross_kv", "step"}
+    assert read_contract(out / "contract.json").proof.proven == proven
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (with_a_word, "gives another cross_kv.onnx"),
+        (with_another_end, "gives another encoder.inputs_embeds.bin"),
+        (with_another_meaning, "gives other methods"),
+    ],
+)
+def test_a_changed_folder_has_no_proven_outputs(
+    change: Callable[[Path], None], reason: str, translation: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(translation / "out", tmp_path / "out"))
+    change(out)
+    proof = verify_folder(translation / "export", out, FolderOptions(record=True))
+    assert proof.stages == ()
+    assert any(reason in note for note in proof.notes)
+    assert read_contract(out / "contract.json").proof.proven == {}
 
 
 def test_models_that_were_quantised_since_are_proven_by_their_tokens(lowered: tuple[Path, Path]) -> None:
