@@ -21,6 +21,7 @@ __all__ = [
     "Lines",
     "Prose",
     "Table",
+    "Treemap",
     "cut",
     "outcome",
     "printable",
@@ -90,6 +91,19 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Treemap:
+    """Parts of a whole by their paths, `model/layers.0/mlp`, as boxes in boxes; only pages have it.
+
+    Attributes:
+        unit: What is counted.
+    """
+
+    title: str
+    unit: str
+    rows: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A directed graph: (id, label, role) nodes and (from, to) edges; a role is a kind of node, for its colour."""
 
@@ -105,7 +119,7 @@ class Lines:
     rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
 
 
-Block = Heading | Prose | Table | Bars | Drawing | Lines
+Block = Heading | Prose | Table | Bars | Treemap | Drawing | Lines
 
 
 class Document(Protocol):

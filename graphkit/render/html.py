@@ -13,11 +13,13 @@ from graphkit.render.document_blocks import (
     Lines,
     Prose,
     Table,
+    Treemap,
     cell_text,
     filled_columns,
     printable,
 )
 from graphkit.render.drawings import draw
+from graphkit.render.treemap import draw_treemap
 
 __all__ = ["STYLE", "block_html", "escape", "fragment", "section"]
 
@@ -54,6 +56,11 @@ STYLE = """
   monospace; text-anchor: middle; } .graphkit svg path { stroke: var(--soft); fill: none; }
 .graphkit svg rect { stroke: var(--line); } .graphkit svg .op { fill: var(--paper); }
 .graphkit svg .shape { fill: var(--shape); } .graphkit svg .const { fill: var(--const); }
+.graphkit svg.treemap text { text-anchor: start; } .graphkit svg.treemap rect { stroke: var(--paper); }
+.graphkit .part0 { fill: #8fb4e3; } .graphkit .part1 { fill: #f0b989; } .graphkit .part2 { fill: #a5d3a1; }
+.graphkit .part3 { fill: #d7b3e0; } .graphkit .part4 { fill: #e6d488; } .graphkit .part5 { fill: #b4c6cc; }
+.graphkit svg.treemap .depth2 { fill-opacity: .75; } .graphkit svg.treemap .depth3 { fill-opacity: .5; }
+.graphkit svg.treemap text { fill: #1c2430; }
 .graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
 """
 
@@ -89,6 +96,9 @@ def block_html(block: Block, level: int) -> str:
         return _table(block)
     if isinstance(block, Bars):
         return _bars(block)
+    if isinstance(block, Treemap):
+        drawn = draw_treemap(block)
+        return f"<figure><figcaption>{escape(block.title)}</figcaption>{drawn}</figure>\n" if drawn else ""
     return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
 
 

@@ -19,6 +19,7 @@ from graphkit.render.document_blocks import (
     Lines,
     Prose,
     Table,
+    Treemap,
     cell_text,
     printable,
 )
@@ -76,8 +77,8 @@ def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
             yield from _lines(block.title, width, "italic")
         yield from _table(block, width, table_width)
         yield Text("")
-    elif isinstance(block, Bars | Drawing):
-        return  # pictures of a table beside them: HTML draws both, Markdown drawings
+    elif isinstance(block, Bars | Treemap | Drawing):
+        return  # pictures of a table beside them: HTML draws all, Markdown drawings
 
 
 def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:

@@ -29,7 +29,17 @@ export function linkNames(page, graphs) {
     else if (/\{[0-9ij]/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }
   for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkQuoted(line, found);
+  for (const part of page.querySelectorAll("[data-module]")) linkPart(part);
   return places;
+}
+
+/** Let a part of a treemap search for the nodes of its module.
+ * @param {Element} part */
+function linkPart(part) {
+  part.classList.add("part");
+  part.addEventListener("click", () => {
+    location.hash = searchFor(part.getAttribute("data-module") ?? "");
+  });
 }
 
 /** The address of a search for the names of a family, whose numbers may be any.
