@@ -22,7 +22,18 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens
 
-__all__ = ["LONGEST", "Prompt", "Recording", "Search", "begin", "input_spec", "prompts", "record", "search_of"]
+__all__ = [
+    "LONGEST",
+    "Prompt",
+    "Recording",
+    "Search",
+    "begin",
+    "input_spec",
+    "prompts",
+    "record",
+    "search_of",
+    "searched",
+]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -250,7 +261,7 @@ def record(
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
     logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
-    tokens = {width: _searched(oracle, begin(oracle, first)[:, -1], steps, width) for width in beams}
+    tokens = {width: searched(oracle, begin(oracle, first)[:, -1], steps, width) for width in beams}
     reordered: list[np.ndarray] = []
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if rows and pair is not None:
@@ -267,7 +278,7 @@ def _needed(prompts: Sequence[Prompt]) -> int | None:
     return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
 
 
-def _searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
+def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
     """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
     if beams > 1:
         return search_of(beams)(oracle, logits, steps, ())

@@ -18,14 +18,14 @@ from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_causes import causes
-from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, Search, prompts, record, search_of
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, prompts, record, search_of
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
-from graphkit.verify.float16_bundles import Float16Judge, reordered
+from graphkit.verify.float16_bundles import Float16Judge, last_alone, reordered
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
@@ -80,7 +80,8 @@ def verify_bundle(
     judge = Float16Judge(originals, folder, contract, options.limits) if _rounds_to_half(originals) else None
     runs = _runs(bundle, made, truth, allowed, judge, progress, optimized=False)
     checks = _checked(bundle, made, folder, progress)
-    checks |= _searches(bundle, made[0].first_row(), truth, notes) if options.same_tokens else {}
+    if options.same_tokens:
+        checks |= _searches(bundle, made[0].first_row(), truth, notes, allowed.near, judge)
     checks |= _choices(bundle, made, truth, allowed.near, judge)
     del bundle  # what it maps or has prepacked need not be there twice
     failing = list(_failing(made, runs, allowed))
@@ -227,12 +228,14 @@ def _run(
     )
 
 
-def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]) -> dict[str, str]:
+def _searches(
+    bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
+) -> dict[str, str]:
     """Decode greedily and by beams, and compare the tokens with those of the originals."""
     found: dict[str, str] = {}
     for width, expected in truth.tokens.items():
         name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
-        found[name] = tried(partial(_same_tokens, search_of(width), bundle, prompt, expected))
+        found[name] = tried(partial(_same_tokens, width, bundle, prompt, expected, allowed, judge))
     if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
     if max(truth.tokens) == 1:
@@ -240,10 +243,14 @@ def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]
     return found
 
 
-def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
+def _same_tokens(
+    beams: int, bundle: Bundle, prompt: Prompt, expected: list[list[int]], allowed: float, judge: Float16Judge | None
+) -> str:
     """Search with a bundle, and compare the tokens."""
-    actual = search(bundle, start(bundle, prompt)[:, -1], len(expected[0]), ())
-    return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
+    actual = search_of(beams)(bundle, start(bundle, prompt)[:, -1], len(expected[0]), ())
+    if actual == expected or (judge and judge.explains_tokens(bundle, prompt, beams, expected, allowed)):
+        return ""
+    return f"{actual[0]} instead of {expected[0]}"
 
 
 def _choices(
@@ -257,7 +264,7 @@ def _choices(
     long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     method = bundle.contract.method("once")
     if method is not None and any(port.source is not None and port.source.kind == "kept" for port in method.inputs):
-        found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed))
+        found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
     return found
 
 
@@ -266,21 +273,21 @@ def _reordered(
 ) -> str:
     """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
     rows = [1, 0, 0][: len(expected[0])]
-    actual = reordered(prompt, rows, partial(start, bundle), bundle)
-    worst = max(distance_of_spread(*pair) for pair in zip(expected, actual, strict=True))
-    if worst <= allowed or (judge and judge.explains_reordering(bundle, prompt, rows, expected, allowed)):
+    play = partial(reordered, prompt, rows)
+    worst = max(map(distance_of_spread, expected, play(partial(start, bundle), bundle)))
+    if worst <= allowed or (judge and judge.explains(play, expected, bundle, allowed)):
         return ""
     return f"the logits of the next steps differ by {worst:.1e}"
 
 
-def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
-    pairs = []
-    for chosen in (prompt, replace(prompt, all_logits=False)):
-        logits = start(bundle, chosen)[:, -1:]
-        pairs.append([logits, *(bundle.step(tokens) for tokens in prompt.steps[:1])])
-    worst = max(distance_of_spread(*pair) for pair in zip(*pairs, strict=True))
-    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
+    expected = [start(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
+    play = partial(last_alone, prompt)
+    worst = max(map(distance_of_spread, expected, play(partial(start, bundle), bundle)))
+    if worst <= allowed or (judge and judge.explains(play, expected, bundle, allowed)):
+        return ""
+    return f"they differ by {worst:.1e} from those among the logits of all"
 
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:

@@ -32,7 +32,7 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.verify.altered_bundle import AlteredBundle
-from graphkit.verify.bundle_prompts import Prompt, Recording, begin
+from graphkit.verify.bundle_prompts import Prompt, Recording, begin, search_of, searched
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import BundleRun
@@ -42,7 +42,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
-__all__ = ["Float16Judge", "reordered"]
+__all__ = ["Float16Judge", "last_alone", "reordered"]
 
 HALF, SINGLE = "float16", "float32"
 
@@ -74,6 +74,12 @@ def reordered(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Deco
     begins(prompt)
     decoding.reorder(rows)
     return [decoding.step(tokens[rows]) for tokens in prompt.steps[:2]]
+
+
+def last_alone(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+    """Decode the last token of a prompt, asking for its logits alone, and a step."""
+    logits = begins(replace(prompt, all_logits=False))[:, -1:]
+    return [logits, *(decoding.step(tokens) for tokens in prompt.steps[:1])]
 
 
 @dataclass(frozen=True)
@@ -136,13 +142,29 @@ class Float16Judge:
         with isolation(self.limits):
             return [judged(*case) for case in zip(runs, prompts, truth.logits, strict=True)]
 
-    def explains_reordering(
-        self, bundle: Bundle, prompt: Prompt, rows: Sequence[int], expected: Sequence[np.ndarray], tolerance: float
-    ) -> bool:
-        """Whether rounding explains the logits after rows of a prompt have changed places."""
+    def explains(self, play: Play, expected: Sequence[np.ndarray], bundle: Bundle, tolerance: float) -> bool:
+        """Whether rounding explains the logits that a bundle decodes so."""
         with isolation(self.limits):
-            play = partial(reordered, prompt, rows)
             return self._verdict(play, expected, bundle, tolerance, self._opened) is not None
+
+    def explains_tokens(
+        self, bundle: Bundle, prompt: Prompt, beams: int, expected: Sequence[Sequence[int]], tolerance: float
+    ) -> bool:
+        """Whether rounding explains that a search with a bundle chooses others than the tokens of the export.
+
+        In float32 both have to choose the same ones, and on the tokens of the export in float16, rounding has to
+        explain the logits of the bundle.
+        """
+        steps = tuple(np.array(tokens, np.int64).reshape(-1, 1) for tokens in zip(*expected, strict=True))
+        with isolation(self.limits):
+            half = Oracle(self.originals, prepack=False)
+            play = partial(forced, replace(prompt, steps=steps[:-1]))
+            logits = play(partial(begin, half), half)
+            if self._verdict(play, logits, bundle, tolerance, self._opened) is None:
+                return False
+            oracle, wide = self._opened()
+            tokens = searched(oracle, begin(oracle, prompt)[:, -1], len(steps), beams)
+            return tokens == search_of(beams)(wide, start(wide, prompt)[:, -1], len(steps), ())
 
     def _opened(self) -> tuple[Oracle, Bundle]:
         """Return the export and the bundle in float32."""

@@ -17,9 +17,13 @@ from real_models import unpacked
 from rewriting import model_of
 
 import graphkit
+from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import isolation
-from graphkit.verify import float16_bundles
+from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.verify import bundle_verifier, float16_bundles
+from graphkit.verify.bundle_prompts import prompts, record
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.float16_bundles import Float16Judge
@@ -146,6 +150,41 @@ def test_a_bundle_that_rounds_more_than_its_export_is_seen_in_float16_alone(
     wrong = injected(bundled, "logits rounded to quarters", tmp_path / "out")
     monkeypatch.setattr(float16_bundles, "FACTOR", 100)
     assert not [run for run in proof_of(wrong).runs if run.failure]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    ("fault", "is_explained"), [("", True), ("scores 1 % off", False), ("logits 0.1 % off", False)]
+)
+def test_other_tokens_are_explained_where_those_in_float32_are_the_same(
+    beams: int, fault: str, is_explained: bool, bundled: Bundled, tmp_path: Path
+) -> None:
+    originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
+    contract = read_bundle(folder / "bundle.json", altered=True)
+    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
+    prompt = prompts(contract, originals, 0)[0].first_row()
+    (tokens,) = record(originals, [prompt], optimize=False, beams=[beams], steps=8).tokens[beams]
+    others = [[*tokens[:-1], (tokens[-1] + 1) % 64]]  # as if the last logits of the export had been a little different
+    judge = Float16Judge(originals, folder, contract, DEFAULT_LIMITS)
+    same = partial(bundle_verifier._same_tokens, beams, bundle, prompt, others, TOLERANCE)
+    assert same(None)
+    assert (same(judge) == "") is is_explained
+    assert bool(judge.explained) is is_explained
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_explained"), [("", True), ("scores 1 % off", False), ("logits 0.1 % off", False)]
+)
+def test_the_logits_of_the_last_token_alone_are_judged_in_float32(
+    fault: str, is_explained: bool, bundled: Bundled, tmp_path: Path
+) -> None:
+    originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
+    contract = read_bundle(folder / "bundle.json", altered=True)
+    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
+    prompt = max((p for p in prompts(contract, originals, 0) if p.all_logits), key=lambda p: p.tokens.size)
+    judge = Float16Judge(originals, folder, contract, DEFAULT_LIMITS)
+    assert bundle_verifier._last_logits(bundle, prompt, -1, None)
+    assert (bundle_verifier._last_logits(bundle, prompt, -1, judge) == "") is is_explained
 
 
 def test_models_of_a_chain_round_nothing_between_them() -> None:
