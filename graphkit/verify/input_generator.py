@@ -158,9 +158,12 @@ class InputGenerator:
         Raises:
             ModelError: An input has a type or shape that no array can be made for.
         """
+        return self.arrays(self.shapes(sizes), past=sizes.past, given=given)
+
+    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
+        """Return the shape of each input of the model, None where its rank is not known."""
         roles, symbols = self.model.roles, symbol_sizes(self.model, sizes, self._symbol_roles)
-        shapes = {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
-        return self.arrays(shapes, past=sizes.past, given=given)
+        return {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
 
     def arrays(
         self,

@@ -248,9 +248,14 @@ def _outputs(
 
 
 def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Return the inputs of a model at these sizes, without padding."""
-    made, roles = maker.make(sizes), maker.model.roles
+    """Return the inputs of a model at these sizes, without padding, and zeros for data."""
+    roles, zeros = maker.model.roles, {}
+    for name, shape in maker.shapes(sizes).items():
+        declared = declared_type(maker.model.graph.values[name])
+        if shape is not None and declared is not None and declared.is_float:
+            zeros[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
     masks = {value.name for value, role in roles.inputs.items() if role in MASKS}
+    made = maker.make(sizes, zeros)
     return {name: np.ones_like(array) if name in masks else array for name, array in made.items()}
 
 
