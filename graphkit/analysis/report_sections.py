@@ -37,6 +37,7 @@ __all__ = [
     "sections_of",
 ]
 
+COST_ROWS = 20
 HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
 
 
@@ -53,7 +54,7 @@ class ReportOptions:
         context: Number of positions for which to state the memory of a KV cache.
         check: Function that runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`.
         target: The target to look for blockers for, None for none.
-        spec: Input dims at which to look for them, None for those declared.
+        spec: Input dims at which to look for them and to count costs, None for those declared.
         also: Names of sections to show besides those of `only`.
     """
 
@@ -157,6 +158,15 @@ def _blockers(material: Material) -> Result:
     return blockers(material.model, target, spec)
 
 
+def _costs(material: Material) -> Result:
+    from graphkit.analysis.costs.model_costs import costs
+
+    spec = material.options.spec
+    if spec is None or not (spec.dims or spec.inputs or spec.ranges):
+        return costs(material.model, shapes=material.shapes, top=COST_ROWS)
+    return costs(material.model, spec, top=COST_ROWS)
+
+
 def _verdict(material: Material) -> Result:
     from graphkit.analysis.verdict import verdict_of
 
@@ -181,6 +191,7 @@ SECTIONS = (
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
 EXTRAS = (
+    Section("costs", _costs, needs_shapes=True),
     Section("float16", lambda material: float16_losses(material.model), is_judged=True),
 )  # of a report that names them
 BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target

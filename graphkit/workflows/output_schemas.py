@@ -78,6 +78,7 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "hazards": Hazards,
     "unknown-shapes": UnknownShapes,
     "control-flow": ControlFlow,
+    "costs": Costs,
     "float16": Float16Losses,
     "blockers": Blockers,
 }
