@@ -50,7 +50,7 @@ def test_an_unknown_section_is_an_error() -> None:
     assert str(caught.value) == (
         "no section 'weather' - there are "
         "verdict, summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, unknown-shapes, "
-        "control-flow, float16"
+        "control-flow, costs and 1 more"
     )
 
 
