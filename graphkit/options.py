@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE", "RANGE", "SIZES",
-    "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "By", "CompareOptions", "DeployOptions",
-    "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout",
-    "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions", "SplitProofOptions",
-    "Update", "as_declared", "count", "option", "switch",
+    "BLOCKED_BY", "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE",
+    "RANGE", "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "By", "CompareOptions",
+    "DeployOptions", "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions",
+    "FoldingOptions", "KvLayout", "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions",
+    "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count", "option", "switch",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -121,6 +121,7 @@ NO_VERIFY = switch("--no-verify", "Skip the proof.")
 OVERWRITE = switch("--overwrite", "Replace existing files.")
 STEPS = count("--steps", "Number of greedy decoding steps in the proof of a split.")
 SEED = Flag("--seed", "Seed of the generated inputs.", int, least=0)
+BLOCKED_BY = Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
 MAP = Flag(
     "--map",
     "A tensor of the first model and its name in the second, if that differs; repeatable.",
@@ -501,10 +502,12 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    """What a diff lists.
+    """What a diff compares and lists.
 
     Attributes:
+        target: The name of a target whose blockers are compared, or the path of its file; None for none.
         renames: Whether its text lists values and weights of which only the names differ.
     """
 
+    target: str | None = option(None, BLOCKED_BY)
     renames: bool = option(False, switch("--renames", "List the values and weights of which only the names differ."))

@@ -30,8 +30,8 @@ class DiffFlags(DiffOptions):
         "",
         Flag(
             "--fail-on",
-            f"Exit with code 1 if there are differences in these sections. Sections: {', '.join(SECTIONS)}; "
-            f"{ANY} stands for all.",
+            "Exit with code 1 if there are differences in these sections, or more findings or blockers in B. "
+            f"Sections: {', '.join(SECTIONS)}; {ANY} stands for all.",
             metavar="SECTION,...",
         ),
     )
@@ -49,6 +49,8 @@ class DiffFlags(DiffOptions):
         for name in names:
             if name not in (ANY, *SECTIONS):
                 raise UsageError(f"--fail-on {name}: no such section - {did_you_mean(name, (ANY, *SECTIONS))}")
+        if "blockers" in names and self.target is None:
+            raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
         return frozenset(SECTIONS if ANY in names else names)
 
 
@@ -58,7 +60,7 @@ class DiffFlags(DiffOptions):
 @takes(DiffFlags)
 @output_format_option
 def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
-    """Tell what differs between the files of two models: interface, operator sets, nodes, weights.
+    """Tell what differs between the files of two models: interface, operator sets, nodes, weights, shapes, findings.
 
     Nodes match by name and by what they compute, so that other names of values and another order of nodes are no
     difference. Nothing runs: graphkit compare tells by how much the results differ, and where that begins.
@@ -71,7 +73,7 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
         progress("comparing")
         found = differences(load(a), load(b), asked)
     show(found, format)
-    reasons = [name for name in found.differing if name in failing]
+    reasons = found.failing(failing)
     for name in reasons:
         say(f"Differs: {name}", is_error=True)
     if reasons:

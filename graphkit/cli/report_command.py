@@ -15,7 +15,7 @@ from graphkit.analysis.findings import KIND_NAMES
 from graphkit.cli.flags import Asked, Format, choice, format_of, output_option, takes
 from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
 from graphkit.cli.shell_completion import complete_model
-from graphkit.options import LIMITS, SIZES, Flag, as_declared, count, option, switch
+from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ class ReportFlags:
         False, switch("--check-hazards", "Run the model at the dims of each hazard and at safe dims next to them.")
     )
     group: int = option(1, count("--group", "Group of shape origins to draw with dot or mermaid."))
-    target: str | None = option(
-        None,
-        Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE"),
-    )
+    target: str | None = option(None, BLOCKED_BY)
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
     strict: bool = option(
         False,

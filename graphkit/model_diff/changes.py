@@ -7,9 +7,21 @@ from typing import Literal
 
 from graphkit.matching.change import Change
 
-__all__ = ["SECTIONS", "ChangedNode", "LoneNode", "NodeChanges", "WeightChange", "WeightKind"]
+__all__ = [
+    "SECTIONS",
+    "ChangedNode",
+    "FindingChange",
+    "LoneNode",
+    "NodeChanges",
+    "ShapeChange",
+    "WeightChange",
+    "WeightKind",
+]
 
-SECTIONS = ("interface", "opsets", "metadata", "nodes", "weights")  # of a diff, in the order of its text
+SECTIONS = (
+    *("interface", "opsets", "metadata", "nodes", "weights", "shapes"),
+    *("findings", "blockers"),
+)  # of a diff, in the order of its text
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 
@@ -85,3 +97,46 @@ class WeightChange:
     after: str
     equal_to: str = ""
     with_nodes: bool = False
+
+
+@dataclass(frozen=True)
+class ShapeChange:
+    """A tensor of both models that has another dtype or other dims.
+
+    Attributes:
+        value: Its path in A.
+        other: Its path in B.
+        operator: What computes it in A.
+        before: Dtype and dims in A.
+        after: The same in B.
+        follows: Whether it is computed from another tensor that differs so.
+    """
+
+    value: str
+    other: str
+    operator: str
+    before: str
+    after: str
+    follows: bool
+
+
+@dataclass(frozen=True)
+class FindingChange:
+    """A finding that is new, gone, or concerns another number of nodes, tensors or outputs.
+
+    Attributes:
+        kind: Its kind, as in a report.
+        text: The fault, in a sentence; that of B where B has it.
+        before: How many it concerns in A, 0 where A lacks it.
+        after: The same in B.
+    """
+
+    kind: str
+    text: str
+    before: int
+    after: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it concerns more in B."""
+        return self.after > self.before

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from graphkit.analysis.report_sections import BLOCKERS
+from graphkit.deploy.targets import load_target
 from graphkit.graph.view import Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.model_diff.finding_changes import finding_changes, findings_of
 from graphkit.model_diff.header_changes import interface_changes, metadata_changes, opset_changes
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes
+from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
 from graphkit.model_diff.weight_changes import weight_changes
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
@@ -17,7 +21,7 @@ __all__ = ["diff"]
 
 
 def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> ModelDiff:
-    """Compare the files of two models: interface, operator sets, metadata, nodes and weights.
+    """Compare the files of two models: interface, operator sets, metadata, nodes, weights, shapes and findings.
 
     Nodes match by name, and by what they compute; names of values and the order of nodes make no difference. Weights
     are read where two have one dtype and the same dims, and lie at different places.
@@ -25,31 +29,39 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     Args:
         a: A model.
         b: Another one, such as a later version of it.
-        options: What to list.
+        options: What to compare and to list.
 
     Returns:
         What differs; `is_equal` says whether nothing does.
 
     Raises:
         ModelError: A model cannot be read, or a file of weights has shrunk since.
+        TargetError: There is no such target, or its file cannot be read.
 
     Example:
         >>> model = graphkit.load("example:causal-attention")
         >>> graphkit.diff(model, graphkit.fold(model).model).differing
         ('nodes', 'weights')
     """
-    first, second = as_model(a), as_model(b)
-    matching = match_nodes(first, second, (infer(first), infer(second)))
+    models = first, second = as_model(a), as_model(b)
+    target = load_target(options.target) if options.target is not None else None
+    shapes, findings = zip(*((infer(model), findings_of(model, target)) for model in models), strict=True)
+    matching = match_nodes(first, second, shapes)
     nodes, constants = node_changes(matching)
     weights = weight_changes(matching, constants, first, second)
+    changes = tuple(finding_changes(*findings))
     return ModelDiff(
         a=first.label,
         b=second.label,
         interface=tuple(interface_changes(first, second)),
         opsets=tuple(opset_changes(first, second)),
-        metadata=tuple(metadata_changes(first, second, matching)),
+        metadata=(*metadata_changes(first, second, matching), *declaration_changes(matching)),
         nodes=nodes,
         weights=weights.changes,
+        shapes=tuple(shape_changes(matching, shapes)),
+        finding_changes=tuple(change for change in changes if change.kind != BLOCKERS.name),
+        blockers=tuple(change for change in changes if change.kind == BLOCKERS.name),
+        target=target.name if target is not None else "",
         renamed_values=_renamed(matching, first),
         renamed_weights=weights.renamed,
         unread_weights=weights.unread,

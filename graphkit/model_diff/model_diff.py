@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.names import by_family, counted, listed
 from graphkit.matching.change import Change
-from graphkit.model_diff.changes import SECTIONS, LoneNode, NodeChanges, WeightChange
+from graphkit.model_diff.changes import SECTIONS, FindingChange, LoneNode, NodeChanges, ShapeChange, WeightChange
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
@@ -36,6 +36,10 @@ class ModelDiff(Result):
         metadata: Notes that differ: producer, versions, doc strings, metadata.
         nodes: Nodes that were removed, added or changed.
         weights: Constants that were removed, added or changed.
+        shapes: Tensors of both models with another dtype or other dims, beyond what follows from dims of inputs.
+        finding_changes: Findings of a report that are new, gone, or concern another number.
+        blockers: The same of what keeps a model from the target.
+        target: Its name, "" for none.
         renamed_values: Names in A and in B of computed values that are the same.
         renamed_weights: Names in A and in B of constants that are equal.
         unread_weights: Constants of A whose bytes are missing, so that only their names and dims were compared.
@@ -51,6 +55,10 @@ class ModelDiff(Result):
     metadata: tuple[Change, ...]
     nodes: NodeChanges
     weights: tuple[WeightChange, ...]
+    shapes: tuple[ShapeChange, ...]
+    finding_changes: tuple[FindingChange, ...]
+    blockers: tuple[FindingChange, ...]
+    target: str = ""
     renamed_values: tuple[tuple[str, str], ...] = ()
     renamed_weights: tuple[tuple[str, str], ...] = ()
     unread_weights: tuple[str, ...] = ()
@@ -61,8 +69,17 @@ class ModelDiff(Result):
         """The sections that have a difference."""
         return tuple(name for name in SECTIONS if self._count(name))
 
+    def failing(self, sections: Collection[str]) -> tuple[str, ...]:
+        """Return those of some sections that differ; findings and blockers only where there are more in B."""
+        worse = {"findings": self.finding_changes, "blockers": self.blockers}
+        return tuple(
+            name
+            for name in self.differing
+            if name in sections and (name not in worse or any(change.is_worse for change in worse[name]))
+        )
+
     def _count(self, section: str) -> int:
-        found = getattr(self, section)
+        found = getattr(self, "finding_changes" if section == "findings" else section)
         return sum(map(len, (found.removed, found.added, found.changed))) if section == "nodes" else len(found)
 
     @property
@@ -80,6 +97,9 @@ class ModelDiff(Result):
                 yield from _rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
         yield from self._node_blocks()
         yield from self._weight_blocks()
+        yield from self._shape_blocks()
+        yield from _finding_blocks("Findings", self.finding_changes)
+        yield from _finding_blocks(f"Blockers for {self.target}", self.blockers)
         if self.lists_renames:
             yield from self._rename_blocks()
 
@@ -137,11 +157,32 @@ class ModelDiff(Result):
             if count:
                 yield Prose(f"With the nodes that read them, {counted(count, 'constant(s)')} {kind}.")
 
+    def _shape_blocks(self) -> Iterator[Block]:
+        if not self.shapes:
+            return
+        yield Heading("Shapes")
+        first = [each for each in self.shapes if not each.follows]
+        yield from _rows("Tensor:code | Operator | A:code | B:code", [_shape_row(each) for each in first])
+        if len(first) < len(self.shapes):
+            count = counted(len(self.shapes) - len(first), "tensor(s)")
+            yield Prose(f"What is computed from these differs too: {count}.")
+
     def _rename_blocks(self) -> Iterator[Block]:
         renamed = [*self.renamed_values, *self.renamed_weights]
         if renamed:
             yield Heading("Renamed")
             yield Table((Column("A", "code"), Column("B", "code")), renamed)
+
+
+def _shape_row(shape: ShapeChange) -> tuple[str, tuple[str, str, str]]:
+    return shape.value, (shape.operator, shape.before, shape.after)
+
+
+def _finding_blocks(heading: str, changes: Sequence[FindingChange]) -> Iterator[Block]:
+    if changes:
+        yield Heading(heading)
+        rows = [(change.text, change.kind, change.before, change.after) for change in changes]
+        yield table("Finding | Kind | A:number | B:number", rows)
 
 
 def _is_implied(weight: WeightChange) -> bool:

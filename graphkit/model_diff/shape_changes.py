@@ -1,0 +1,109 @@
+"""Tensors of both models whose dtype or dims differ, beyond what follows from other dims of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.names import counted
+from graphkit.graph.view import Node, Value
+from graphkit.matching.change import Change
+from graphkit.model_diff.changes import ShapeChange
+from graphkit.model_diff.node_matching import NodeMatching
+from graphkit.shapes import Shapes
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.tensor import Tensor
+
+__all__ = ["declaration_changes", "shape_changes"]
+
+UNKNOWN = "?"  # that symbols of dims begin with that no input has
+
+
+def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iterator[ShapeChange]:
+    """Yield the tensors that matching nodes compute in another dtype or dims.
+
+    Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
+    known in one of the models is no difference.
+    """
+    renaming = _renaming(*shapes), _renaming(*shapes[::-1])
+    differing: set[Value] = set()
+    for one, two in matching.values.forth.items():
+        if one.producer is None or matching.forth.get(one.producer) is not two.producer:
+            continue
+        first, second = shapes[0][one], shapes[1][two]
+        if _same_dtype(first.dtype, second.dtype) and _same_dims(first.dims, second.dims, renaming):
+            continue
+        differing.add(one)
+        follows = any(value in differing for value in one.producer.inputs)
+        yield ShapeChange(
+            _path(one), _path(two), one.producer.operator, before=_text(first), after=_text(second), follows=follows
+        )
+
+
+def _renaming(mine: Shapes, theirs: Shapes) -> Mapping[str, Expr]:
+    """Return the dims of one model's inputs that symbols of the other one's stand for."""
+    found: dict[str, Expr] = {}
+    others = {value.name: value for value in theirs.model.graph.inputs}
+    for value in mine.model.graph.inputs:
+        other = others.get(value.name)
+        dims, other_dims = (None if each is None else input_dims(each) for each in (value, other))
+        if dims is None or other_dims is None or len(dims) != len(other_dims):
+            continue
+        for dim, other_dim in zip(dims, other_dims, strict=True):
+            if len(dim.symbols) == 1 and str(dim) in dim.symbols:
+                found.setdefault(str(dim), other_dim)
+    return {name: dim for name, dim in found.items() if name != str(dim)}
+
+
+def _text(tensor: Tensor) -> str:
+    return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
+
+
+def _same_dtype(one: int, two: int) -> bool:
+    return one == two or not one or not two
+
+
+def _same_dims(
+    one: tuple[Expr, ...] | None,
+    two: tuple[Expr, ...] | None,
+    renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]],
+) -> bool:
+    if one is None or two is None:
+        return True
+    return len(one) == len(two) and all(_same_dim(x, y, renaming) for x, y in zip(one, two, strict=True))
+
+
+def _same_dim(one: Expr, two: Expr, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
+    if any(name.startswith(UNKNOWN) for dim in (one, two) for name in dim.symbols):
+        return True
+    return one == two or one.substitute(renaming[0]) == two or one == two.substitute(renaming[1])
+
+
+def _path(value: Value) -> str:
+    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name
+
+
+def declaration_changes(matching: NodeMatching) -> Iterator[Change]:
+    """Yield how many tensors of both models have their type declared in one of them only, or declared otherwise."""
+    counts = {"A": 0, "B": 0, "both": 0}
+    for one, two in matching.values.forth.items():
+        if one.producer is None or not _is_inside(one, matching.forth):
+            continue
+        first, second = one.scope.infos.get(one.name), two.scope.infos.get(two.name)
+        if first is None or second is None:
+            counts["A"] += second is None and first is not None
+            counts["B"] += first is None and second is not None
+        else:
+            counts["both"] += first.type != second.type
+    texts = {name: counted(count, "tensor(s)") for name, count in counts.items()}
+    if counts["A"] or counts["B"]:
+        yield Change("declared types", texts["A"] if counts["A"] else None, texts["B"] if counts["B"] else None)
+    if counts["both"]:
+        yield Change("types that are declared otherwise", texts["both"], texts["both"])
+
+
+def _is_inside(value: Value, matched: Mapping[Node, Node]) -> bool:
+    """Whether a node that is in both models computes a value, which is no output of its graph."""
+    return value.producer in matched and value not in value.scope.outputs
