@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import onnx
-import onnx.defs
-import onnx.helper
 from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Node, as_text
 from graphkit.io.tensors import element_count, inline_array
 from graphkit.matching.change import Change
-from graphkit.matching.value_numbering import ValueNumbers
+from graphkit.matching.value_numbering import ValueNumbers, default_of
 
 __all__ = ["attribute_changes", "tensor_text"]
 
@@ -36,21 +33,8 @@ def _text(node: Node, name: str) -> str | None:
     attribute = node.attributes.get(name)
     if attribute is not None:
         return _value(attribute)
-    default = _default(node, name)
+    default = default_of(node, name)
     return f"{_value(default)} (default)" if default is not None else None
-
-
-def _default(node: Node, name: str) -> AttributeProto | None:
-    """Return the default of an attribute, where the operator's specification has one."""
-    version = node.scope.opset(node.domain)
-    if not onnx.defs.has(node.op_type, node.domain):
-        return None
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-    except onnx.defs.SchemaError:  # not in this version
-        return None
-    known = schema.attributes.get(name)
-    return known.default_value if known is not None and known.default_value.name else None
 
 
 def _value(attribute: AttributeProto) -> str:

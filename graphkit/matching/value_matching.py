@@ -96,7 +96,9 @@ def same_type(one: Value, two: Value) -> bool:
     return (first.data_type, first.dims) == (second.data_type, second.dims)
 
 
-def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bool = False) -> None:
+def match_graphs(
+    matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bool = False, changed: bool = False
+) -> None:
     """Match the values of two graphs, beside those that match already.
 
     Args:
@@ -105,11 +107,17 @@ def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bo
         b: The other one.
         by_order: Whether what is left within a module of one path, of one operator and dims, goes by order where both
             have as many.
+        changed: Whether a node may match, in the end, the only one that reads a tensor as it does, with other
+            attributes, another operator or other inputs beside that; where most names are the same, they say that.
     """
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         _match_equal(matching, a.scope, b.scope)
         return
     by_name = {two.name: two for two in b.place}
+    shared = [one for one in a.place if one.producer is not None and one.name in by_name]
+    is_renamed = 2 * len(shared) < min(len(a.nodes), len(b.nodes))
+    if _are_permuted(matching, shared, by_name):
+        by_name, is_renamed = {value.name: value for value in b.inputs}, True
     for one in a.place:
         two = by_name.get(one.name)
         if two is None or (one.producer is None) != (two.producer is None):
@@ -117,14 +125,65 @@ def match_graphs(matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bo
         is_counted = one.producer is not None and COUNTED.fullmatch(one.name)
         if not is_counted or matching.numbers.value(one) == matching.numbers.value(two):
             matching.add(one, two, "name")
+    _match_by_structure(matching, a, b, by_name)
+    if changed and is_renamed:
+        _match_changed(matching, a, b)
+        _match_by_structure(matching, a, b, by_name)
+    if by_order:
+        _by_order(matching, a, b)
+
+
+def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> bool:
+    """Whether most names that both graphs have stand for values that are there under other names."""
+    number = matching.numbers.value
+    theirs = {number(value) for value in by_name.values()}
+    honest = sum(number(one) == number(by_name[one.name]) for one in shared)
+    return sum(number(one) in theirs for one in shared) > 2 * honest
+
+
+def _match_by_structure(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value]) -> None:
     for _ in range(MAX_ROUNDS):
         before = len(matching.forth)
         _forwards(matching, a, b, by_name)
         _backwards(matching, a, b)
         if len(matching.forth) == before:
             break
-    if by_order:
-        _by_order(matching, a, b)
+
+
+def _match_changed(matching: Matching, a: GraphSide, b: GraphSide) -> None:
+    """Match nodes that alone read a tensor at one place, in order, so that those behind a change match again."""
+    for node in a.nodes:
+        outputs = [value for value in node.outputs if value is not None]
+        if outputs and not any(value in matching.forth for value in outputs):
+            twin = _twin(node, matching, a, b) or _changed_twin(node, matching, a, b)
+            if twin is not None:
+                matching.add_nodes(node, twin, "structure")
+
+
+def _changed_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
+    """Return the one unmatched node that reads a tensor at the same place: of one operator, or else of any."""
+    places = [(index, value) for index, value in enumerate(node.inputs) if value in matching.forth]
+    for is_alike in (same_operator, _same_inputs(matching)):
+        for index, value in places:
+            assert value is not None
+            mine = [other for other in _readers(value, a, matching.forth) if other.input(index) is value]
+            theirs = _readers(matching.forth[value], b, matching.back)
+            twins = [other for other in theirs if is_alike(node, other) and other.input(index) is matching.forth[value]]
+            if len(twins) == 1 and [other for other in mine if is_alike(other, twins[0])] == [node]:
+                return twins[0]
+    return None
+
+
+def _same_inputs(matching: Matching) -> Callable[[Node, Node], bool]:
+    """Return whether two nodes read the same tensors, whatever they compute."""
+
+    def same(one: Node, two: Node) -> bool:
+        return len(one.inputs) == len(two.inputs) and all(
+            matching.forth.get(x) is y if x is not None else y is None
+            for x, y in zip(one.inputs, two.inputs, strict=True)
+        )
+
+    return same
 
 
 def _match_equal(matching: Matching, one: Scope, two: Scope) -> None:

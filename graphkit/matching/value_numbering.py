@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from functools import cache
 
+import onnx.defs
 from onnx import AttributeProto
 
 from graphkit.graph.dataflow import in_order
@@ -16,7 +18,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 
-__all__ = ["ValueNumbers"]
+__all__ = ["ValueNumbers", "default_of"]
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -29,7 +31,7 @@ class ValueNumbers:
         values: Those of values, after `add`.
         nodes: Those of nodes: operator, attributes, inputs and bodies.
         graphs: Those of graphs, bodies and functions: equal where one is the other in another order and by other names.
-        attributes: What each attribute of a node says, without what its graphs are called.
+        attributes: What the attributes of a node say, without its graphs, and without those that have their default.
     """
 
     def __init__(self) -> None:
@@ -91,7 +93,7 @@ class ValueNumbers:
         attributes = {
             attribute.name: self._attribute(model, attribute)
             for attribute in node.proto.attribute
-            if attribute.type not in GRAPHS
+            if attribute.type not in GRAPHS and attribute != default_of(node, attribute.name)
         }
         self.attributes[node] = attributes
         inputs = [self.value(value) for value in node.inputs]
@@ -124,3 +126,20 @@ class ValueNumbers:
         for field in ("doc_string", "g", "graphs"):
             plain.ClearField(field)
         return attribute.type, plain.SerializeToString(deterministic=True)
+
+
+def default_of(node: Node, name: str) -> AttributeProto | None:
+    """Return the default of an attribute, where the specification of the operator has one."""
+    return _defaults(node.op_type, node.domain, node.scope.opset(node.domain)).get(name)
+
+
+@cache
+def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeProto]:
+    if not onnx.defs.has(op_type, domain):
+        return {}
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:  # not in this version
+        return {}
+    known = schema.attributes.items()
+    return {name: attribute.default_value for name, attribute in known if attribute.default_value.name}

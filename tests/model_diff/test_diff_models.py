@@ -70,7 +70,10 @@ def test_a_model_equals_itself() -> None:
     ("before", "after", "expected"),
     [
         ("epsilon = 1e-5", "epsilon = 1e-3", ["changed: norm: epsilon: 1e-05 -> 0.001"]),
-        (", epsilon = 1e-5", "", ["changed: norm: epsilon: 1e-05 -> 1e-05 (default)"]),
+        (", epsilon = 1e-5", "", []),
+        ("epsilon = 1e-5", "stash_type = 1, epsilon = 1e-5", []),
+        ("axis = -1, ", "axis = 1, ", ["changed: norm: axis: -1 -> 1"]),
+        (" <axis = -1, epsilon = 1e-5>", " <axis = 1>", ["changed: norm: axis: -1 -> 1"]),
         ("perm = [0, 1]", "perm = [1, 0]", ["changed: turn: perm: [0, 1] -> [1, 0]"]),
         ("Gelu (s)", 'Gelu <approximate = "tanh"> (s)', ["changed: gelu: approximate: 'none' (default) -> 'tanh'"]),
         ("Tanh (p)", "Sigmoid (p)", ["changed: side: operator: Tanh -> Sigmoid"]),
