@@ -25,7 +25,7 @@ TOLD_OF_GRAPH = {
     *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
     "quantization_annotation",  # which names tensors: see below
 }
-SHORT = 60  # characters of a text
+SHORT = 160  # characters of a text
 
 
 def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:

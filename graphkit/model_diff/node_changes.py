@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.matching.attribute_text import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
@@ -73,10 +73,11 @@ def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
     return NodeChanges(removed, added, tuple(changed)), reading.constants
 
 
-def _alone(nodes: Iterable[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
+def _alone(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
+    inside = (inner for node in nodes for body in node.bodies.values() for inner in all_nodes((body,)))
     return tuple(
         LoneNode(node.path, node.operator, module_of(node), tuple(instead.get(node, ())))
-        for node in nodes
+        for node in (*nodes, *inside)
         if not node.is_op("Constant")  # a constant, which weights tell of
     )
 

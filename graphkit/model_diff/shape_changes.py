@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Value
@@ -29,17 +30,25 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     """
     renaming = _renaming(*shapes), _renaming(*shapes[::-1])
     differing: set[Value] = set()
-    for one, two in matching.values.forth.items():
-        if one.producer is None or matching.forth.get(one.producer) is not two.producer:
-            continue
+    for node, one, two in _computed(matching):
         first, second = shapes[0][one], shapes[1][two]
         if _same_dtype(first.dtype, second.dtype) and _same_dims(first.dims, second.dims, renaming):
             continue
         differing.add(one)
-        follows = any(value in differing for value in one.producer.inputs)
+        follows = any(value in differing for value in node.inputs)
         yield ShapeChange(
-            _path(one), _path(two), one.producer.operator, before=_text(first), after=_text(second), follows=follows
+            _path(one), _path(two), node.operator, before=_text(first), after=_text(second), follows=follows
         )
+
+
+def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
+    """Yield the nodes of both models with each result, those of a graph after those that they read."""
+    for pair in matching.graphs:
+        for node in in_order(pair.a):
+            twin = matching.forth.get(node)
+            for one, two in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
+                if one is not None and two is not None:
+                    yield node, one, two
 
 
 def _renaming(mine: Shapes, theirs: Shapes) -> Mapping[str, Expr]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.matching.attribute_text import tensor_text
 from graphkit.matching.graph_side import source_of
 from graphkit.model import Model
@@ -83,8 +83,9 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
     """
-    mine = _Side(matching, a, tuple(pair.a for pair in matching.graphs), matching.forth)
-    theirs = _Side(matching, b, tuple(pair.b for pair in matching.graphs), matching.back)
+    graphs = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}  # a function of one model is none
+    scopes = [tuple(all_scopes(tuple(root for root in model.scopes if root in graphs))) for model in (a, b)]
+    mine, theirs = _Side(matching, a, scopes[0], matching.forth), _Side(matching, b, scopes[1], matching.back)
     pairs = list(_pairs(matching, read, mine, theirs))
     changes = [change for one, two in pairs for change in _changes(one, two, mine, theirs)]
     paired = {one for one, _ in pairs}, {two for _, two in pairs}

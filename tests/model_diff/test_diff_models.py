@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from graphkit.model import Model
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.options import DiffOptions
 
 TEXT = """(float[N, 8] x, float[N, 8] z) => (float[N, 8] y, float[N, 8] t) {
     [norm] n = LayerNormalization <axis = -1, epsilon = 1e-5> (x, scale)
@@ -216,7 +217,7 @@ BRANCHES = """(bool c, float[4] x) => (float[4] y) {
     [
         ("Tanh (outer)", "Tanh (x)", ["changed: If#1/then_branch/Tanh#0: input 0: outer -> x"]),
         ("Neg (outer)", "Abs (outer)", ["changed: If#1/else_branch/Neg#0: operator: Neg -> Abs"]),
-        ("b = Neg (outer)", "n = Neg (outer) b = Abs (n)", ["added: Abs If#1/else_branch/Abs#1 []"]),
+        ("b = Neg (outer)", "n = Neg (outer) b = Abs (n)", ["added: Abs If#1/else_branch/Abs#1 ['b']"]),
     ],
 )
 def test_a_change_in_a_branch_is_told_there(before: str, after: str, expected: list[str]) -> None:
@@ -289,3 +290,76 @@ def test_strings_and_sparse_weights_are_compared() -> None:
         "values: 's' sparse float32[4] | 's' sparse float32[4]"
     ]
     assert lines(with_sparse(1, b"a"), with_sparse(1, b"b")) == ["values: 'w' string[1] | 'w' string[1]"]
+
+
+def shapes(a: Model, b: Model) -> list[str]:
+    """Return the shapes that differ; in brackets those that follow from others."""
+    texts = [f"{each.value}: {each.before} -> {each.after}" for each in diff(a, b).shapes]
+    return [f"({text})" if each.follows else text for text, each in zip(texts, diff(a, b).shapes, strict=True)]
+
+
+SHAPES = """(float[N, 8] x) => (float[M, K] y) {
+    r = Reshape (x, shape)
+    t = Transpose <perm = [1, 0]> (r)
+    y = Tanh (t)
+}"""
+
+
+def test_shapes_that_differ_are_told_where_that_begins() -> None:
+    a, b = (model_of(SHAPES, shape=np.array(shape, np.int64)) for shape in ([-1, 4], [-1, 2]))
+    assert shapes(a, b) == [
+        "r: float32[2*N, 4] -> float32[4*N, 2]",
+        "(t: float32[4, 2*N] -> float32[2, 4*N])",
+        "(y: float32[4, 2*N] -> float32[2, 4*N])",
+    ]
+    assert "What is computed from these differs too: 2 tensors." in diff(a, b).to_text()
+
+
+@pytest.mark.parametrize("dim", ["P", "3", "2 * P"])
+def test_shapes_that_follow_from_dims_of_inputs_are_no_difference(dim: str) -> None:
+    array = np.array([-1, 4], np.int64)
+    a, b = model_of(SHAPES, shape=array), model_of(SHAPES, shape=array)
+    b.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = dim
+    if dim.isdigit():
+        b.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = int(dim)
+    for found in (diff(a, b), diff(b, a)):
+        assert found.differing == ("interface",)
+
+
+def test_a_dtype_that_differs_is_told() -> None:
+    text = "(float[4] x) => (y) {{ c = Cast <to = {}> (x) y = Identity (c) }}"
+    one, two = (model_of(text.format(dtype)) for dtype in (10, 16))
+    assert shapes(one, two) == ["c: float16[4] -> bfloat16[4]", "(y: float16[4] -> bfloat16[4])"]
+
+
+def test_declared_types_are_told() -> None:
+    def declare(proto: onnx.ModelProto) -> None:
+        proto.graph.value_info.append(helper.make_tensor_value_info("n", onnx.TensorProto.FLOAT, ["N", 8]))
+
+    declared = edited(declare)
+    assert lines(base(), declared) == ["metadata: declared types: 1 tensor added"]
+    assert lines(declared, base()) == ["metadata: declared types: 1 tensor removed"]
+    other = edited(lambda proto: proto.graph.value_info[0].type.tensor_type.shape.dim.pop(), declared)
+    assert lines(declared, other) == ["metadata: types that are declared otherwise: 1 tensor -> 1 tensor"]
+
+
+def test_findings_and_blockers_that_are_more_or_less_are_told() -> None:
+    a = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { y = Gather (x, i) }")
+    b = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { g = Gather (x, i) y = Det (g) }")
+    options = DiffOptions(target="ethos-u65")
+    found, back = diff(a, b, options), diff(b, a, options)
+    told = [f"{each.text} {each.before} -> {each.after}" for each in found.blockers]
+    assert told == ["ethos-u65 refuses 2 nodes: dynamic dims 1 -> 2"]
+    assert [each.is_worse for each in back.blockers] == [False] * len(told)
+    assert (found.failing(("findings", "blockers")), back.failing(("findings", "blockers"))) == (("blockers",), ())
+    assert diff(a, b).blockers == ()
+
+
+def test_findings_are_told() -> None:
+    a = model_of("(float[N, 8] x) => (y) { y = Relu (x) }")
+    b = model_of("(float[N, 8] x) => (y) { r = Relu (x) s = Shape (x) f = Reshape (r, s) y = NonZero (f) }")
+    found = diff(a, b)
+    assert [f"{each.kind}: {each.text} {each.before} -> {each.after}" for each in found.finding_changes] == [
+        "unknown-shapes: 1 tensor of unknown shape from 'y' on: ?0.NonZero#3: it is how many elements of 'f' are not zero "
+        "0 -> 1"
+    ]
