@@ -360,6 +360,6 @@ def test_findings_are_told() -> None:
     b = model_of("(float[N, 8] x) => (y) { r = Relu (x) s = Shape (x) f = Reshape (r, s) y = NonZero (f) }")
     found = diff(a, b)
     assert [f"{each.kind}: {each.text} {each.before} -> {each.after}" for each in found.finding_changes] == [
-        "unknown-shapes: 1 tensor of unknown shape from 'y' on: ?0.NonZero#3: it is how many elements of 'f' are not zero "
-        "0 -> 1"
+        "unknown-shapes: 1 tensor of unknown shape from 'y' on: ?0.NonZero#3: it is how many elements of 'f' are "
+        "not zero 0 -> 1"
     ]
