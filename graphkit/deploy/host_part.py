@@ -137,7 +137,10 @@ def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
         return dim
     if dim is None:
         raise ModelError("a dim of an input is not declared", hint="give it a name")
-    return int(parse(dim).evaluate(dims))
+    expr = parse(dim)
+    if not expr.symbols <= dims.keys():
+        raise ModelError(f"the host has to make an input with a dim '{dim}', whose size is not known")
+    return int(expr.evaluate(dims))
 
 
 def is_of_source(role: Role, setting: Setting) -> bool:
