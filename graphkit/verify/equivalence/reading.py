@@ -415,6 +415,8 @@ class _Reader:
         schema = version_of(node)[1]
         if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
+        if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
+            attributes = (*attributes, ("outputs", True))
         if node.operator in RANDOM or node.op_type.startswith("Random"):
             attributes = (*attributes, ("random", node.proto.output[0]))
         if not node.bodies:

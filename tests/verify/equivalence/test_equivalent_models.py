@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 from edits import edited
 from feeds import feed
@@ -45,6 +46,16 @@ def test_normal_forms_that_both_models_have_are_found_once(monkeypatch: pytest.M
     assert nodes
     assert len(nodes) == len({*nodes})
     assert all(times % 2 == 0 for times in found.used.values())  # and count for each model
+
+
+@pytest.mark.parametrize("outputs", ["y", "y, mean2, var2, mean3, var3"])
+def test_a_batch_normalization_in_training_is_another_one(outputs: str) -> None:
+    text = """<ir_version: 7, opset_import: ["" : 9]>
+        agraph (float[N, 2, 3] x, float[2] scale, float[2] bias, float[2] mean, float[2] var) => (float[N, 2, 3] y) {{
+            {} = BatchNormalization (x, scale, bias, mean, var)
+        }}"""
+    models = [Model.from_proto(onnx.parser.parse_model(text.format(each))) for each in (outputs, "y")]
+    assert check_equivalence(*models).is_proven == (outputs == "y")
 
 
 @pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
