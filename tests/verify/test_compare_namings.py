@@ -56,3 +56,9 @@ def test_an_epsilon_is_named() -> None:
     assert found == (
         "'LayerNormalization#0' (LayerNormalization) of B has epsilon 0.1, and 'LayerNormalization#0' of A has 1e-05."
     )
+
+
+def test_an_axis_is_named_where_one_model_has_the_default() -> None:
+    text = "g (float[3, 3] x) => (float[3, 3] y) {{ y = Softmax{} (x) }}"
+    found = texts(model_of(text.format("")), model_of(text.format(" <axis = 0>")))
+    assert found == "'Softmax#0' (Softmax) of B has axis 0, and 'Softmax#0' of A has -1."

@@ -11,6 +11,7 @@ import onnx.helper
 
 from graphkit.graph.view import Node, Value
 from graphkit.matching.graph_side import known
+from graphkit.matching.value_numbering import default_of
 from graphkit.verify.layers.causes.case import Case, Cause, Kind
 from graphkit.verify.layers.compared_model import FLOATS, constant_array
 
@@ -143,13 +144,19 @@ CLOSE = 1e-5
 
 
 def attributes(case: Case) -> Iterator[Cause]:
-    """Yield the attributes, such as an epsilon, in which the two nodes differ."""
+    """Yield the attributes, such as an epsilon, in which the two nodes differ; one that is not set has its default."""
     one, two = case.a.value.producer, case.b.value.producer if case.b is not None else None
     if one is None or two is None or one.operator != two.operator:
         return
-    for name in sorted(one.attributes.keys() & two.attributes.keys()):
-        mine, theirs = one.attributes[name], two.attributes[name]
-        if mine.type == theirs.type and mine.type in NUMBERS and mine != theirs:
+    for name in sorted(one.attributes.keys() | two.attributes.keys()):
+        mine, theirs = (node.attributes.get(name, default_of(node, name)) for node in (one, two))
+        if (
+            mine is not None
+            and theirs is not None
+            and mine.type == theirs.type
+            and mine.type in NUMBERS
+            and mine != theirs
+        ):
             first, second = (_number(each) for each in (mine, theirs))
             text = f"'{two.label}' ({two.operator}) of B has {name} {second}, and '{one.label}' of A has {first}."
             yield Cause("weights", text)
