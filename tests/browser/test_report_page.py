@@ -120,6 +120,7 @@ def test_a_finding_leads_to_its_node_and_the_node_back(open_page: Open, merged: 
     page.click("#top li.warning a")
     assert heading(page) == "optimum::if"
     assert "In this report" in page.inner_text("#panel")
+    assert "Interface: 0 · logits · float32 · [batch_size, decoder_sequence_length, 64]" in page.inner_text("#panel")
     page.click("#panel a.mention >> nth=0")
     assert page.locator(".found").count() == 1
 

@@ -84,7 +84,9 @@ function why(graph, model, value) {
 function mention(place) {
   const section = place.closest("section");
   const title = section?.querySelector("h2")?.textContent ?? "Verdict";
-  const words = (place.textContent ?? "").trim().replace(/\s+/g, " ");
+  const cells = place instanceof HTMLTableRowElement ? [...place.cells] : [place];
+  const texts = cells.map((cell) => (cell.textContent ?? "").trim().replace(/\s+/g, " "));
+  const words = texts.filter(Boolean).join(" · ");
   const link = element("a", { href: "#", class: "mention" }, title);
   link.addEventListener("click", (event) => {
     event.preventDefault();
