@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.analysis.attribute_text import attribute_text
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.find_by_name import glob_test
 from graphkit.graph.names import by_family, counted, expanded, module_of

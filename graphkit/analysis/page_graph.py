@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.analysis.attribute_text import attribute_text
 from graphkit.dtypes import dtype_name
+from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text

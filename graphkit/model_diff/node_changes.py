@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.matching.attribute_text import attribute_changes
+from graphkit.matching.attribute_changes import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
 from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges

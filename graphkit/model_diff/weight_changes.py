@@ -13,8 +13,8 @@ from functools import cached_property
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.attribute_text import tensor_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
-from graphkit.matching.attribute_text import tensor_text
 from graphkit.matching.graph_side import source_of
 from graphkit.model import Model
 from graphkit.model_diff.changes import WeightChange, WeightKind

@@ -136,7 +136,7 @@ def test_an_output_that_is_another_value_is_told() -> None:
             "bias",
             np.zeros(8, np.float32),
             [
-                "values: 'bias' float32[8] [0, 1, 2, 3, 4, 5, 6, 7] | 'bias' float32[8] [0, 0, 0, 0, 0, 0, 0, 0]",
+                "values: 'bias' float32[8] = [0, 1, 2, 3, 4, 5, 6, 7] | 'bias' float32[8] = [0, 0, 0, 0, 0, 0, 0, 0]",
             ],
         ),
         ("unread", np.zeros(9, np.int8), ["added: '' | 'unread' int8[9]"]),
@@ -181,7 +181,7 @@ def test_a_constant_node_that_becomes_an_initializer_is_told() -> None:
     b = model_of("(float[8] x) => (float[8] y) { y = Add (x, b) }", b=np.array([2], np.float32))
     assert lines(a, b) == ["storage: 'b' Constant node | 'b' initializer"]
     c = model_of(text.replace("2.0", "3.0"))
-    assert lines(a, c) == ["values: 'b' float32[1] [2] | 'b' float32[1] [3]"]
+    assert lines(a, c) == ["values: 'b' float32[1] = [2] | 'b' float32[1] = [3]"]
 
 
 def test_notes_of_a_model_are_told() -> None:
@@ -266,11 +266,11 @@ def test_defaults_of_inputs_are_weights() -> None:
         return edited(edit, model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }"))
 
     assert lines(with_default(1, 2), with_default(1, 2)) == []
-    assert lines(with_default(1, 2), with_default(1, 3)) == ["values: 'z' float32[2] [1, 2] | 'z' float32[2] [1, 3]"]
+    assert lines(with_default(1, 2), with_default(1, 3)) == ["values: 'z' float32[2] = [1, 2] | 'z' float32[2] = [1, 3]"]
     without = model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }")
     assert lines(without, with_default(1, 2)) == [
         "interface: input 'z': float32[2] -> float32[2] with a default",
-        "added: '' | 'z' float32[2] [1, 2]",
+        "added: '' | 'z' float32[2] = [1, 2]",
     ]
 
 

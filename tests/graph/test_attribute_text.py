@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from graphkit.analysis.attribute_text import attribute_text
+from graphkit.graph.attribute_text import attribute_text
 
 BODY = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "body", [], [])
 SPARSE = helper.make_sparse_tensor(
@@ -19,7 +19,7 @@ AFAR = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_locatio
         (1, "1"),
         (1e-5, "1e-05"),
         (0.1, "0.1"),
-        (123456789.0, "123456790.0"),  # as float32 has it
+        (123456789.0, "1.2345679e+08"),  # as float32 has it
         (float("nan"), "nan"),
         (-float("inf"), "-inf"),
         ("valid", "'valid'"),
@@ -29,12 +29,12 @@ AFAR = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_locatio
         ([0.1, 1e-12], "[0.1, 1e-12]"),
         (["a", "b"], "['a', 'b']"),
         ([7] * 20, "[7, 7, 7, 7, 7, 7, 7, 7, ... (20 in all)]"),
-        (numpy_helper.from_array(np.array([1, -1])), "int64 [2] = [1, -1]"),
-        (numpy_helper.from_array(np.array(0.1, np.float32)), "float32 [] = 0.1"),
-        (numpy_helper.from_array(np.zeros((2, 0))), "float64 [2, 0] = []"),
-        (numpy_helper.from_array(np.zeros((3, 4), np.float16)), "float16 [3, 4]"),
-        (AFAR, "float32 [2]"),
-        (SPARSE, "sparse float32 [4]"),
+        (numpy_helper.from_array(np.array([1, -1])), "int64[2] = [1, -1]"),
+        (numpy_helper.from_array(np.array(0.1, np.float32)), "float32[] = 0.1"),
+        (numpy_helper.from_array(np.zeros((2, 0))), "float64[2, 0] = []"),
+        (numpy_helper.from_array(np.zeros((3, 4), np.float16)), "float16[3, 4]"),
+        (AFAR, "float32[2]"),
+        (SPARSE, "sparse float32[4]"),
         (BODY, "graph of 1 node"),
         ([BODY, BODY], "[graph of 1 node, graph of 1 node]"),
         (helper.make_tensor_type_proto(TensorProto.FLOAT, [1, "N"]), "float32 [1, N]"),
