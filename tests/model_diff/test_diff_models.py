@@ -266,7 +266,9 @@ def test_defaults_of_inputs_are_weights() -> None:
         return edited(edit, model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }"))
 
     assert lines(with_default(1, 2), with_default(1, 2)) == []
-    assert lines(with_default(1, 2), with_default(1, 3)) == ["values: 'z' float32[2] = [1, 2] | 'z' float32[2] = [1, 3]"]
+    assert lines(with_default(1, 2), with_default(1, 3)) == [
+        "values: 'z' float32[2] = [1, 2] | 'z' float32[2] = [1, 3]"
+    ]
     without = model_of("(float[2] x, float[2] z) => (float[2] y) { y = Add (x, z) }")
     assert lines(without, with_default(1, 2)) == [
         "interface: input 'z': float32[2] -> float32[2] with a default",
