@@ -20,6 +20,7 @@ OWN = {
     ("contract", "language"),
     ("lower", "target"),
     ("nodes", "filter"),
+    ("weights", "by"),
     ("report", "format"),
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
