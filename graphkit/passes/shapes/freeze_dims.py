@@ -131,10 +131,13 @@ class FreezeDims(Pass):
         for info in proto.graph.input:
             if (found := shapes[info.name].dims) is not None:
                 _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
+        outputs = {info.name for info in proto.graph.output}
         for graph, scope in graphs_with_scopes(proto.graph, model.graph):
             is_possible = not any(body.contains(scope) for body in shapes.impossible)
-            for info in (*(graph.input if scope.parent is not None else ()), *graph.output, *graph.value_info):
-                _follow(info, scope, shapes if is_possible else None, numbers)
+            is_body = scope.parent is not None
+            for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
+                is_inner = is_body or info.name not in outputs
+                _follow(info, scope, shapes if is_possible else None, numbers, is_inner=is_inner)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, given[name])) or 'a scalar'}" for name in unranked]
         return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
@@ -149,8 +152,13 @@ def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
     return hide_frozen_dims(frozen, bodies, infer(frozen))
 
 
-def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int]) -> None:
-    """Declare the dims with frozen symbols anew; dims that the engine does not know are left open."""
+def _follow(
+    info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int], *, is_inner: bool
+) -> None:
+    """Declare the dims with frozen symbols anew; those that the engine does not know are left open.
+
+    Of an inner value, other dims are left open too where the engine does not know that they are what is declared.
+    """
     tensor = info.type.tensor_type
     if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
         return
@@ -159,7 +167,12 @@ def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numb
     if found is None or len(found) != len(tensor.shape.dim):
         found = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
     texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in found or ()]
-    _declare(info, [None if isinstance(text, str) and "?" in text else text for text in texts], numbers, False)
+    known = [None if isinstance(text, str) and "?" in text else text for text in texts]
+    _declare(info, known, numbers, False)
+    if is_inner:  # a number that the exporter wrote down may hold at its own sizes alone
+        for declared, text in zip(tensor.shape.dim, known, strict=True):
+            if declared.HasField("dim_value") and text != declared.dim_value:
+                declared.ClearField("value")
 
 
 def _is_frozen(dim: onnx.TensorShapeProto.Dimension, numbers: Mapping[str, int]) -> bool:

@@ -90,6 +90,27 @@ def test_bodies_follow() -> None:
     assert_same(model, result, [feeds_of(model, {"N": 3, "L": length}) for length in (1, 4)])
 
 
+def test_the_state_of_a_loop_may_grow_past_the_number_that_it_declares() -> None:
+    model = model_of("""
+        g (float[N] x) => (float[N, G] y) <int64 two = {2}, bool true = {1}, int64[1] one = {1}> {
+            first = Unsqueeze (x, one)
+            y = Loop (two, true, first) < body = b (int64 i, bool go, float[N, 1] s) => (bool on, float[N, 2] t)
+                { on = Identity (go) t = Concat <axis = 1> (s, s) } >
+        }""")
+    result = frozen(model, dims=(("N", 3),))
+    body = result.proto.graph.node[1].attribute[0].g
+    states = (body.input[2], body.output[1])
+    assert [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in states] == [[3, 0], [3, 0]]
+    assert_same(model, result, [feeds_of(model, {"N": 3})])
+
+
+def test_a_number_of_a_value_between_that_holds_at_other_sizes_is_left_open() -> None:
+    model = model_of("g (float[N, L] x) => (float[N, L] y) { a = Neg (x) y = Neg (a) }")
+    model.proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, ["N", 11]))
+    found = declared(frozen(Model.from_proto(model.proto), dims=(("N", 2), ("L", 7))))
+    assert found == {"x": [2, 7], "y": [2, 7], "a": [2, None]}
+
+
 def test_numbers_sequences_and_what_else_is_declared_stay() -> None:
     text = "g (seq(float[N]) s, float[N, 2] x) => (float[N, 2] y) { y = Neg (x) }"
     model = model_of(text)
