@@ -14,7 +14,7 @@ from graphkit.verify.equivalence.bundle_equivalence import bundle_blocks
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, shares
 from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 
-__all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "ties_note"]
+__all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,28 @@ class SourceRun:
 
 
 @dataclass(frozen=True)
+class TableProof:
+    """How a table of the host compares with the export, row by row.
+
+    Attributes:
+        name: The table.
+        rows: Its rows.
+        compared: How many of them, from the first on, are byte by byte those of the export.
+        source: The tensor of the export that has these rows, "" where there is none to compare with.
+    """
+
+    name: str
+    rows: int
+    compared: int
+    source: str
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether every row is that of the export."""
+        return self.compared == self.rows
+
+
+@dataclass(frozen=True)
 class LoweringProof(Result):
     """The proof that host and lowered models give the results of the originals.
 
@@ -56,6 +78,7 @@ class LoweringProof(Result):
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
         stages: What normal forms show of each stage of the lowering; none of files that its export does not give again.
+        tables: The tables of the host that are right as far as they were compared; none of weights that may be others.
     """
 
     title: ClassVar[str] = "Proof"
@@ -65,6 +88,7 @@ class LoweringProof(Result):
     causes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     stages: tuple[StageProof, ...] = ()
+    tables: tuple[TableProof, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -83,10 +107,11 @@ class LoweringProof(Result):
     def proven(self) -> str:
         """Return the runs and the proven outputs, a sentence each."""
         tested = f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
-        if not self.stages:
-            return tested
+        by_rows = sum(table.is_proven for table in self.tables)
         whole = sum(stage.is_proven for stage in self.stages)
-        return f"{tested} Proven: {whole:,} of {counted(len(self.stages), 'stage(s)')}."
+        proven = [f"{whole:,} of {counted(len(self.stages), 'stage(s)')}"] if self.stages else []
+        proven += [f"by rows {by_rows:,} of {counted(len(self.tables), 'table(s)')}"] if self.tables else []
+        return f"{tested} Proven: {', '.join(proven)}." if proven else tested
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then their findings."""
@@ -114,6 +139,7 @@ class LoweringProof(Result):
             ],
         )
         yield from self._stage_blocks()
+        yield from self._table_blocks()
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:
@@ -134,6 +160,20 @@ class LoweringProof(Result):
             for stage, share in zip(self.stages, found, strict=True)
         ]
         yield Table(columns, rows)
+
+    def _table_blocks(self) -> Iterator[Block]:
+        """Yield a row for each table of the host: its rows are those of the export, or left to the runs."""
+        if not self.tables:
+            return
+        yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
+        columns = Column("Table", "code"), Column("Rows", "number"), Column("Proven"), Column("Those of", "code")
+        yield Table(columns, [(each.name, each.rows, _by_rows(each), each.source) for each in self.tables])
+
+
+def _by_rows(table: TableProof) -> str:
+    if not table.compared:
+        return "nothing to compare with: left to the runs"
+    return "by rows" if table.is_proven else f"the first {table.compared:,} by rows"
 
 
 def _at(run: SourceRun) -> str:

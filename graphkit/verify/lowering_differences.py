@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import tee, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from onnx import helper
@@ -19,13 +20,14 @@ from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.cause_search import with_attributes
+from graphkit.verify.deployment_proofs import TableProof
 from graphkit.verify.first_difference import run_part
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_scene import AlteredHost
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_parts
 
-__all__ = ["Facts", "WrongTable", "facts_of", "wrong_tables"]
+__all__ = ["Facts", "WrongTable", "compared_tables", "facts_of"]
 
 CHUNK = 4096  # ids of a run
 ROLES: Mapping[str, tuple[Role, ...]] = {
@@ -69,8 +71,10 @@ class WrongTable:
         return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'."
 
 
-def wrong_tables(originals: Originals, contract: Contract, tables: Mapping[str, np.ndarray]) -> Iterator[WrongTable]:
-    """Yield the tables with wrong rows.
+def compared_tables(
+    originals: Originals, contract: Contract, tables: Mapping[str, np.ndarray]
+) -> Iterator[WrongTable | TableProof]:
+    """Yield the tables with wrong rows, and for others how many of their rows are those of the export.
 
     A table that the export looks ids up in is compared row by row with its own lookup, run on all ids. Rows of
     positions and lengths are compared with the tensors of the export that depend on these alone: with the one that
@@ -83,12 +87,16 @@ def wrong_tables(originals: Originals, contract: Contract, tables: Mapping[str, 
             if model is None or source is None or source.kind not in ("embedding", "rows"):
                 continue
             found = _looked_up(model, tables[source.of], ROLES.get(source.by, ()))
+            table = tables[source.of]
             if found is None and source.kind == "rows":
-                found = _by_number(model, contract, port, tables[source.of])
-            if found is not None and found[1].any():
-                right, wrong, name = found
-                rows = tuple(int(row) for row in np.flatnonzero(wrong))
-                yield WrongTable(source.of, rows, len(wrong), right, name)
+                found = _by_number(model, contract, port, table)
+            if found is None:
+                yield TableProof(source.of, len(table), 0, "")
+            elif found.wrong.any():
+                rows = tuple(int(row) for row in np.flatnonzero(found.wrong))
+                yield WrongTable(source.of, rows, len(table), found.right, found.source)
+            else:
+                yield TableProof(source.of, len(table), found.compared, found.source)
 
 
 def _model(originals: Originals, method: Method) -> Model | None:
@@ -97,7 +105,20 @@ def _model(originals: Originals, method: Method) -> Model | None:
     return originals.encoder if originals.encoder is not None else originals.first
 
 
-Compared = tuple[np.ndarray, np.ndarray, str]  # right rows, which are wrong, and whose they are
+class Compared(NamedTuple):
+    """The rows of a table beside those of the export.
+
+    Attributes:
+        right: The rows that it should have.
+        wrong: Which rows differ.
+        source: The tensor of the export that has the right ones.
+        compared: How many of the first rows were compared; others have nothing that they could be compared with.
+    """
+
+    right: np.ndarray
+    wrong: np.ndarray
+    source: str
+    compared: int
 
 
 def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compared | None:
@@ -111,7 +132,7 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compar
                 found += [compared] if compared is not None else []
                 after = [reader for reader, at in value.consumers if at == 0 and reader.is_op(*AFTER)]
                 value = after[0].outputs[0] if after else None
-    return min(found, key=lambda each: int(each[1].sum()), default=None)
+    return min(found, key=lambda each: int(each.wrong.sum()), default=None)
 
 
 def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compared | None:
@@ -129,7 +150,7 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compar
     if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != table.size:
         return None
     right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
-    return right, _differ(right, table), value.name
+    return Compared(right, _differ(right, table), value.name, len(table))
 
 
 def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -144,7 +165,7 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
     if port.source.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
         if port.source.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
-            return right, _differ(right, table), "the places of a source"
+            return Compared(right, _differ(right, table), "the places of a source", len(table))
     is_step = port.source.by == "position"
     source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
 
@@ -158,9 +179,9 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
     best: Compared | None = None
     for name in runs[0] if runs else ():
         compared = _best(table, [run.get(name) for run in runs], contract, port, name)
-        if compared is not None and (best is None or compared[1].sum() < best[1].sum()):
+        if compared is not None and (best is None or compared.wrong.sum() < best.wrong.sum()):
             best = compared
-    return best if best is not None and 2 * best[1].sum() <= len(best[1]) else None
+    return best if best is not None and 2 * best.wrong.sum() <= len(best.wrong) else None
 
 
 def _best(
@@ -177,7 +198,7 @@ def _best(
         wrong[row] = not np.array_equal(made, table[row])
     if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], each) for each in right[1:]):
         return None  # a constant is equal to any row that is like it
-    return right, wrong, name
+    return Compared(right, wrong, name, len(arrays))
 
 
 def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool) -> np.ndarray | None:
@@ -296,12 +317,14 @@ class Facts:
         suspects: What may be, and is named only where undoing it mends the difference.
         tables: The tables, by name.
         models: The lowered models, by method.
+        proofs: The tables that are right as far as they were compared.
     """
 
     sure: tuple[Mendable, ...]
     suspects: tuple[Mendable, ...]
     tables: Mapping[str, np.ndarray]
     models: Mapping[str, Model]
+    proofs: tuple[TableProof, ...]
 
     @contextmanager
     def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
@@ -315,7 +338,18 @@ class Facts:
 def facts_of(originals: Originals, folder: Path, contract: Contract, host: AlteredHost) -> Facts:
     """Compare the files of a lowering with its export."""
     models = {method.name: load(folder / method.file) for method in contract.methods}
-    found: list[Mendable] = list(wrong_tables(originals, contract, host.tables))
+    tables = list(compared_tables(originals, contract, host.tables))
+    found: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
     found += wrong_parts(originals.models, models.values())
     sure = tuple(fact for fact in found if fact.is_sure)
-    return Facts(sure, tuple(fact for fact in found if not fact.is_sure), host.tables, models)
+    return Facts(sure, tuple(fact for fact in found if not fact.is_sure), host.tables, models, _proofs(tables))
+
+
+def _proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:
+    """Return the proof of each table, of those that several methods read the least."""
+    proofs: dict[str, TableProof] = {}
+    for table in tables:
+        proof = table if isinstance(table, TableProof) else TableProof(table.name, table.of, 0, "")
+        known = proofs.get(proof.name)
+        proofs[proof.name] = proof if known is None or proof.compared < known.compared else known
+    return tuple(proofs.values())

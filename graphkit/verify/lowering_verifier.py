@@ -134,7 +134,8 @@ class _Proof:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             notes.append(ties_note(ties))
-        return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
+        tables = facts.proofs if same_weights else ()
+        return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes), tables=tables)
 
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""

@@ -18,9 +18,10 @@ from real_models import unpacked
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.cause_search import CLEAR
-from graphkit.verify.deployment_proofs import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof, SourceRun, TableProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 
@@ -263,6 +264,64 @@ def test_a_fault_is_named(fault: str, lowered: dict[str, Lowered], tmp_path: Pat
     found = lowered[family].prove(folder)
     assert not found.passed
     assert cause in found.causes
+
+
+def test_every_row_of_every_table_is_beside_that_of_the_export(lowered: dict[str, Lowered]) -> None:
+    assert lowered["marian-tiny"].prove().tables == (
+        TableProof("encoder.inputs_embeds", 256, 256, "/embed_tokens/Gather_output_0"),
+        TableProof("step.inputs_embeds", 256, 256, "/model/decoder/shared/Gather_output_0"),
+        TableProof("step.position_values", 4, 4, "/model/decoder/embed_positions/Gather_output_0"),
+    )
+    assert [table.is_proven for table in lowered["qwen2-tiny"].prove().tables] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("port", "change", "others"),
+    [
+        (
+            "step.inputs_embeds",
+            lambda rows: np.where(np.arange(len(rows))[:, None] == 7, rows + 1e-6, rows),
+            1,
+        ),  # of one file with the encoder's
+        ("step.position_values", lambda rows: rows[::-1], 2),
+        ("step.position_values", lambda rows: rows * 1.0001, 2),
+    ],
+)
+def test_a_table_with_a_wrong_row_is_not_proven_by_rows(
+    port: str, change: Callable[[np.ndarray], np.ndarray], others: int, lowered: dict[str, Lowered], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(lowered["marian-tiny"].folder, tmp_path / "out"))
+    rows_of(port, change)(folder)
+    tables = {table.name: table for table in lowered["marian-tiny"].prove(folder).tables}
+    assert sum(table.is_proven for table in tables.values()) == others
+    assert not tables[port].is_proven
+    assert tables[port].compared == 0
+
+
+def test_weights_that_may_be_others_have_no_tables_that_are_proven(lowered: dict[str, Lowered]) -> None:
+    options = DeploymentProofOptions(same_weights=False)
+    one = lowered["marian-tiny"]
+    assert verify_lowering(one.originals, one.folder, options).tables == ()
+
+
+def test_the_first_rows_alone_are_not_all_rows() -> None:
+    proof = LoweringProof(
+        1e-4,
+        (SourceRun(3),),
+        tables=(TableProof("a", 4, 4, "x"), TableProof("b", 9, 4, "y"), TableProof("c", 2, 0, "")),
+    )
+    assert proof.proven() == (
+        "Tested in 1 run: host and models give what the originals give. Proven: by rows 1 of 3 tables."
+    )
+    assert (
+        proof.to_text().partition("byte by byte:")[2].split("\n\n")[1]
+        == """\
+Table  Rows  Proven                                     Those of
+─────────────────────────────────────────────────────────────────
+a         4  by rows                                    x
+b         9  the first 4 by rows                        y
+c         2  nothing to compare with: left to the runs"""
+    )
 
 
 def test_without_a_fault_the_proof_passes_and_tokens_tell_something(lowered: dict[str, Lowered]) -> None:
