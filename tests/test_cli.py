@@ -152,7 +152,7 @@ def test_an_unknown_section(run: Run) -> None:
         "",
         "Error: no section 'weather' - there are "
         "verdict, summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, unknown-shapes, "
-        "control-flow, float16\n",
+        "control-flow, costs and 1 more\n",
     )
 
 
