@@ -59,8 +59,14 @@ def stop(command: list[str], number: int, ready: Callable[[], bool]) -> tuple[in
     return process.returncode, error
 
 
-@pytest.mark.parametrize("command", ["lower", "bundle", "fold"])
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        pytest.param(number, command, id=f"{number.name}-{command}", marks=() if place == at else pytest.mark.slow)
+        for at, number in enumerate(NUMBERS)
+        for place, command in enumerate(("fold", "bundle", "lower"))
+    ],
+)
 def test_a_proof_that_is_stopped_leaves_what_stood_there(
     command: str, number: signal.Signals, export: Path, tmp_path: Path
 ) -> None:

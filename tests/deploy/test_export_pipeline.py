@@ -51,6 +51,7 @@ def test_a_bundle_gives_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> N
         assert tokens == case["tokens"]
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_give_what_they_give_alone(export: Path, tmp_path: Path) -> None:
     report = bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS, batch=3))
     assert report.proof is not None
@@ -73,7 +74,7 @@ def test_lowered_models_give_the_tokens_of_pytorch(export: Path, tmp_path: Path)
         assert tokens == case["tokens"]
 
 
-@pytest.mark.parametrize("file", ["prefill.onnx", "step.onnx"])
+@pytest.mark.parametrize("file", [pytest.param("prefill.onnx", marks=pytest.mark.slow), "step.onnx"])
 def test_a_wrong_method_is_caught(file: str, export: Path, tmp_path: Path) -> None:
     """A scale of a layer norm, in one of the two models alone."""
     bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS, verify=False))

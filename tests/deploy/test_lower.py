@@ -114,6 +114,7 @@ def test_the_host_decodes_and_says_when_the_cache_is_full(lowered: tuple[Path, P
         host.step([1] * host.batch)
 
 
+@pytest.mark.slow
 def test_sequences_of_a_batch_are_decoded_as_each_is_alone(tmp_path: Path) -> None:
     """Sources and prompts of several lengths; a sequence that is at its end waits for the others."""
     source = unpacked("t5-tiny", tmp_path / "model")
@@ -167,7 +168,7 @@ def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
     return compiled(lowered[1])
 
 
-@pytest.mark.parametrize("length", [1, 4, 6])
+@pytest.mark.parametrize("length", [4, *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 6))])
 def test_the_host_in_cpp_feeds_the_same_bytes(
     length: int, lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_what_a_pass_does_is_told(kind: type[Pass]) -> None:
     assert diff(after, after).is_equal
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_real_model_is_all_that_is_told(model_file: Callable[[str], Path]) -> None:
     model = load(model_file("marian-tiny/encoder_model"))
     for number, node in enumerate(model.proto.graph.node):

@@ -136,6 +136,7 @@ def test_a_wrong_bundle_is_caught(fault: str, bundled: Bundled, tmp_path: Path) 
     assert [run for run in proof.runs if run.failure] or proof.checks["rows that are reordered"]
 
 
+@pytest.mark.slow
 def test_a_small_fault_is_seen_in_float32_alone(
     bundled: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_small_fault_is_seen_in_float32_alone(
     assert not [run for run in proof_of(wrong).runs if run.failure]
 
 
+@pytest.mark.slow
 def test_a_bundle_that_rounds_more_than_its_export_is_seen_in_float16_alone(
     bundled: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

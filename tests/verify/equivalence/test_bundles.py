@@ -49,7 +49,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
     return of
 
 
-@pytest.mark.parametrize("update", ["scatter-nd", "tensor-scatter"])
+@pytest.mark.parametrize("update", ["scatter-nd", pytest.param("tensor-scatter", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_all_outputs_of_a_bundle_are_proven(name: str, update: Update, bundled: Bundled) -> None:
     found = check_bundle(*bundled(name, update))
