@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from graphkit.render.document_blocks import Treemap
 from graphkit.render.html import block_html
@@ -54,6 +55,7 @@ def test_a_name_is_text() -> None:
     assert "&quot;&gt;&lt;script&gt;x" in drawn
 
 
+@examples(25, 200)
 @given(st.lists(st.integers(1, 10**15), min_size=1, max_size=40).map(lambda values: sorted(values, reverse=True)))
 def test_boxes_fill_the_whole_in_proportion(values: list[int]) -> None:
     boxes = _squarified(values, _Box(0, 0, WIDTH, HEIGHT))
