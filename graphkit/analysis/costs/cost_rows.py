@@ -54,7 +54,7 @@ class CostRow:
     """The costs of a group of nodes; of several groups that cost the same, those of each.
 
     Attributes:
-        name: Of the group, or a label for all of them: `/model/layers.{0-17}`.
+        name: Of the group, or a label for all of them: `model/layers.{0-17}`.
         times: How many groups it stands for.
         nodes: Nodes that run.
         parameters, weight_bytes: Of the weights that its nodes are the first to read.

@@ -83,8 +83,8 @@ def layers() -> Model:
 @pytest.mark.parametrize(
     ("by", "names"),
     [
-        ("layer", [("/model/layers.{0-1}", 2), ("/model/head", 1)]),
-        ("module", [("/model/layers.{0-1}/mlp", 2), ("/model/head", 1), ("/model/layers.{0-1}/mlp/act", 2)]),
+        ("layer", [("model/layers.{0-1}", 2), ("model/head", 1)]),
+        ("module", [("model/layers.{0-1}/mlp", 2), ("model/head", 1), ("model/layers.{0-1}/mlp/act", 2)]),
         ("op", [("MatMul", 1), ("Relu", 1)]),
         (
             "node",
@@ -213,10 +213,10 @@ peak memory of activations    8.2 kB
   64*n
 
 Costs by layer; of one that is there several times, those of each
-Layer                Times  Parameters   MACs  Of all    Moved
-───────────────────────────────────────────────────────────────
-/model/layers.{0-1}      2          64  8.2 k  66.7 %  16.6 kB
-/model/head              1          64  8.2 k  33.3 %   8.4 kB
+Layer               Times  Parameters   MACs  Of all    Moved
+──────────────────────────────────────────────────────────────
+model/layers.{0-1}      2          64  8.2 k  66.7 %  16.6 kB
+model/head              1          64  8.2 k  33.3 %   8.4 kB
 
 In memory at the peak, when /model/layers.1/mlp/MatMul runs
 Tensor  Bytes
