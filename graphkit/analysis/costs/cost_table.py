@@ -16,9 +16,9 @@ from graphkit.analysis.costs.cost_rows import (
     UnknownCost,
 )
 from graphkit.analysis.costs.weights import WeightBits
-from graphkit.graph.names import counted, listed
+from graphkit.graph.names import counted, expanded, listed
 from graphkit.options import By
-from graphkit.render.document_blocks import Bars, Block, Cell, Prose, sized, table
+from graphkit.render.document_blocks import Bars, Block, Cell, Prose, Treemap, sized, table
 from graphkit.render.result import Result, Sizes
 
 __all__ = ["Costs"]
@@ -135,11 +135,14 @@ class Costs(Result):
         )
         if self.more:
             yield Prose(f"... and {self.more:,} more: --top N shows N, and JSON has all.")
-        yield Bars(
-            f"Multiply-accumulates by {name.lower()}",
-            ("MACs",),
-            [(row.name, (row.times * row.macs.value,)) for row in shown if row.macs.value],
-        )
+        yield self._picture(f"Multiply-accumulates by {name.lower()}")
+
+    def _picture(self, title: str) -> Block:
+        """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
+        if self.by == "op":
+            return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
+        names = ((row, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value)
+        return Treemap(title, "MACs", [(name, row.macs.value or 0) for row, each in names for name in each])
 
     def _cells(self, row: CostRow) -> tuple[Cell, ...]:
         part = row.times * (row.macs.value or 0) / self.macs.value if self.macs.value else None

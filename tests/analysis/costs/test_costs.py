@@ -280,3 +280,13 @@ def test_a_report_has_costs_where_it_is_asked_for_them() -> None:
     (plain,) = graphkit.report(CAUSAL, graphkit.ReportOptions(only=("costs",))).sections.values()
     assert plain == graphkit.costs(CAUSAL)
     assert "costs" not in graphkit.report(CAUSAL).sections
+
+
+def test_the_picture_has_each_layer_in_its_module() -> None:
+    html = graphkit.costs(layers()).to_html()
+    assert '<g data-module="model/layers.1"><title>model/layers.1: 8,192 MACs, 33.3 %</title>' in html
+    assert "Multiply-accumulates by layer" in html
+
+
+def test_the_picture_of_operators_is_bars() -> None:
+    assert '<div class="bars">' in graphkit.costs(layers(), by="op").to_html()
