@@ -1,8 +1,10 @@
-"""Models of graphs in ONNX text, as most tests build them."""
+"""Models of graphs in ONNX text, and a result of blocks, as most tests build them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -10,8 +12,10 @@ from onnx import numpy_helper, parser
 
 from graphkit.graph.view import Scope, build_scopes
 from graphkit.model import Model
+from graphkit.render.document_blocks import Block
+from graphkit.render.result import Result
 
-__all__ = ["main_scope", "model_of", "model_with_constants", "proto_of"]
+__all__ = ["Shown", "main_scope", "model_of", "model_with_constants", "proto_of"]
 
 NUMBERS = ", ".join(f"int64[1] i{n} = {{{n}}}" for n in (0, 1, 2, 3, 4, 8))
 
@@ -52,3 +56,14 @@ def model_with_constants(io: str, body: str, opset: int = 18) -> Model:
 def main_scope(graph: str) -> Scope:
     """Return the main graph of a text of opset 17."""
     return build_scopes(proto_of(graph, 17))[0]
+
+
+@dataclass(frozen=True)
+class Shown(Result):
+    """A result of the blocks that it is given."""
+
+    title: ClassVar[str] = "Title"
+    parts: tuple[Block, ...]
+
+    def blocks(self) -> Iterable[Block]:
+        return self.parts

@@ -1,29 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import ClassVar
 
 import pytest
+from builders import Shown
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render import html
 from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
-from graphkit.render.result import Result
 
 VOID = {"meta", "path", "rect"}
 HOSTILE = ['<script>alert("x")</script>', "</td></table>", '" onload="x', "'><b>", "&lt;", "<!--", "]]>"]
-
-
-@dataclass(frozen=True)
-class Shown(Result):
-    title: ClassVar[str] = "Title"
-    parts: tuple[Block, ...]
-
-    def blocks(self) -> Iterable[Block]:
-        return self.parts
 
 
 def body(*blocks: Block) -> str:

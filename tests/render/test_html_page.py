@@ -4,26 +4,14 @@ import hashlib
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
+from builders import Shown
 
-from graphkit.render.document_blocks import Bars, Block, Heading, Prose, table
+from graphkit.render.document_blocks import Bars, Heading, Prose, table
 from graphkit.render.html_page import MODULES, _file, page
-from graphkit.render.result import Result
 
 TABLE = table("Name:code | Count:number", [("a", 1), ("b", 2)])
-
-
-@dataclass(frozen=True)
-class Shown(Result):
-    title: ClassVar[str] = "Title"
-    parts: tuple[Block, ...]
-
-    def blocks(self) -> Iterable[Block]:
-        return self.parts
 
 
 def test_a_page_is_a_document_with_a_title() -> None:

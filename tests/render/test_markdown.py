@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
-
 import pytest
+from builders import Shown
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.markdown import escape, markdown, mermaid
-from graphkit.render.result import Result
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SPECIALS = [
@@ -37,15 +33,6 @@ SPECIALS = [
     "\\*not\\*",
     "\x1b[31mred",
 ]
-
-
-@dataclass(frozen=True)
-class Shown(Result):
-    title: ClassVar[str] = "Title"
-    parts: tuple[Block, ...]
-
-    def blocks(self) -> Iterable[Block]:
-        return self.parts
 
 
 def written(*blocks: Block) -> str:

@@ -1,26 +1,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
+from builders import Shown
 from rich.cells import cell_len
 from rich.console import Console
 
 from graphkit.render import terminal
 from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
-from graphkit.render.result import Result
-
-
-@dataclass(frozen=True)
-class Shown(Result):
-    title: ClassVar[str] = "Title"
-    parts: tuple[Block, ...]
-
-    def blocks(self) -> Iterable[Block]:
-        return self.parts
 
 
 def text(*blocks: Block, width: int = 80) -> str:
