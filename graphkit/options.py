@@ -502,7 +502,7 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    """What a diff compares and lists.
+    """The parts that a diff compares and lists.
 
     Attributes:
         target: The name of a target whose blockers are compared, or the path of its file; None for none.

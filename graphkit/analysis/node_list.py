@@ -1,4 +1,4 @@
-"""Node list: every node with its operator, attributes, and the shapes of what it reads and gives."""
+"""Node list: every node with its operator, attributes, and the shapes of its inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a model as the data of a page: nodes and values by number, with shapes and what these come from."""
+"""The graph of a model as the data of a page: nodes and values by number, with shapes and their sources."""
 
 from __future__ import annotations
 

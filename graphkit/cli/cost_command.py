@@ -1,4 +1,4 @@
-"""The command that counts what a model costs: costs."""
+"""The command that counts the costs of a model: costs."""
 
 from __future__ import annotations
 

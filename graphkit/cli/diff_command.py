@@ -1,4 +1,4 @@
-"""The command that tells what differs between two files: diff."""
+"""The command that lists the differences between two files: diff."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANY = "any"
 
 @dataclass(frozen=True, kw_only=True)
 class DiffFlags(DiffOptions):
-    """What a diff lists, and which differences fail.
+    """The differences to list, and those that fail.
 
     Attributes:
         fail_on: The sections in which a difference fails.

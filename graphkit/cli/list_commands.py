@@ -1,4 +1,4 @@
-"""Commands that list what is in a model: nodes, weights."""
+"""Commands that list the parts of a model: nodes, weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NodeFlags:
 @takes(NodeFlags)
 @output_format_option
 def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
-    """List the nodes of a model with their attributes and the shapes of what they give.
+    """List the nodes of a model with their attributes and the shapes of their outputs.
 
     MODEL is a model file, or example:NAME. Nodes that differ in a number of their names alone are one row of text; CSV
     and JSON have each, with inputs, bytes and readers.

@@ -1,4 +1,4 @@
-"""A difference of two models: what one has, and what the other."""
+"""A difference of two models, as each of them has it."""
 
 from __future__ import annotations
 

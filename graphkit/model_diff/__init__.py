@@ -1,1 +1,1 @@
-"""The differences between two files: what a diff lists, section by section."""
+"""The differences between two files, section by section."""

@@ -1,4 +1,4 @@
-"""The differences of two models as data: what was, and what is."""
+"""The differences of two models as data: before and after."""
 
 from __future__ import annotations
 

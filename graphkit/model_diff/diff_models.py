@@ -1,4 +1,4 @@
-"""Compare the files of two models: what differs, without running them."""
+"""Compare the files of two models, without running them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs beside nodes and weights: inputs and outputs, operator sets, functions, and what is noted of a model."""
+"""Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT = 160  # characters of a text
 
 
 def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
-    """Yield what differs of two mappings of texts by name."""
+    """Yield the differences of two mappings of texts by name."""
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
             yield Change(name, _cut(before.get(name)), _cut(after.get(name)))

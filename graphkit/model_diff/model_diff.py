@@ -88,7 +88,7 @@ class ModelDiff(Result):
         return not self.differing
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what differs in a sentence, and each section that has a difference."""
+        """Yield the differences in a sentence, and each section that has one."""
         yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict()], [])
         for name in ("interface", "opsets", "metadata"):
             changes: Sequence[Change] = getattr(self, name)

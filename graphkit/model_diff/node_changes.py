@@ -1,4 +1,4 @@
-"""Nodes that were added, removed or changed, and what their readers read instead."""
+"""Nodes that were added, removed or changed, and the values that their readers read instead."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class _Part:
         return self.own + sum(part.value for part in self.parts.values())
 
     def largest_first(self) -> list[_Part]:
-        """Return the parts in it, and what is in none as a part of its own."""
+        """Return the parts in it, and the rest as a part of its own."""
         rest = [_Part(self.path, self.own)] if self.own and self.parts else []
         return sorted((part for part in (*self.parts.values(), *rest) if part.value), key=lambda part: -part.value)
 
@@ -139,7 +139,7 @@ def _worst(areas: Sequence[float], side: float) -> float:
 
 
 def _row(areas: Sequence[float], box: _Box) -> tuple[list[_Box], _Box]:
-    """Return the boxes of a row along the shorter side of a box, and what is left of it."""
+    """Return the boxes of a row along the shorter side of a box, and the rest of the box."""
     is_wide = box.width >= box.height
     thickness = sum(areas) / (box.height if is_wide else box.width)
     boxes, at = [], box.y if is_wide else box.x

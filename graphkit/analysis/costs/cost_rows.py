@@ -1,4 +1,4 @@
-"""The rows of a table of costs: what `Costs` is made of."""
+"""The rows of a table of costs, of which `Costs` is made."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class UnknownCost:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The costs at one size of a symbol; None for what has no number there."""
+    """The costs at one size of a symbol; None for a cost that has no number there."""
 
     size: int
     macs: int | None

@@ -29,7 +29,7 @@ WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved
 
 @dataclass(frozen=True)
 class Costs(Result):
-    """What a model costs: see docs/costs.md for what each number means.
+    """The costs of a model; docs/costs.md defines each number.
 
     Attributes:
         sizes: The sizes at which numbers are told: those given, and typical ones.

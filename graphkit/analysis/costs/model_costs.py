@@ -1,4 +1,4 @@
-"""The costs of a model: what `graphkit costs` shows."""
+"""Count the costs of a model, which `graphkit costs` shows."""
 
 from __future__ import annotations
 
@@ -226,6 +226,6 @@ class _Count:
 
 
 def _weight(row: CostRow) -> tuple[int, ...]:
-    """Return what a row costs, the measure that decides first."""
+    """Return the costs of a row, the measure that decides first."""
     values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
     return (*(row.times * value for value in values), row.times * row.weight_bytes)

@@ -62,7 +62,7 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch of an If, and what it costs; `reason` says why it cannot run, "" if it can."""
+    """A branch of an If, and its costs; `reason` says why it cannot run, "" if it can."""
 
     node: Node
     name: str
@@ -243,7 +243,7 @@ class _Walk:
         return counted
 
     def weight(self, costs: Sequence[NodeCost]) -> tuple[int, ...]:
-        """Return what a branch costs at the sizes, the measure that decides first."""
+        """Return the costs of a branch at the sizes, the measure that decides first."""
         sums = (total(cost.costs.get(measure, NOTHING) for cost in costs) for measure in MEASURES)
         return tuple(each.at(self.sizes) or 0 for each in sums)
 

@@ -59,7 +59,7 @@ class Peak:
 
     @property
     def amount(self) -> Amount:
-        """The bytes of what is alive, as an expression: at other sizes, the peak may be elsewhere."""
+        """The bytes of live tensors, as an expression: at other sizes, the peak may be elsewhere."""
         return total(each.amount for each in self.alive)
 
 
@@ -218,7 +218,7 @@ class _Run:
                     now -= buffers.pop(root)
 
     def inside(self, node: Node) -> _Found:
-        """Return the largest peak of what a node runs inside."""
+        """Return the largest peak of the bodies of a node, or of the function that it calls."""
         functions = self.memory.functions
         function = functions.get((node.domain, node.op_type, node.proto.overload)) if functions else None
         if function is not None:

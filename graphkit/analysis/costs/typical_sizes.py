@@ -1,4 +1,4 @@
-"""Typical sizes of the symbols in a model's input dims: what costs are told at where nobody gives sizes.
+"""Typical sizes of the symbols in a model's input dims, at which costs are told where nobody gives sizes.
 
 A sequence of 128 tokens, or one token after a past of 128; images of 224 by 224; a batch of 1. Where the model has
 relations between its dims, or bounds of them, the nearest legal sizes.
