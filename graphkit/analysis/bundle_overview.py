@@ -70,14 +70,20 @@ class BundleOverview(Result):
     def heading(self) -> str:
         return f"Bundle {self.name}"
 
+    def _growth(self) -> str:
+        """Return how the state grows with tokens, and how the models count positions, if there are slots for these."""
+        if not self.bytes_per_token:
+            return "it is as large after any number of tokens."
+        size = counted(self.bytes_per_token, "byte(s)")
+        return f"each token of a row takes {size}. {self.contract.positions.capitalize()}."
+
     def blocks(self) -> Iterator[Block]:
         contract = self.contract
         methods = [method.name for method in contract.methods]
         rows = contract.sizes["batch"]
         yield Prose(
             f"{counted(len(methods), 'method(s)')} over {counted(len(contract.states), 'state tensor(s)')}, "
-            f"{counted(contract.arena, 'byte(s)')} for up to {counted(rows, 'row(s)')}; each token of a row takes "
-            f"{counted(self.bytes_per_token, 'byte(s)')}. {contract.positions.capitalize()}."
+            f"{counted(contract.arena, 'byte(s)')} for up to {counted(rows, 'row(s)')}; {self._growth()}"
         )
         yield Heading("Methods")
         yield Table(

@@ -27,6 +27,7 @@ from graphkit.deploy.stacked_caches import stack_caches
 from graphkit.deploy.targets import load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
+from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
@@ -81,7 +82,7 @@ def lower_folder(
         progress("writing")
         draft, proof = _write(changes, output, draft, options, progress)
     return LowerReport(
-        source=path.resolve().name,  # of "." too
+        source=name_of(path),
         target=options.target,
         files=tuple(lowered_file(part) for part in draft.parts),
         tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},

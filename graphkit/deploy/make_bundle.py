@@ -21,6 +21,7 @@ from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes,
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
+from graphkit.graph.names import name_of
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
@@ -130,7 +131,7 @@ def bundle_folder(
         folder = DeployFolder(contract, models, copied, "shared", DATA)
         proof, _ = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
-    return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
+    return BundleReport(name_of(path), overview_of(name_of(output), contract), changes, proof)
 
 
 @dataclass(frozen=True, eq=False)

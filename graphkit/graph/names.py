@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from string import ascii_lowercase
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ __all__ = [
     "listed",
     "module_of",
     "module_path",
+    "name_of",
     "names_in",
     "runs_of",
     "short_paths",
@@ -86,6 +87,11 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
     return {path: _shortest(path, path_parts, tails) for path, path_parts in parts.items()}
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a file or a folder: of a link its own, of "." and ".." that of the folder."""
+    return path.name if path.name.strip(".") else path.resolve().name
 
 
 def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:

@@ -390,6 +390,12 @@ def test_a_description_may_say_which_input_takes_tokens(export: Path) -> None:
         made(export, verify=False, overwrite=True)
 
 
+def test_recurrent_state_does_not_grow(export: Path) -> None:
+    made(export, verify=False)
+    words = " ".join(graphkit.bundle_overview(export.parent / "bundle").to_text().split())
+    assert "; it is as large after any number of tokens. Methods" in words
+
+
 def test_a_verdict_of_recurrent_state_proposes_a_bundle(export: Path) -> None:
     path = export / "model.onnx"
     assert [command.split()[:2] for command in _commands(path)] == [["graphkit", "bundle"]]

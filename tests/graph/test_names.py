@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -20,6 +21,7 @@ from graphkit.graph.names import (
     family_labels,
     family_pattern,
     module_path,
+    name_of,
 )
 from graphkit.graph.view import Node, build_scopes
 
@@ -160,3 +162,11 @@ def test_family_pattern(name: str, pattern: str) -> None:
 @pytest.mark.parametrize("label", ["x{0-999999999}", "x{5-2}", "{i}", "{", "a{k}", "{0-}"])
 def test_what_is_no_family_of_names_is_counted_at_once(label: str) -> None:
     assert count_of(label) in (0, 1, 1_000_000_000)
+
+
+def test_the_name_of_a_link_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "blob").mkdir()
+    (tmp_path / "export").symlink_to(tmp_path / "blob")
+    monkeypatch.chdir(tmp_path / "blob")
+    assert name_of(tmp_path / "export") == "export"
+    assert (name_of(Path()), name_of(Path(".."))) == ("blob", tmp_path.name)
