@@ -20,6 +20,7 @@ from graphkit.graph.names import (
     family_label,
     family_labels,
     family_pattern,
+    module_of,
     module_path,
     name_of,
 )
@@ -170,3 +171,11 @@ def test_the_name_of_a_link_is_its_own(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path / "blob")
     assert name_of(tmp_path / "export") == "export"
     assert (name_of(Path()), name_of(Path(".."))) == ("blob", tmp_path.name)
+
+
+def test_the_module_of_a_node_is_told_by_metadata_first() -> None:
+    scopes = "['', 'model', 'model.layers.0', 'model.layers.0.fc', 'linear_1']"
+    assert module_of(node(**{SCOPES_KEY: scopes})) == "model.layers.0.fc"
+    assert module_of(node(**{SCOPES_KEY: "nonsense"})) == ""  # MatMul_7 names no module
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"], name="/model/layers.0/fc/Neg")], "g", [], [])
+    assert module_of(build_scopes(helper.make_model(graph))[0].nodes[0]) == "model/layers.0/fc"
