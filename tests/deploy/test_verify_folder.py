@@ -106,9 +106,9 @@ def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (with_a_word, "gives another cross_kv.onnx"),
+        pytest.param(with_a_word, "gives another cross_kv.onnx", marks=pytest.mark.slow),
         (with_another_end, "gives another encoder.inputs_embeds.bin"),
-        (with_another_meaning, "gives other methods"),
+        pytest.param(with_another_meaning, "gives other methods", marks=pytest.mark.slow),
     ],
 )
 def test_a_changed_folder_has_no_proven_outputs(

@@ -54,7 +54,9 @@ def proven(before: Path, after: Path, seed: int = 0) -> RewriteProof:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [T5, QWEN2, "t5-tiny/decoder_with_past_model"])
+@pytest.mark.parametrize(
+    "name", [QWEN2, *(pytest.param(name, marks=pytest.mark.slow) for name in (T5, "t5-tiny/decoder_with_past_model"))]
+)
 def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
     name: str, seed: int, folded: Callable[[str], tuple[Path, Path]]
 ) -> None:
@@ -66,7 +68,7 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
     assert [note for note in found.notes if note.startswith("Where outputs are compared in float32, float16 puts")]
 
 
-@pytest.mark.parametrize("name", [T5, QWEN2])
+@pytest.mark.parametrize("name", [pytest.param(T5, marks=pytest.mark.slow), QWEN2])
 def test_it_is_not_without_the_comparison_in_float32(
     name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +163,11 @@ def injected(path: Path, fault: Fault, output: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [pytest.param(name, one, id=f"{name}: {one.name}") for name, all_of in FAULTS.items() for one in all_of],
+    [
+        pytest.param(name, one, id=f"{name}: {one.name}", marks=pytest.mark.slow if number % 3 else ())
+        for name, all_of in FAULTS.items()
+        for number, one in enumerate(all_of)
+    ],
 )
 def test_a_wrong_rewrite_is_caught(
     name: str, fault: Fault, folded: Callable[[str], tuple[Path, Path]], tmp_path: Path

@@ -114,7 +114,7 @@ def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
     assert all(branch.level.runs > 7 and branch.weights.equal for branch in found.branches)
 
 
-@pytest.mark.parametrize("position", [16, 31])
+@pytest.mark.parametrize("position", [16, pytest.param(31, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "number"), [("first", 0), ("later", 1)])
 def test_positions_that_are_wrong_from_one_on(
     position: int, name: str, number: int, merged: Model, folder: Path

@@ -12,7 +12,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from guide_host import GuideHost
-from real_models import MODELS, unpacked
+from real_models import MODELS, params, unpacked
 from sessions import ALL, session_of
 
 from graphkit.deploy.contract import Method
@@ -89,7 +89,7 @@ def compare(folder: Path, source: list[int], prompt: list[int], steps: int, **us
 TEXTS = {"marian-tiny": [5, 6, 7], "t5-tiny": [9], "whisper": [], "gpt2": [], "gemma3": [], "qwen2-tiny": []}
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", params(TEXTS, ["marian-tiny"]))
 def test_a_decoder_gets_what_the_reference_host_feeds(name: str, tmp_path: Path) -> None:
     """From the first token to the last place, where a state has no slot for what is new."""
     out = tmp_path / "out"
