@@ -17,9 +17,12 @@ import onnx
 from mutators import mutate
 
 from graphkit.analysis.blockers import blockers
+from graphkit.analysis.costs.model_costs import costs
+from graphkit.analysis.node_list import node_list
 from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+from graphkit.analysis.weight_list import weight_list
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.contract_reader import read_bundle
@@ -106,6 +109,17 @@ def _report(rng: random.Random, model: Model) -> None:
         return
     _check_text(dot(drawing))
     _check_text(mermaid(drawing))
+
+
+def _lists(rng: random.Random, model: Model) -> None:
+    for listed in (node_list(model), weight_list(model, by=rng.choice(("file", "bytes", "name")))):
+        _check_result(listed)
+        _check_text(listed.to_csv())
+
+
+def _costs(rng: random.Random, model: Model) -> None:
+    _check_result(costs(model, by=rng.choice(("layer", "module", "op", "node"))))
+    _check_result(costs(model, dims=_dims(rng, model)))
 
 
 def _dims(rng: random.Random, model: Model) -> dict[str, int]:
@@ -285,6 +299,8 @@ def _dequantize(rng: random.Random, model: Model) -> None:
 STAGES: Mapping[str, Stage] = {
     "load": _read,
     "report": _report,
+    "lists": _lists,
+    "costs": _costs,
     "blockers": _blockers,
     "infer": _infer,
     "fold": _fold,
