@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 from mutators import mutate
 
+import graphkit
 from graphkit.analysis.blockers import blockers
 from graphkit.analysis.costs.model_costs import costs
 from graphkit.analysis.node_list import node_list
@@ -34,6 +35,7 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, load
+from graphkit.model_diff.diff_models import diff
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.control_flow.split_merged import split_merged
@@ -120,6 +122,15 @@ def _lists(rng: random.Random, model: Model) -> None:
 def _costs(rng: random.Random, model: Model) -> None:
     _check_result(costs(model, by=rng.choice(("layer", "module", "op", "node"))))
     _check_result(costs(model, dims=_dims(rng, model)))
+
+
+def _diff(rng: random.Random, model: Model) -> None:
+    other = graphkit.load("example:causal-attention")
+    one, two = rng.choice(((model, other), (other, model)))
+    _check_result(diff(one, two))
+    model.check_soundness()  # of names that stand twice, or for nothing, either value may be meant
+    if differing := diff(model, model).differing:
+        raise AssertionError(f"a model differs from itself: {', '.join(differing)}")
 
 
 def _dims(rng: random.Random, model: Model) -> dict[str, int]:
@@ -301,6 +312,7 @@ STAGES: Mapping[str, Stage] = {
     "report": _report,
     "lists": _lists,
     "costs": _costs,
+    "diff": _diff,
     "blockers": _blockers,
     "infer": _infer,
     "fold": _fold,
