@@ -78,7 +78,8 @@ class LoweringProof(Result):
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
         stages: What normal forms show of each stage of the lowering; none of files that its export does not give again.
-        tables: The tables of the host that are right as far as they were compared; none of weights that may be others.
+        tables: The tables of the host whose rows are those of a tensor of the export; that it is the right tensor, the
+            runs tell, so that there are none where one fails, and none where weights may be others.
     """
 
     title: ClassVar[str] = "Proof"

@@ -134,7 +134,8 @@ class _Proof:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             notes.append(ties_note(ties))
-        tables = facts.proofs if same_weights else ()
+        # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
+        tables = facts.proofs if same_weights and not (failed or found) else ()
         return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes), tables=tables)
 
     def _lengths(self) -> list[int]:
