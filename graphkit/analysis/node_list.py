@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.dtypes import BITS, dtype_name
+from graphkit.analysis.costs.node_costs import FAILURES
+from graphkit.analysis.costs.node_sizes import bytes_of
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
@@ -204,18 +206,14 @@ def _tensor(shapes: Shapes, value: Value | None) -> TensorOf:
         value.name,
         dtype_name(tensor.dtype) if tensor.dtype else "?",
         dims,
-        _bytes(tensor.dtype, dims),
+        _bytes(shapes, value),
         len(value.consumers),
     )
 
 
-def _bytes(dtype: int, dims: Sequence[Dim] | None) -> int | None:
-    """Return the size of a tensor, None where dtype or dims are not known as numbers."""
-    if dims is None or dtype not in BITS:
+def _bytes(shapes: Shapes, value: Value) -> int | None:
+    """Return the size of a tensor, None where it is not known as a number."""
+    try:
+        return bytes_of(value, shapes).constant
+    except FAILURES:
         return None
-    elements = 1
-    for dim in dims:
-        if not isinstance(dim, int):
-            return None
-        elements *= dim
-    return (elements * BITS[dtype] + 7) // 8
