@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,8 +72,16 @@ def merged() -> str:
     return graphkit.report("example:merged-decoder").to_html()
 
 
-def heading(page: Page) -> str:
-    return str(page.inner_text("#panel h2"))
+def heads(page: Page, text: str) -> None:
+    """Wait until the panel has this heading: an address opens its panel a moment after a click or a key."""
+    expect(page.locator("#panel h2").first).to_have_text(text)
+
+
+def expect(found: Any) -> Any:
+    """Return Playwright's assertions, which wait until they hold."""
+    from playwright.sync_api import expect as expected
+
+    return expected(found)
 
 
 def chain_of(names: list[str]) -> Model:
@@ -88,100 +97,102 @@ def test_a_search_finds_operators_nodes_and_values(open_page: Open, merged: str)
     page = open_page(merged)
     page.keyboard.press("/")
     page.keyboard.type("softmax")
-    assert heading(page) == "4 matches"
+    heads(page, "4 matches")
     page.keyboard.press("Enter")
-    assert heading(page) == "optimum::if/else_branch//model/decoder/layers.0/self_attn/Softmax"
-    assert "Softmax" in page.inner_text("#panel dl")
+    heads(page, "optimum::if/else_branch//model/decoder/layers.0/self_attn/Softmax")
+    expect(page.locator("#panel dl")).to_contain_text("Softmax")
     page.fill("#search", "layers.0*encoder_attn*reshape_1")
-    assert heading(page) == "2 matches"
+    heads(page, "2 matches")
     page.fill("#search", "use_cache")
     page.click("#panel .results a")
-    assert heading(page) == "use_cache_branch"
+    heads(page, "use_cache_branch")
     page.keyboard.press("Escape")
-    assert page.is_hidden("#panel")
+    expect(page.locator("#panel")).to_be_hidden()
 
 
 def test_an_address_opens_a_node(open_page: Open, merged: str) -> None:
     page = open_page(merged, "#node=optimum%3A%3Aif")
-    assert heading(page) == "optimum::if"
-    panel = page.inner_text("#panel")
-    assert "graph of 369 nodes" in panel
-    assert "depends on 'use_cache_branch'" in panel
-    assert page.locator("#panel .neighbourhood rect.frame").count() == 2
-    assert set(page.locator("#panel .neighbourhood text.framed").all_text_contents()) == {"else_branch", "then_branch"}
+    heads(page, "optimum::if")
+    expect(page.locator("#panel")).to_contain_text("graph of 369 nodes")
+    expect(page.locator("#panel")).to_contain_text("depends on 'use_cache_branch'")
+    expect(page.locator("#panel .neighbourhood rect.frame")).to_have_count(2)
+    expect(page.locator("#panel .neighbourhood text.framed")).to_have_text(["else_branch", "then_branch"])
 
 
 def test_an_address_of_nothing_says_so(open_page: Open, merged: str) -> None:
-    assert "no node or value of this name" in open_page(merged, "#node=nothing").inner_text("#panel")
+    page = open_page(merged, "#node=nothing")
+    expect(page.locator("#panel")).to_contain_text("no node or value of this name")
 
 
 def test_a_finding_leads_to_its_node_and_the_node_back(open_page: Open, merged: str) -> None:
     page = open_page(merged)
     page.click("#top li.warning a")
-    assert heading(page) == "optimum::if"
-    assert "In this report" in page.inner_text("#panel")
-    assert "Interface: 0 · logits · float32 · [batch_size, decoder_sequence_length, 64]" in page.inner_text("#panel")
-    page.click("#panel a.mention >> nth=0")
-    assert page.locator(".found").count() == 1
+    heads(page, "optimum::if")
+    mentions = page.locator("#panel li", has=page.locator("a.mention"))
+    row = "Interface: 0 · logits · float32 · [batch_size, decoder_sequence_length, 64]"
+    expect(mentions.filter(has_text=row)).to_have_count(1)
+    mentions.first.locator("a.mention").click()
+    expect(page.locator(".found")).to_have_count(1)
 
 
 def test_a_box_of_the_drawing_leads_to_its_node(open_page: Open, merged: str) -> None:
     page = open_page(merged, "#node=optimum%3A%3Aif")
     page.click("#panel .neighbourhood a >> nth=0")
-    assert heading(page).startswith("optimum::if/")
+    expect(page.locator("#panel h2")).to_have_text(re.compile("^optimum::if/"))
 
 
 def test_why_a_shape_is_what_it_is(open_page: Open, merged: str) -> None:
     page = open_page(merged, "#node=optimum%3A%3Aif")
     page.click("#panel details >> nth=0")
-    rows = page.locator("#panel details >> nth=0").locator("tr").all_inner_texts()
-    assert "input_ids" in " ".join(rows)
-    assert rows[-1].split() == ["If", "logits", "float32", "[batch_size,", "decoder_sequence_length,", "64]"]
+    rows = page.locator("#panel details >> nth=0").locator("tr")
+    expect(rows.filter(has_text="input_ids")).not_to_have_count(0)
+    cells = rows.last.locator("td")
+    expect(cells).to_have_text(["If", "logits", "float32 [batch_size, decoder_sequence_length, 64]"])
 
 
 def test_tables_sort_and_filter(open_page: Open, merged: str) -> None:
     page = open_page(merged)
     operators = page.locator("table", has=page.locator("caption", has_text="Operators")).first
-    counts = lambda: [int(text.replace(",", "")) for text in operators.locator("tbody td.number").all_inner_texts()]  # noqa: E731
-    declared = counts()
-    operators.locator("th.number button").click()
-    assert counts() == sorted(declared, reverse=True)
-    operators.locator("th.number button").click()
-    assert counts() == sorted(declared)
-    operators.locator("th.number button").click()
-    assert counts() == declared
+    cells = operators.locator("tbody td.number")
+    declared = cells.all_inner_texts()
+    by_count = sorted(declared, key=lambda text: int(text.replace(",", "")))
+    for rows in ([*reversed(by_count)], by_count, declared):
+        operators.locator("th.number button").click()
+        expect(cells).to_have_text(rows)
     page.locator(".filter input").first.fill("Soft")
-    assert operators.locator("tbody tr:visible").count() == 1
+    expect(operators.locator("tbody tr:visible")).to_have_count(1)
 
 
 def test_two_models_have_addresses_of_their_own(open_page: Open) -> None:
     both = graphkit.compare(["example:merged-decoder", "example:causal-attention"])
     page = open_page(both.to_html(), "#model=1&node=%2Fblocks.0%2FSoftmax")
-    assert heading(page) == "/blocks.0/Softmax"
+    heads(page, "/blocks.0/Softmax")
     page.fill("#search", "/blocks.1/Softmax")
     page.click("#panel .results a >> nth=0")
-    assert "model=1" in page.evaluate("location.hash")
+    page.wait_for_url(re.compile("#model=1&"))
+    heads(page, "/blocks.1/Softmax")
 
 
 def test_dark_mode_is_dark(open_page: Open, merged: str) -> None:
     page = open_page(merged, color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 30)"
-    assert page.evaluate("getComputedStyle(document.getElementById('panel')).backgroundColor") == "rgb(20, 24, 30)"
+    for place in ("body", "#panel"):
+        expect(page.locator(place)).to_have_css("background-color", "rgb(20, 24, 30)")
 
 
 def test_a_page_without_a_script_is_a_document(open_page: Open, merged: str) -> None:
     page = open_page(merged, java_script_enabled=False)
-    assert page.is_hidden("#search")
-    assert page.is_hidden("#panel")
-    assert page.is_visible("#kv-cache table")
+    for place in ("#search", "#panel"):
+        expect(page.locator(place)).to_be_hidden()
+    expect(page.locator("#kv-cache table").first).to_be_visible()
 
 
 def test_hostile_names_are_text(open_page: Open) -> None:
     page = open_page(graphkit.report(chain_of([*HOSTILE])).to_html())
     for name in HOSTILE:
         page.evaluate("name => { location.hash = `#node=${encodeURIComponent(name)}` }", name)
-        page.wait_for_function("name => document.querySelector('#panel h2').textContent === name", arg=name)
+        heads(page, name)
         page.fill("#search", name.replace("*", ""))
+        heads(page, "1 match")
     assert page.evaluate("window.attacked") is None
     assert page.locator("img, iframe, object, main script").count() == 0
 
@@ -192,7 +203,7 @@ def test_the_policy_stops_a_script_that_got_in(merged: str, browser: Browser, is
     page.set_content(merged if is_protected else merged.replace("Content-Security-Policy", "No-Policy"))
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.attacked=1>')")
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.attacked=1'}))")
-    page.wait_for_timeout(100)
+    page.evaluate("new Promise(done => { const image = new Image(); image.onerror = done; image.src = 'y'; })")
     assert page.evaluate("window.attacked") == (None if is_protected else 1)
     page.close()
 
