@@ -33,12 +33,17 @@ class Matching:
 
     Attributes:
         numbers: The numbers of everything in both models.
+        forth: Values of A, with those of B.
+        back: The same the other way.
+        how: How each value of A was matched.
+        equal: Nodes of graphs that compute the same, node by node: those of A with those of B.
     """
 
     numbers: ValueNumbers = field(default_factory=ValueNumbers)
     forth: dict[Value, Value] = field(default_factory=dict)
     back: dict[Value, Value] = field(default_factory=dict)
     how: dict[Value, How] = field(default_factory=dict)
+    equal: dict[Node, Node] = field(default_factory=dict)
 
     def add(self, one: Value, two: Value, how: How) -> bool:
         """Match two values, unless one of them is matched."""
@@ -196,15 +201,14 @@ def _match_equal(matching: Matching, one: Scope, two: Scope) -> None:
     theirs: dict[int, list[Node]] = {}
     for node in two.nodes:
         theirs.setdefault(matching.numbers.nodes[node], []).append(node)
-    names = {(matching.numbers.nodes[node], _names(node)): node for node in two.nodes}
     left: list[Node] = []
     for node in one.nodes:
-        number = matching.numbers.nodes[node]
-        twin = names.get((number, _names(node)))
-        if twin is None or twin not in theirs[number]:
+        twins = theirs[matching.numbers.nodes[node]]
+        twin = next((twin for twin in twins if _names(twin) == _names(node)), None)
+        if twin is None:
             left.append(node)
             continue
-        theirs[number].remove(twin)
+        twins.remove(twin)
         _match_nodes(matching, node, twin)
     for node in left:
         _match_nodes(matching, node, theirs[matching.numbers.nodes[node]].pop(0))
@@ -215,6 +219,7 @@ def _names(node: Node) -> tuple[str, ...]:
 
 
 def _match_nodes(matching: Matching, one: Node, two: Node) -> None:
+    matching.equal[one] = two
     for x, y in zip(one.outputs, two.outputs, strict=False):
         if x is not None and y is not None:
             matching.add(x, y, _how(x, y))

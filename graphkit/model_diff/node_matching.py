@@ -134,7 +134,7 @@ def _match_pair(
     sides = (ModelSide(models[0], pair.a, shapes[0]), ModelSide(models[1], pair.b, shapes[1]))
     match_graphs(values, *sides, changed=True)
     for node in pair.a.nodes:
-        twin = _twin(node, values, pair.b)
+        twin = values.equal.get(node) or _twin(node, values, pair.b)
         if twin is not None and (node.operator == twin.operator or _reads_same(matching, node, twin)):
             matching.pair(node, twin)
     _pair_others(matching, pair)

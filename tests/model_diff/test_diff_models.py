@@ -68,6 +68,20 @@ def test_a_model_equals_itself() -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "b = Neg (x) y = Tanh (b) y = Tanh (x) y = Tanh (b)",
+        "b = Neg (x) w = Sub (b, x) w = Sub (x, b) y = Neg (w)",
+        "b = Add (x, x) c, b = Add (b, x) c = Add (b, x) y = Neg (c)",
+        "y = Add (x, nowhere) nowhere = Neg (y)",
+    ],
+)
+def test_a_graph_that_is_not_valid_equals_itself(body: str) -> None:
+    weights = {"w": np.ones(2, np.float32)} if "w =" in body else {}
+    assert lines(*(model_of(f"(float[2] x) => (y) {{ {body} }}", **weights) for _ in range(2))) == []
+
+
+@pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         ("epsilon = 1e-5", "epsilon = 1e-3", ["changed: norm: epsilon: 1e-05 -> 0.001"]),
