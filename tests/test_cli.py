@@ -151,8 +151,8 @@ def test_an_unknown_section(run: Run) -> None:
         2,
         "",
         "Error: no section 'weather' - there are "
-        "verdict, summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, unknown-shapes, "
-        "control-flow, costs and 1 more\n",
+        "verdict, summary, architecture, interface, kv-cache, costs, shape-ops, origins, what-if, hazards, "
+        "unknown-shapes, control-flow and 1 more\n",
     )
 
 

@@ -182,6 +182,7 @@ SECTIONS = (
     Section("architecture", lambda material: architecture(material.model), is_judged=True),
     Section("interface", lambda material: interface(material.model), is_judged=True),
     Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
+    Section("costs", _costs, needs_shapes=True, is_judged=True),
     Section("shape-ops", lambda material: shape_ops(material.model, material.optimized), compares=True, is_judged=True),
     Section("origins", _origins, needs_shapes=True, compares=True),
     Section("what-if", _what_if, needs_shapes=True),
@@ -191,7 +192,6 @@ SECTIONS = (
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
 EXTRAS = (
-    Section("costs", _costs, needs_shapes=True),
     Section("float16", lambda material: float16_losses(material.model), is_judged=True),
 )  # of a report that names them
 BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.architecture import Architecture
+from graphkit.analysis.costs.cost_rows import Quantity, amount_text
+from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.next_commands import facts_of, model_steps
@@ -15,12 +17,13 @@ from graphkit.analysis.summary import Summary
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows, sized
-from graphkit.render.result import Result
+from graphkit.render.result import Result, Sizes
 
 __all__ = ["Verdict", "verdict_lines", "verdict_of"]
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
+COSTS = 2  # rows
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Verdict(Judged):
         bytes: Bytes of the graph and its weights.
         parameters: Weights, counted.
         nodes, shape_nodes: All nodes, and those that compute shapes.
+        sizes: Those of the input dims for which the next two are: given ones, and typical ones.
+        macs: Multiply-accumulates.
+        peak_bytes: The peak memory of activations.
+        uncounted: Why some of these are not counted, "" if all are.
         kv_bytes_per_token: Bytes that each token adds to the KV cache; 0 without one, None where that is unknown.
         sections: The sections that it rests on.
         target: The target that it is for, with the dims that were given; "" for none.
@@ -47,6 +54,10 @@ class Verdict(Judged):
     parameters: int
     nodes: int
     shape_nodes: int
+    sizes: Sizes
+    macs: Quantity
+    peak_bytes: Quantity
+    uncounted: str
     kv_bytes_per_token: int | None
     sections: tuple[str, ...]
     target: str
@@ -58,17 +69,34 @@ class Verdict(Judged):
 
     def blocks(self) -> Iterator[Block]:
         size = f"{sized(self.bytes, 'B')}, {sized(self.parameters)} parameters"
-        yield verdict_lines(f"{self.is_a[:1].upper()}{self.is_a[1:]}: {size}.", self.faults, self.commands)
+        first = f"{self.is_a[:1].upper()}{self.is_a[1:]}: {size}."
+        yield verdict_lines(first, self.faults, self.commands, costs=self._costs())
+
+    def _costs(self) -> str:
+        """Return the costs in two rows, with the sizes at which they are told, and why some are not counted."""
+        costs = f"MACs {_amount(self.macs)}, peak of activations {_amount(self.peak_bytes, 'B')}"
+        sizes = [f"{name} {size:,}" for name, size in self.sizes]
+        text = f"{costs}."
+        for count in range(1, len(sizes) + 1):
+            more = f" and {len(sizes) - count:,} more" if count < len(sizes) else ""
+            longer = f"{costs}, for {', '.join(sizes[:count])}{more}."
+            text = longer if rows(longer) <= COSTS else text
+        return f"{text} {cut(f'Not counted: {self.uncounted}.')}" if self.uncounted else text
+
+
+def _amount(quantity: Quantity, unit: str = "") -> str:
+    return "unknown" if quantity.uncounted and not quantity.value else amount_text(quantity, unit)
 
 
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     """Return the verdict on a model, from the sections that it rests on."""
     summary, architecture = sections["summary"], sections["architecture"]
-    shape_ops, cache = sections["shape-ops"], sections["kv-cache"]
+    shape_ops, cache, costs = sections["shape-ops"], sections["kv-cache"], sections["costs"]
     assert isinstance(summary, Summary)
     assert isinstance(architecture, Architecture)
     assert isinstance(shape_ops, ShapeOps)
     assert isinstance(cache, KVCache)
+    assert isinstance(costs, Costs)
     faults = worst_first(
         finding for section in sections.values() if isinstance(section, Judged) for finding in section.found()
     )
@@ -81,6 +109,10 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
         parameters=summary.parameters,
         nodes=summary.nodes,
         shape_nodes=shape_ops.on_shapes,
+        sizes=costs.sizes,
+        macs=costs.macs,
+        peak_bytes=costs.peak.bytes,
+        uncounted=costs.uncounted,
         kv_bytes_per_token=cache.bytes_per_token if cache.feeds else 0,
         sections=tuple(sections),
         target=facts.target,
@@ -89,18 +121,20 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     )
 
 
-def verdict_lines(first: str, findings: Iterable[Finding], commands: Sequence[str]) -> Lines:
-    """Return a verdict of at most eight lines: the subject, the findings, the commands to run next.
+def verdict_lines(first: str, findings: Iterable[Finding], commands: Sequence[str], costs: str = "") -> Lines:
+    """Return a verdict of at most eight lines: the subject, its costs, the findings, the commands to run next.
 
     Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
     """
     groups = in_order(findings)
-    head = first if any(kind.is_fault for kind, _ in groups) else f"{first} {_no_faults(len(groups))}"
-    kept = list(commands[:COMMANDS])
-    while kept and rows(head) + min(len(groups), LEFT) + len(kept) > ROWS:
+    about = [first, costs] if costs else [first]
+    if not any(kind.is_fault for kind, _ in groups):
+        about[-1] += f" {_no_faults(len(groups))}"
+    kept, taken = list(commands[:COMMANDS]), sum(map(rows, about))
+    while kept and taken + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
-    lines = _found_lines(groups, ROWS - rows(head) - len(kept))
-    return Lines(((head, "plain"), *lines, *((command, "command") for command in kept)))
+    lines = _found_lines(groups, ROWS - taken - len(kept))
+    return Lines((*((text, "plain") for text in about), *lines, *((command, "command") for command in kept)))
 
 
 def _no_faults(limits: int) -> str:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
@@ -37,12 +38,12 @@ def test_a_merged_decoder_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 example:merged-decoder
 
 Merged decoder of an encoder-decoder, 1 layer: 129.1 kB, 5.0 k parameters.
+MACs 11.8 k, peak of activations 37.1 kB, for batch_size 1,
+decoder_sequence_length 1, past_decoder_sequence_length 128 and 1 more.
 ! merged If crashes or slows runtimes: 'optimum::if' (control-flow)
 ! the encoder KV comes back empty: present.0.encoder.{key|value} (kv-cache)
-! shapes not known before a run: 4 tensors behind If 'optimum::if'
-  (unknown-shapes)
-- shapes computed at run time: 196 of 720 nodes (shape-ops)
-- fails above a size: decoder_sequence_length=33 (Gather) and 1 more (hazards)
+! shapes not known before a run: 4 tensors behind If ... (unknown-shapes)
+- also: shape-chains, size-limit
 $ graphkit split-merged example:merged-decoder -o merged-decoder.split
 
 """
@@ -55,7 +56,8 @@ def test_a_model_with_nothing_wrong_as_markdown(tmp_path: Path, monkeypatch: pyt
         """\
 # example:causal-attention
 
-- Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters. No faults; 2 limits:
+- Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters.
+- MACs 2.0 M, peak of activations 294.9 kB, for batch_size 1, sequence_length 128. No faults; 2 limits:
 - shapes computed at run time: 64 of 213 nodes (shape-ops)
 - fails above a size: sequence_length=33 (Gather) (hazards)
 
@@ -228,3 +230,21 @@ Comparison
 - shapes computed at run time: encoder_model, decoder_model_merged (shape-ops)
 """
     )
+
+
+def test_a_verdict_says_why_costs_are_not_known() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        g (float[n, 16] x, float[16, 16] w) => (float[m, 16] y) { a = MatMul (x, w) y = own.Secret (a) }"""
+    made = verdict(Model.from_proto(onnx.parser.parse_model(text)))
+    assert (made.macs.value, made.macs.uncounted, dict(made.sizes)) == (256, 1, {"n": 1})
+    assert "MACs >= 256, peak of activations >= 64 B, for n 1. Not counted: there is no rule for own.Secret" in (
+        " ".join(made.to_text().split())
+    )
+
+
+def test_all_sizes_of_a_verdict_that_fit_are_named() -> None:
+    names = [f"a_dim_with_a_name_of_35_letters_no_{number}" for number in range(5)]
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[{", ".join(names)}] x) => (float[{", ".join(names)}] y) {{ y = Relu (x) }}"""
+    _, (costs, _), *_ = next(iter(verdict(Model.from_proto(onnx.parser.parse_model(text))).blocks())).rows
+    assert costs.endswith(f", for {names[0]} 1, {names[1]} 128 and 3 more. No faults.")

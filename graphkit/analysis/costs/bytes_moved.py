@@ -7,6 +7,7 @@ reads as many as it gives. Weights count as they are stored: int4 as half a byte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.graph.operator_traits import RESHAPING, names
@@ -29,7 +30,7 @@ def bytes_moved(node: Node, shapes: Shapes) -> Expr:
     if node.operator in VIEWS or node.is_op("Constant"):
         return const(0)
     outputs = [value for value in node.outputs if value is not None]
-    return _sum(_read(node, outputs), shapes) + _sum(iter(outputs), shapes)
+    return _sum(tuple(bytes_of(value, shapes) for values in (_read(node, outputs), outputs) for value in values))
 
 
 def _read(node: Node, outputs: list[Value]) -> Iterator[Value]:
@@ -41,5 +42,6 @@ def _read(node: Node, outputs: list[Value]) -> Iterator[Value]:
             yield value
 
 
-def _sum(values: Iterator[Value], shapes: Shapes) -> Expr:
-    return sum((bytes_of(value, shapes) for value in values), start=const(0))
+@lru_cache(maxsize=8192)  # layers repeat
+def _sum(sizes: tuple[Expr, ...]) -> Expr:
+    return sum(sizes, start=const(0))

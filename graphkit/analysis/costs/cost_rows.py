@@ -5,8 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.graph.names import counted
+from graphkit.render.document_blocks import sized
 
-__all__ = ["AliveTensor", "BranchRow", "CostRow", "CurvePoint", "PeakRow", "Quantity", "StepsRow", "UnknownCost"]
+__all__ = [
+    "AliveTensor",
+    "BranchRow",
+    "CostRow",
+    "CurvePoint",
+    "MemoryOverTime",
+    "PeakRow",
+    "Quantity",
+    "StepsRow",
+    "UnknownCost",
+    "amount_text",
+    "number_text",
+]
 
 SHOWN = 110  # characters of an expression, in a text
 
@@ -102,6 +115,21 @@ class PeakRow:
 
 
 @dataclass(frozen=True)
+class MemoryOverTime:
+    """The activations that are in memory as nodes run.
+
+    Attributes:
+        nodes: The number of each node that runs, in order: its place among all nodes of the file, those of the main
+            graph first, then those of bodies and functions. A node of a loop comes once, one of a function at
+            each call.
+        bytes: The bytes that are there when it runs.
+    """
+
+    nodes: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class BranchRow:
     """A branch of an If.
 
@@ -161,3 +189,13 @@ class CurvePoint:
     bytes_moved: int | None
     peak_bytes: int
     kv_cache_bytes: int | None
+
+
+def amount_text(quantity: Quantity, unit: str = "") -> str:
+    """Return a number in short, `>=` before one without the nodes that are not counted."""
+    return f"{'>= ' if quantity.uncounted else ''}{number_text(quantity.value, unit)}"
+
+
+def number_text(number: int | None, unit: str = "") -> str:
+    """Return a number in short, `?` for none."""
+    return "?" if number is None else sized(number, unit)

@@ -10,10 +10,13 @@ from graphkit.analysis.costs.cost_rows import (
     BranchRow,
     CostRow,
     CurvePoint,
+    MemoryOverTime,
     PeakRow,
     Quantity,
     StepsRow,
     UnknownCost,
+    amount_text,
+    number_text,
 )
 from graphkit.analysis.costs.weights import WeightBits
 from graphkit.graph.names import counted, expanded, listed
@@ -41,6 +44,7 @@ class Costs(Result):
         intensity: Operations for each byte moved, two for a multiply-accumulate; None if one is not known.
         input_bytes: Bytes of the inputs, which the caller holds.
         peak: The peak memory of activations.
+        memory: The memory of activations over time.
         kv_cache: Bytes of the KV cache that a step takes, or that a first step gives; None without one.
         by: What the rows are: layers, modules, operators or nodes.
         rows: The costs of each, the most multiply-accumulates first.
@@ -64,6 +68,7 @@ class Costs(Result):
     intensity: float | None
     input_bytes: Quantity
     peak: PeakRow
+    memory: MemoryOverTime
     kv_cache: Quantity | None
     by: By
     rows: tuple[CostRow, ...]
@@ -73,6 +78,13 @@ class Costs(Result):
     unknown: tuple[UnknownCost, ...]
     over: str
     curve: tuple[CurvePoint, ...]
+
+    @property
+    def uncounted(self) -> str:
+        """Why some MACs, or some tensors of the peak, are not counted, "" if all are: the first reason, and more."""
+        reasons = [*(each.reason for each in self.unknown if "macs" in each.measures), *self.peak.unknown]
+        more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
+        return f"{reasons[0]}{more}" if reasons else ""
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._at())
@@ -107,13 +119,13 @@ class Costs(Result):
             ("other operations", self.operations, ""),
             ("bytes moved", self.bytes_moved, "B"),
         ):
-            yield name, _text(quantity, unit), quantity.short
+            yield name, amount_text(quantity, unit), quantity.short
         if self.intensity is not None:
             yield "operations for each byte", f"{self.intensity:,.1f}", ""
-        yield "inputs", _text(self.input_bytes, "B"), self.input_bytes.short
-        yield "peak memory of activations", _text(self.peak.bytes, "B"), self.peak.bytes.short
+        yield "inputs", amount_text(self.input_bytes, "B"), self.input_bytes.short
+        yield "peak memory of activations", amount_text(self.peak.bytes, "B"), self.peak.bytes.short
         if self.kv_cache is not None:
-            yield "KV cache", _text(self.kv_cache, "B"), self.kv_cache.short
+            yield "KV cache", amount_text(self.kv_cache, "B"), self.kv_cache.short
 
     def _weights(self) -> Iterator[Block]:
         if len(self.weights) > 1:
@@ -148,7 +160,7 @@ class Costs(Result):
         part = row.times * (row.macs.value or 0) / self.macs.value if self.macs.value else None
         share = "" if part is None else f"{100 * part:.1f} %"
         times = row.nodes if self.by == "op" else row.times
-        return row.name, times, sized(row.parameters), _text(row.macs), share, _text(row.bytes_moved, "B")
+        return row.name, times, sized(row.parameters), amount_text(row.macs), share, amount_text(row.bytes_moved, "B")
 
     def _peak(self) -> Iterator[Block]:
         if self.peak.alive:
@@ -172,11 +184,11 @@ class Costs(Result):
                 (
                     point.size,
                     *(
-                        _number(n, unit)
+                        number_text(n, unit)
                         for n, unit in ((point.macs, ""), (point.operations, ""), (point.bytes_moved, "B"))
                     ),
                     sized(point.peak_bytes, "B"),
-                    *([_number(point.kv_cache_bytes, "B")] if has_cache else []),
+                    *([number_text(point.kv_cache_bytes, "B")] if has_cache else []),
                 )
                 for point in self.curve
             ],
@@ -192,9 +204,9 @@ class Costs(Result):
                         b.node,
                         b.branch,
                         b.is_counted,
-                        _text(b.macs),
-                        _text(b.operations),
-                        _text(b.bytes_moved, "B"),
+                        amount_text(b.macs),
+                        amount_text(b.operations),
+                        amount_text(b.bytes_moved, "B"),
                         b.reason,
                     )
                     for b in self.branches
@@ -210,20 +222,11 @@ class Costs(Result):
                     (
                         s.node,
                         s.op,
-                        "?" if s.steps is None else _text(s.steps),
+                        "?" if s.steps is None else amount_text(s.steps),
                         s.reason or (s.steps.short if s.steps else ""),
-                        _text(s.macs),
+                        amount_text(s.macs),
                     )
                     for s in self.sequential
                 ],
                 title="Sequential work: so many steps, one after the other",
             )
-
-
-def _text(quantity: Quantity, unit: str = "") -> str:
-    """Return a number in short, `>=` before one without the nodes that are not counted."""
-    return f"{'>= ' if quantity.uncounted else ''}{_number(quantity.value, unit)}"
-
-
-def _number(number: int | None, unit: str) -> str:
-    return "?" if number is None else sized(number, unit)

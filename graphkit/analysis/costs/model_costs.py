@@ -11,6 +11,7 @@ from graphkit.analysis.costs.cost_rows import (
     BranchRow,
     CostRow,
     CurvePoint,
+    MemoryOverTime,
     PeakRow,
     Quantity,
     StepsRow,
@@ -24,7 +25,7 @@ from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import Weight, weight_bits, weights
 from graphkit.graph.names import by_family
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By
 from graphkit.render.result import Sizes
@@ -97,7 +98,7 @@ class _Count:
         self.weights = weights(shapes.model)
 
     def result(self, by: By, top: int | None) -> Costs:
-        rows = tuple(self.rows(by))
+        rows, peak = tuple(self.rows(by)), self.memory.at(self.sizes)
         stored = [weight for weight, _ in self.weights]
         totals = {measure: self.sum(self.nodes.nodes, measure) for measure in MEASURES}
         cache = self.cache()
@@ -111,7 +112,8 @@ class _Count:
             **{measure: self.quantity(*totals[measure]) for measure in MEASURES},
             intensity=self.intensity(self.nodes.nodes),
             input_bytes=self.quantity(*self.bytes(self.inputs())),
-            peak=self.peak(self.memory.at(self.sizes)),
+            peak=self.peak(peak),
+            memory=self.over_time(peak),
             kv_cache=self.quantity(*cache) if cache is not None else None,
             by=by,
             rows=rows[:top],
@@ -193,6 +195,10 @@ class _Count:
         size = Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown))
         node = peak.node.path if peak.node is not None else ""
         return PeakRow(size, node, alive, len(peak.alive), tuple(peak.unknown))
+
+    def over_time(self, peak: Peak) -> MemoryOverTime:
+        nodes = {node: number for number, node in enumerate(all_nodes(self.model.scopes))}
+        return MemoryOverTime(tuple(nodes[node] for node, _ in peak.moments), tuple(size for _, size in peak.moments))
 
     def branches(self) -> Iterator[BranchRow]:
         for branch in self.nodes.branches:

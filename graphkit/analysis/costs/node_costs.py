@@ -162,6 +162,7 @@ class _Walk:
         self.functions, self.chosen = functions_of(shapes.model), chosen_branches(shapes, sizes)
         self.running: list[Scope] = []
         self.work = 0
+        self.amounts: dict[Expr, tuple[Amount, str]] = {}
         self.costs = NodeCosts()
 
     def scope(self, scope: Scope, times: Amount | None, reason: str) -> list[NodeCost]:
@@ -199,14 +200,21 @@ class _Walk:
         unknown: dict[Measure, str] = {}
         for measure, rule in rules.items():
             try:
-                cost = Amount.of(rule())
-                if why := self.unknown_symbols(cost):
+                cost, why = self.amount(rule())
+                if why:
                     unknown[measure] = why
                 else:
                     costs[measure] = cost if times is ONCE else cost.times(times)
             except FAILURES as error:
                 unknown[measure] = str(error)
         return NodeCost(node, costs, unknown)
+
+    def amount(self, cost: Expr) -> tuple[Amount, str]:
+        """Return a cost as an amount, and why some of its symbols have no size, "" if all have."""
+        if cost not in self.amounts:  # layers repeat
+            amount = Amount.of(cost)
+            self.amounts[cost] = amount, self.unknown_symbols(amount)
+        return self.amounts[cost]
 
     def unknown_symbols(self, amount: Amount) -> str:
         """Return why some symbols of an amount have no size, "" if all have."""

@@ -8,15 +8,14 @@ The inputs of the graph and the weights are the caller's.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.bytes_moved import VIEWS
+from graphkit.analysis.costs.memory_plan import Plan
 from graphkit.analysis.costs.node_costs import FAILURES, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import bytes_of
-from graphkit.graph.dataflow import values_read
 from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known
@@ -30,6 +29,8 @@ IN_PLACE = names(
     """
 )
 MAX_DEPTH = 60  # bodies and functions in each other
+MAX_MOMENTS = 100_000
+Moment = tuple[Node, int]  # a node that runs, and the bytes that are there then
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,14 @@ class Peak:
         node: The node at which it is, None if nothing is computed.
         alive: The tensors that are there, the largest first.
         unknown: Why the sizes of some tensors are not known, each with the first such tensor.
+        moments: The bytes at each node that runs, in order.
     """
 
     bytes: int
     node: Node | None
     alive: tuple[Alive, ...]
     unknown: Mapping[str, Value]
+    moments: Sequence[Moment]
 
     @property
     def amount(self) -> Amount:
@@ -76,7 +79,8 @@ class PeakMemory:
         run = _Run(self, sizes)
         found = run.peak(self.shapes.model.graph)
         shown = [Alive(value, bytes_, self.amount(value, bytes_)) for value, bytes_ in found.alive.items() if bytes_]
-        return Peak(found.bytes, found.node, tuple(sorted(shown, key=lambda each: -each.bytes)), run.unknown)
+        alive = tuple(sorted(shown, key=lambda each: -each.bytes))
+        return Peak(found.bytes, found.node, alive, run.unknown, found.moments)
 
     def amount(self, value: Value, number: int) -> Amount:
         """Return the bytes of a tensor as an expression, or as a number where there is none in the input dims."""
@@ -100,73 +104,83 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The nodes of a scope in order.
+class _Found:
+    """The peak of a scope: its bytes, the node at which it is, the bytes of each buffer that is there.
 
     Attributes:
-        last: The position of the last node that reads each value; after all of them for an output of the scope.
-        ending: The values that are read for the last time at each position.
-        results: The outputs of the scope.
+        moments: Each node that runs, in order, those of a body or a function in the place of the node that runs it.
     """
-
-    nodes: tuple[Node, ...]
-    last: Mapping[Value, int]
-    ending: Mapping[int, list[Value]]
-    results: frozenset[Value]
-
-    @classmethod
-    def of(cls, scope: Scope) -> Plan:
-        """Return the plan of a scope."""
-        nodes = runtime_order(scope)
-        last = {value: position for position, node in enumerate(nodes) for value in values_read(node)}
-        last |= dict.fromkeys(scope.outputs, len(nodes))
-        ending: dict[int, list[Value]] = {}
-        for value, position in last.items():
-            ending.setdefault(position, []).append(value)
-        return cls(nodes, last, ending, frozenset(scope.outputs))
-
-
-def runtime_order(scope: Scope) -> tuple[Node, ...]:
-    """Return the nodes of a scope in the order in which onnxruntime runs them.
-
-    That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
-    latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
-    """
-    place = {node: number for number, node in enumerate(scope.nodes)}
-    reads = {node: sorted(_sources(node, place), key=place.__getitem__) for node in scope.nodes}
-    read = {source for sources in reads.values() for source in sources}
-    stack = [(node, False) for node in scope.nodes if node not in read]
-    found: dict[Node, None] = {}
-    visited: set[Node] = set()
-    while stack:
-        node, is_done = stack.pop()
-        if is_done:
-            found[node] = None
-        elif node not in visited:
-            visited.add(node)
-            stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
-    return (*found, *(node for node in scope.nodes if node not in found))
-
-
-def _sources(node: Node, place: Mapping[Node, int]) -> set[Node]:
-    """Return the nodes of the same scope that a node reads."""
-    return {value.producer for value in values_read(node) if value.producer is not None and value.producer in place}
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The peak of a scope: its bytes, the node at which it is, and the bytes of each buffer that is there."""
 
     bytes: int
     node: Node | None
     alive: Mapping[Value, int]
+    moments: Sequence[Moment] = ()
 
 
 EMPTY = _Found(0, None, {})
 
 
+@dataclass
+class _Buffers:
+    """The buffers of a scope as they come and go.
+
+    Attributes:
+        bytes: Of each buffer.
+        first, last: The step at which each comes, and the last one at which it is there.
+        needed: The last position that needs each.
+        roots: The buffer that each value lies in.
+        now: The bytes that are there.
+        steps: The bytes at each step, the node, and the peak inside of it.
+    """
+
+    bytes: dict[Value, int] = field(default_factory=dict)
+    first: dict[Value, int] = field(default_factory=dict)
+    last: dict[Value, int] = field(default_factory=dict)
+    needed: dict[Value, int] = field(default_factory=dict)
+    roots: dict[Value, Value] = field(default_factory=dict)
+    now: int = 0
+    steps: list[tuple[int, Node, _Found]] = field(default_factory=list)
+
+    def add(self, value: Value, size: int) -> None:
+        self.bytes[value], self.first[value] = size, len(self.steps)
+        self.now += size
+
+    def is_there(self, value: Value) -> bool:
+        return value in self.bytes and value not in self.last
+
+    def free(self, value: Value) -> None:
+        self.last[value] = len(self.steps) - 1
+        self.now -= self.bytes[value]
+
+    def step(self, node: Node, inside: _Found) -> None:
+        self.steps.append((self.now + inside.bytes, node, inside))
+
+    def peak(self) -> _Found:
+        """Return the peak, the first of several."""
+        if not self.steps:
+            return EMPTY
+        place = max(range(len(self.steps)), key=lambda at: self.steps[at][0])
+        size, node, inside = self.steps[place]
+        alive = {value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.end(value)}
+        return _Found(size, inside.node or node, {**alive, **inside.alive}, self.moments())
+
+    def end(self, value: Value) -> int:
+        return self.last.get(value, len(self.steps))
+
+    def moments(self) -> list[Moment]:
+        """Return the bytes at each node, those inside of a node in its place unless they are too many."""
+        found: list[Moment] = []
+        for size, node, inside in self.steps:
+            if 0 < len(inside.moments) <= MAX_MOMENTS - len(found):
+                around = size - inside.bytes
+                found += [(each, around + bytes_) for each, bytes_ in inside.moments]
+            else:
+                found.append((node, size))
+        return found
+
+
 class _Run:
-    """The buffers of a model at some sizes, as they come and go."""
+    """A run of a model at some sizes."""
 
     def __init__(self, memory: PeakMemory, sizes: Mapping[str, int]) -> None:
         self.memory, self.sizes, self.chosen = memory, sizes, chosen_branches(memory.shapes, sizes)
@@ -180,42 +194,34 @@ class _Run:
             return EMPTY
         if scope not in self.peaks:
             self.running.append(scope)
-            sizes = [step[0] for step in self.steps(scope, states)]
-            place = max(range(len(sizes)), key=sizes.__getitem__, default=0)
-            self.peaks[scope] = self.at_step(scope, states, place)
+            self.peaks[scope] = self.buffers(scope, states).peak()
             self.running.pop()
         return self.peaks[scope]
 
-    def at_step(self, scope: Scope, states: Sequence[Value], place: int) -> _Found:
-        for size, node, buffers, inside in itertools.islice(self.steps(scope, states), place, None):
-            return _Found(size, inside.node or node, {**buffers, **inside.alive})
-        return EMPTY
-
-    def steps(self, scope: Scope, states: Sequence[Value]) -> Iterator[tuple[int, Node, Mapping[Value, int], _Found]]:
-        """Yield the bytes at each moment, the node, its buffers, and the peak inside of the node."""
-        plan = self.memory.plan(scope)
-        buffers = {value: self.bytes(value) for value in states}  # those that are there
-        ends = {value: plan.last.get(value, 0) for value in states}  # the last position that needs each
-        roots = {value: value for value in states}  # the buffer that each value lies in
-        now = sum(buffers.values())
+    def buffers(self, scope: Scope, states: Sequence[Value]) -> _Buffers:
+        """Return the buffers of a scope."""
+        plan, there = self.memory.plan(scope), _Buffers()
+        for value in states:
+            there.add(value, self.bytes(value))
+            there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
         for position, node in enumerate(plan.nodes):
             inside, outputs = self.inside(node), [value for value in node.outputs if value is not None]
             if inside is not EMPTY and not node.is_op("Loop", "Scan"):  # its outputs are those of what is inside
-                yield now + inside.bytes, node, buffers, inside
+                there.step(node, inside)
             for value in outputs:
-                root = self.root(node, value, position, roots, ends, buffers)
+                root = self.root(node, value, position, plan, there)
                 if root is None:
                     continue
-                roots[value], ends[root] = root, max(ends.get(root, 0), plan.last.get(value, position))
+                there.roots[value] = root
+                there.needed[root] = max(there.needed.get(root, 0), plan.last.get(value, position))
                 if root is value:
-                    buffers[value] = self.bytes(value)
-                    now += buffers[value]
-            around = inside if node.is_op("Loop", "Scan") else EMPTY
-            yield now + around.bytes, node, buffers, around
+                    there.add(value, self.bytes(value))
+            there.step(node, inside if node.is_op("Loop", "Scan") else EMPTY)
             for value in (*plan.ending.get(position, ()), *outputs):
-                root = roots.get(value)
-                if root in buffers and root is not None and ends[root] <= position:
-                    now -= buffers.pop(root)
+                root = there.roots.get(value)
+                if root is not None and there.is_there(root) and there.needed[root] <= position:
+                    there.free(root)
+        return there
 
     def inside(self, node: Node) -> _Found:
         """Return the largest peak of the bodies of a node, or of the function that it calls."""
@@ -235,26 +241,18 @@ class _Run:
             return [node.bodies[choice.name]]
         return [body for body in node.bodies.values() if body not in self.memory.shapes.impossible]
 
-    def root(
-        self,
-        node: Node,
-        value: Value,
-        position: int,
-        roots: Mapping[Value, Value],
-        ends: Mapping[Value, int],
-        buffers: Mapping[Value, int],
-    ) -> Value | None:
+    def root(self, node: Node, value: Value, position: int, plan: Plan, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
         if node.is_op("Constant"):
             return None
-        if value in self.memory.plan(value.scope).results:
+        if value in plan.results:
             return value
-        if node.operator in VIEWS and value.output_index == 0:
-            source = node.input(0)
-            return roots.get(source) if source is not None else None
         source = node.input(0)
-        root = roots.get(source) if source is not None and node.operator in IN_PLACE else None
-        if root in buffers and root is not None and ends[root] <= position and buffers[root] == self.bytes(value):
+        root = there.roots.get(source) if source is not None else None
+        if node.operator in VIEWS and value.output_index == 0:
+            return root
+        is_last = root is not None and there.is_there(root) and there.needed[root] <= position
+        if root is not None and is_last and node.operator in IN_PLACE and there.bytes[root] == self.bytes(value):
             return root
         return value
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.peak_memory import PeakMemory, runtime_order
+from graphkit.analysis.costs import peak_memory
+from graphkit.analysis.costs.memory_plan import runtime_order
+from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.model import Model
 from graphkit.shapes import infer
 
@@ -101,3 +103,33 @@ def test_nodes_run_in_the_order_of_onnxruntime() -> None:
     )
     scope = Model.from_proto(onnx.parser.parse_model(f"{HEAD} {text}")).graph
     assert [node.op_type for node in runtime_order(scope)] == ["Abs", "Log", "Exp", "Erf", "Add", "Add"]
+
+
+def over_time(text: str, **sizes: int) -> list[tuple[str, int]]:
+    shapes = infer(Model.from_proto(onnx.parser.parse_model(f"{HEAD} {text}")))
+    return [(node.op_type, size) for node, size in PeakMemory(shapes).at(sizes).moments]
+
+
+def test_memory_over_time_has_a_branch_in_the_place_of_its_if() -> None:
+    inside = [("Erf", 2 * K), ("Erf", 3 * K), ("Add", 4 * K)]  # beside `a`, which is there all the time
+    assert over_time(BRANCHES) == [("Transpose", K), *inside, ("If", 2 * K), ("Add", 3 * K)]
+
+
+def test_memory_over_time_has_a_function_at_each_call() -> None:
+    assert over_time(
+        """g (float[16, 16] x) => (float[16, 16] y) { a = f.one (x) y = f.one (a) }
+        <domain: "f", opset_import: ["" : 21]> one (p) => (r) { r = Erf (p) }"""
+    ) == [("Erf", K), ("one", K), ("Erf", 2 * K), ("one", 2 * K)]
+
+
+def test_memory_over_time_has_a_loop_once() -> None:
+    assert over_time(
+        """g (float[16, 16] x) => (float[16, 16] y) <int64 t = {3}> {
+        y = Loop (t, , x) <body = inner (int64 i, bool b, float[16, 16] s) => (bool c, float[16, 16] n)
+            { n = Erf (s) c = Identity (b) }> }"""
+    ) == [("Identity", 2 * K + 1), ("Erf", 3 * K + 1)]
+
+
+def test_too_many_moments_are_those_of_the_node_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_memory, "MAX_MOMENTS", 2)
+    assert over_time(BRANCHES) == [("Transpose", K), ("If", 4 * K), ("If", 2 * K), ("Add", 3 * K)]
