@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
+from real_models import params
 
 from graphkit.cli import app
 from graphkit.cli.shell_completion import OURS
@@ -126,7 +127,7 @@ STARTS = {
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="these shells need a terminal of Unix")
-@pytest.mark.parametrize("shell", STARTS)
+@pytest.mark.parametrize("shell", params(STARTS, slow=("zsh", "fish")))
 def test_a_size_follows_a_name_without_a_space(shell: str, tmp_path: Path) -> None:
     """Type into a shell in a terminal, and run what stands on the line."""
     pexpect = pytest.importorskip("pexpect")

@@ -62,7 +62,7 @@ def stop(command: list[str], number: int, ready: Callable[[], bool]) -> tuple[in
 @pytest.mark.parametrize(
     ("number", "command"),
     [
-        pytest.param(number, command, id=f"{number.name}-{command}", marks=() if place == at else pytest.mark.slow)
+        pytest.param(number, command, id=f"{number.name}-{command}", marks=() if place == at == 0 else pytest.mark.slow)
         for at, number in enumerate(NUMBERS)
         for place, command in enumerate(("fold", "bundle", "lower"))
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from real_models import params
 
 from graphkit.cli.flags import read_limits
 from graphkit.errors import UsageError
@@ -58,7 +59,7 @@ def graphkit(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize("name", params(SAYS, ("fatal", "endless")))
 def test_a_model_that_cannot_run_is_a_failed_proof(name: str, tmp_path: Path) -> None:
     text, says = SAYS[name]
     path = tmp_path / "m.onnx"
@@ -69,6 +70,7 @@ def test_a_model_that_cannot_run_is_a_failed_proof(name: str, tmp_path: Path) ->
     assert "the original runs at no sizes that were tried, so nothing is proven" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_inputs_that_take_too_long_to_make_are_not_made(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = "g (float[batch, 1024] x) => (float[batch, 1024] y) { y = Neg (x) }"
@@ -83,7 +85,13 @@ def test_inputs_that_take_too_long_to_make_are_not_made(tmp_path: Path) -> None:
     assert graphkit(*fold, "--timeout", "2")[0] == 0
 
 
-@pytest.mark.parametrize(("command", "work"), [(["fold"], "folding"), (["rewrite", "-p", "fold-shapes"], "rewriting")])
+@pytest.mark.parametrize(
+    ("command", "work"),
+    [
+        (["fold"], "folding"),
+        pytest.param(["rewrite", "-p", "fold-shapes"], "rewriting", marks=pytest.mark.slow),
+    ],
+)
 def test_folding_and_rewriting_end_where_time_is_over(command: list[str], work: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = "g (float[batch, n] x) => (int64[2] y) { y = Shape (x) }"

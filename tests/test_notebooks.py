@@ -10,10 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from real_models import params
 from rendered_notebooks import FOLDER, NOTEBOOKS, Rendered, of_kernel, rendered, run
 
 RENDERED = FOLDER.parent / "reports" / "notebooks"
 IN_KERNEL = FOLDER / "02-split-a-merged-decoder.ipynb"
+ANYWHERE = [path.stem for path in NOTEBOOKS if path != IN_KERNEL]
 NOISE = re.compile(r"-?\d+\\?\.\d+(e[-+]\d+)?")  # of floating point: the processor decides
 
 
@@ -32,9 +34,10 @@ def test_a_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
     check(IN_KERNEL, rendered(IN_KERNEL, of_kernel(notebook.cells)))
 
 
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path != IN_KERNEL], ids=lambda path: path.stem)
-def test_a_notebook_runs_anywhere(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", params(ANYWHERE, slow=[name for name in ANYWHERE if name >= "04"]))
+def test_a_notebook_runs_anywhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    path = FOLDER / f"{name}.ipynb"
     check(path, rendered(path, run(path)))
 
 

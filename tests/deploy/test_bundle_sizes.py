@@ -54,6 +54,7 @@ def places(folder: Path) -> int:
     return next(state.shape[2] for state in contract.states if state.name.endswith("encoder.key"))
 
 
+@pytest.mark.slow
 def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
     export = with_encoder(VISION, (WIDTH, 3, 4, 4), tmp_path / "model")
     with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):

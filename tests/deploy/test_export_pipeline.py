@@ -74,7 +74,8 @@ def test_lowered_models_give_the_tokens_of_pytorch(export: Path, tmp_path: Path)
         assert tokens == case["tokens"]
 
 
-@pytest.mark.parametrize("file", [pytest.param("prefill.onnx", marks=pytest.mark.slow), "step.onnx"])
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["prefill.onnx", "step.onnx"])
 def test_a_wrong_method_is_caught(file: str, export: Path, tmp_path: Path) -> None:
     """A scale of a layer norm, in one of the two models alone."""
     bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS, verify=False))

@@ -314,6 +314,7 @@ def test_a_contract_of_another_version_is_refused(lowered: tuple[Path, Path, Low
         Host(tmp_path)
 
 
+@pytest.mark.slow
 def test_biases_of_relative_positions_are_static_beside_a_mask_of_the_length(tmp_path: Path) -> None:
     """As rows for each length they would take heads * length ** 3 numbers: 1.7 MB here, 4.3 GB for 8 heads at 512."""
     source, out = unpacked("t5-tiny", tmp_path / "model"), tmp_path / "out"

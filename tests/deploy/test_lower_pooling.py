@@ -45,7 +45,7 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", params(RULES, ["largest-fixed"]))
+@pytest.mark.parametrize("name", params(RULES, slow=["largest", "largest-fixed", "siglip"]))
 def test_a_lowered_text_encoder_gives_what_pytorch_gives(name: str, tmp_path: Path) -> None:
     report = lower_folder(export(name, tmp_path / "export"), tmp_path / "out", options(name))
     assert report.findings() == ()

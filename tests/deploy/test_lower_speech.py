@@ -72,7 +72,7 @@ def expected(source: Path, lengths: list[int], array: np.ndarray) -> np.ndarray:
     return np.concatenate([first, oracle.step(tokens + 1)], 1)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_lowered_models_of_sound_are_proven(batch: int, tmp_path: Path) -> None:
     options = replace(OPTIONS, batch=batch)
     report = lower_folder(speech(tmp_path / "export"), tmp_path / "out", options)

@@ -27,7 +27,7 @@ FAMILIES: Mapping[str, Mapping[str, int]] = {
     "table-transformer": {},
     "whisper-tiny": {},
 }
-QUICK = [("bert-fill-mask", "int4"), ("patchtst", "dynamic uint8")]
+QUICK = [("patchtst", "dynamic uint8")]
 RANGES = "takes its range from all positions of a run"
 SCALES = "the scale of a QuantizeLinear, is"
 ROUNDED = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"

@@ -122,6 +122,7 @@ def test_a_changed_folder_has_no_proven_outputs(
     assert read_contract(out / "contract.json").proof.proven == {}
 
 
+@pytest.mark.slow
 def test_models_that_were_quantised_since_are_proven_by_their_tokens(lowered: tuple[Path, Path]) -> None:
     export, out = lowered
     quantise(out / "step.onnx", 1 / 64)

@@ -26,6 +26,7 @@ import graphkit
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
 HOST = Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"
+pytestmark = pytest.mark.slow  # it installs onnxruntime for JavaScript, and needs its registry
 VERSION = "1.30"  # of onnxruntime in JavaScript: it has TensorScatter
 ROWS = [[5, 6, 7, 8, 9], [3, 4, 5, 6, 7]]
 STEPS = [[7, 8], [9, 1], [2, 2]]

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 from bundle_faults import export
+from real_models import params
 from speech import speech
 from test_bundle_fault_table import FAULTS
 
@@ -50,7 +51,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
 
 
 @pytest.mark.parametrize("update", ["scatter-nd", pytest.param("tensor-scatter", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", params(OUTPUTS, slow=("gpt2", "t5-tiny", "whisper")))
 def test_all_outputs_of_a_bundle_are_proven(name: str, update: Update, bundled: Bundled) -> None:
     found = check_bundle(*bundled(name, update))
     assert not [*unproven(found)]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from real_models import PIPELINES, unpacked
+from real_models import PIPELINES, params, unpacked
 
 from graphkit.deploy import lower
 from graphkit.deploy.lowered_contract import Lowered
@@ -20,6 +20,7 @@ from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages, 
 
 FINITE = "assuming finite values"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5, verify=False)
+NAMES = (*PIPELINES, "causal-attention", "encoder", "sliding-window")
 TESTED = {"a cache of slots", "values of the host by rows", "inputs of fewer axes"}
 Parts = Mapping[str, Lowered]
 
@@ -49,7 +50,7 @@ def proven(stage: Stage) -> StageProof:
     return found
 
 
-@pytest.mark.parametrize("name", [*PIPELINES, "causal-attention", "encoder", "sliding-window"])
+@pytest.mark.parametrize("name", params(NAMES, slow=("qwen2-tiny", "t5-tiny")))
 def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
         assert part.stages[-1].after is part.model
@@ -58,7 +59,7 @@ def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: C
         assert not {stage.name for stage in part.stages if stage.tested} - TESTED
 
 
-@pytest.mark.parametrize("name", [*PIPELINES, "causal-attention", "encoder", "sliding-window"])
+@pytest.mark.parametrize("name", params(NAMES, slow=("qwen2-tiny", "t5-tiny")))
 def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
         for stage, found in zip(part.stages, prove_stages(part.stages, seconds=600), strict=True):
