@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from functools import cache
+from types import MappingProxyType
 
 import onnx.defs
 from onnx import AttributeProto
@@ -36,18 +37,24 @@ class ValueNumbers:
 
     def __init__(self) -> None:
         self.constants = ConstantNumbers()
+        self._names: dict[Value, str] = {}
         self.values: dict[Value, int] = {}
         self.nodes: dict[Node, int] = {}
         self.graphs: dict[Scope, int] = {}
         self.attributes: dict[Node, Mapping[str, Hashable]] = {}
         self._numbers: dict[Hashable, int] = {}
 
-    def add(self, model: Model) -> None:
+    def add(self, model: Model, names: Mapping[Value, str] = MappingProxyType({})) -> None:
         """Number everything in a model.
+
+        Args:
+            model: The model.
+            names: Inputs and outputs with other names than their own to know them by.
 
         Raises:
             ModelError: A file of weights has shrunk since the model was read.
         """
+        self._names.update(names)
         for scope in model.scopes:
             self._number_graph(model, scope)
 
@@ -57,20 +64,25 @@ class ValueNumbers:
     def _number_graph(self, model: Model, scope: Scope) -> int:
         is_main = scope is model.graph
         for place, value in enumerate(scope.inputs):
-            self.values[value] = self._number(("input", value.name) if is_main else ("bound", scope.depth, place))
+            self.values[value] = self._number(
+                ("input", self._name(value)) if is_main else ("bound", scope.depth, place)
+            )
         defaults = [self._constant(model, value) for value in scope.inputs]
         for value in scope.initializers:
             if value.kind == "initializer":
                 self.values[value] = self._constant(model, value)
         for node in in_order(scope):
             self._number_node(model, node)
-        outputs = [(value.name if is_main else "", self.value(value)) for value in scope.outputs]
+        outputs = [(self._name(value) if is_main else "", self.value(value)) for value in scope.outputs]
         if is_main:
             outputs.sort()
         nodes = Counter(self.nodes[node] for node in scope.nodes)
         number = self._number(("graph", tuple(defaults), tuple(outputs), frozenset(nodes.items())))
         self.graphs[scope] = number
         return number
+
+    def _name(self, value: Value) -> str:
+        return self._names.get(value, value.name)
 
     def _constant(self, model: Model, value: Value) -> int:
         """Return the number of an initializer, of the default of an input, or of one that has none."""

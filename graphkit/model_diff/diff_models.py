@@ -53,7 +53,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     return ModelDiff(
         a=first.label,
         b=second.label,
-        interface=tuple(interface_changes(first, second)),
+        interface=tuple(interface_changes(first, second, matching.interface)),
         opsets=tuple(opset_changes(first, second)),
         metadata=(*metadata_changes(first, second, matching), *declaration_changes(matching)),
         nodes=nodes,

@@ -13,9 +13,10 @@ from google.protobuf.message import Message
 
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import counted
-from graphkit.graph.view import Scope, Value, as_text
+from graphkit.graph.view import Value, as_text
 from graphkit.matching.change import Change
 from graphkit.model import Model
+from graphkit.model_diff.interface_matching import InterfaceMatching
 from graphkit.model_diff.node_matching import NodeMatching, function_keys
 
 __all__ = ["changed_entries", "interface_changes", "metadata_changes", "opset_changes"]
@@ -35,22 +36,33 @@ def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iter
             yield Change(name, _cut(before.get(name)), _cut(after.get(name)))
 
 
-def interface_changes(a: Model, b: Model) -> Iterator[Change]:
-    """Yield the inputs and outputs that differ: in dtype, dims, order, doc string, or whether there is a default."""
+def interface_changes(a: Model, b: Model, matching: InterfaceMatching) -> Iterator[Change]:
+    """Yield the inputs and outputs that differ: in name, dtype, dims, order, doc string, or by having a default."""
     for kind in ("input", "output"):
-        before, after = (_ports(model.graph, kind) for model in (a, b))
-        yield from changed_entries(before, after)
-        both = [[name for name in ports if name in others] for ports, others in ((before, after), (after, before))]
-        if both[0] != both[1]:
-            yield from changed_entries(*({f"order of {kind}s": ", ".join(names)} for names in both))
+        pairs = dict(matching.inputs if kind == "input" else matching.outputs)
+        mine, theirs = (model.graph.inputs if kind == "input" else model.graph.outputs for model in (a, b))
+        for one in dict.fromkeys(mine):
+            yield from _port_changes(one, pairs.get(one), kind)
+        twins = set(pairs.values())
+        for two in dict.fromkeys(theirs):
+            if two not in twins:
+                yield Change(f"{kind} '{two.name}'", None, _cut(_port(two, kind)))
+        orders = [pairs[one] for one in mine if one in pairs], [two for two in theirs if two in twins]
+        if orders[0] != orders[1]:
+            yield Change(f"order of {kind}s", *(_cut(", ".join(f"'{two.name}'" for two in order)) for order in orders))
 
 
-def _ports(scope: Scope, kind: str) -> dict[str, str]:
-    values: Sequence[Value] = scope.inputs if kind == "input" else scope.outputs
-    return {f"{kind} '{value.name}'": _port(scope, value, kind) for value in values}
+def _port_changes(one: Value, two: Value | None, kind: str) -> Iterator[Change]:
+    """Yield how an input or output differs; one that was renamed has both names."""
+    before, after = _port(one, kind), None if two is None else _port(two, kind)
+    is_renamed = two is not None and one.name != two.name
+    if is_renamed or before != after:
+        name = f"'{one.name}' -> '{two.name}'" if two is not None and is_renamed else f"'{one.name}'"
+        yield Change(f"{kind} {name}", _cut(before), _cut(after))
 
 
-def _port(scope: Scope, value: Value, kind: str) -> str:
+def _port(value: Value, kind: str) -> str:
+    scope = value.scope
     info = scope.infos.get(value.name)
     dtype, shape = type_text(info.type) if info is not None else ("?", "?")
     has_default = kind == "input" and (value.tensor is not None or value.sparse is not None)

@@ -114,8 +114,7 @@ def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
             yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
         ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
     else:
-        theirs = {value.name: value for value in pair.b.outputs}
-        ends = [(f"'{one.name}'", one, theirs[one.name]) for one in pair.a.outputs if one.name in theirs]
+        ends = [(f"'{one.name}'", one, two) for one, two in reading.matching.interface.outputs]
     for name, one, two in ends:
         if reading.differs(one, two):
             yield Change(f"output {name} of {label}".removesuffix(" of "), _source(one), _source(two))

@@ -9,6 +9,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
 from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.model import Model
+from graphkit.model_diff.interface_matching import InterfaceMatching, match_interfaces
 from graphkit.shapes import Shapes
 
 __all__ = ["GraphPair", "NodeMatching", "match_nodes"]
@@ -51,12 +52,14 @@ class NodeMatching:
 
     Attributes:
         values: The values that match.
+        interface: The inputs and outputs that do.
         graphs: The graphs that do.
         forth: Nodes of A, with those of B.
         back: The same the other way.
     """
 
     values: Matching
+    interface: InterfaceMatching
     graphs: list[GraphPair] = field(default_factory=list)
     forth: dict[Node, Node] = field(default_factory=dict)
     back: dict[Node, Node] = field(default_factory=dict)
@@ -95,13 +98,14 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
     """
-    matching = NodeMatching(Matching())
-    for model in (a, b):
-        matching.values.numbers.add(model)
-    theirs = {value.name: value for value in b.graph.outputs}
-    for value in a.graph.outputs:
-        if value.producer is not None and value.name in theirs and theirs[value.name].producer is not None:
-            matching.values.add(value, theirs[value.name], "name")
+    matching = NodeMatching(Matching(), match_interfaces(a, b))
+    matching.values.numbers.add(a)
+    matching.values.numbers.add(b, matching.interface.names)
+    for one, two in matching.interface.inputs:
+        matching.values.add(one, two, "name")
+    for one, two in matching.interface.outputs:
+        if one.producer is not None and two.producer is not None:
+            matching.values.add(one, two, "name")
     pending = [GraphPair(a.graph, b.graph), *_functions(a, b)]
     while pending:
         pair = pending.pop(0)

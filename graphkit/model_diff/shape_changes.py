@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.dataflow import in_order
@@ -14,11 +14,11 @@ from graphkit.model_diff.changes import ShapeChange
 from graphkit.model_diff.node_matching import NodeMatching
 from graphkit.shapes import Shapes
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.graph_inputs import input_dims
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["declaration_changes", "shape_changes"]
 
+Dims = tuple[Expr, ...] | None
 UNKNOWN = "?"  # that symbols of dims begin with that no input has
 
 
@@ -28,7 +28,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
     known in one of the models is no difference.
     """
-    renaming = _renaming(*shapes), _renaming(*shapes[::-1])
+    dims = [(shapes[0][one].dims, shapes[1][two].dims) for one, two in matching.interface.inputs]
+    renaming = _renaming(dims), _renaming((two, one) for one, two in dims)
     differing: set[Value] = set()
     for node, one, two in _computed(matching):
         first, second = shapes[0][one], shapes[1][two]
@@ -51,19 +52,16 @@ def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
                     yield node, one, two
 
 
-def _renaming(mine: Shapes, theirs: Shapes) -> Mapping[str, Expr]:
-    """Return the dims of one model's inputs that symbols of the other one's stand for."""
-    found: dict[str, Expr] = {}
-    others = {value.name: value for value in theirs.model.graph.inputs}
-    for value in mine.model.graph.inputs:
-        other = others.get(value.name)
-        dims, other_dims = (None if each is None else input_dims(each) for each in (value, other))
-        if dims is None or other_dims is None or len(dims) != len(other_dims):
+def _renaming(inputs: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
+    """Return what the symbols of inputs are in the other model: other symbols, or the same with other bounds."""
+    found: dict[Expr, Expr] = {}
+    for dims, others in inputs:
+        if dims is None or others is None or len(dims) != len(others):
             continue
-        for dim, other_dim in zip(dims, other_dims, strict=True):
+        for dim, other_dim in zip(dims, others, strict=True):
             if len(dim.symbols) == 1 and str(dim) in dim.symbols:
-                found.setdefault(str(dim), other_dim)
-    return {name: dim for name, dim in found.items() if name != str(dim)}
+                found.setdefault(dim, other_dim)
+    return {str(dim): other_dim for dim, other_dim in found.items() if dim != other_dim}
 
 
 def _text(tensor: Tensor) -> str:
@@ -75,8 +73,8 @@ def _same_dtype(one: int, two: int) -> bool:
 
 
 def _same_dims(
-    one: tuple[Expr, ...] | None,
-    two: tuple[Expr, ...] | None,
+    one: Dims,
+    two: Dims,
     renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]],
 ) -> bool:
     if one is None or two is None:

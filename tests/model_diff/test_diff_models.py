@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_a_graph_that_is_not_valid_equals_itself(body: str) -> None:
         (
             "float[N, 8] x, float[N, 8] z)",
             "float[N, 8] z, float[N, 8] x)",
-            ["interface: order of inputs: input 'x', input 'z' -> input 'z', input 'x'"],
+            ["interface: order of inputs: 'x', 'z' -> 'z', 'x'"],
         ),
         (", float[N, 8] t)", ")", ["interface: output 't': float32[N, 8] removed"]),
         (
@@ -123,6 +124,39 @@ def test_a_graph_that_is_not_valid_equals_itself(body: str) -> None:
 def test_a_change_of_the_text_is_told(before: str, after: str, expected: list[str]) -> None:
     assert before in TEXT
     assert lines(base(), base(TEXT.replace(before, after))) == expected
+
+
+@pytest.mark.parametrize(
+    ("renamed", "expected"),
+    [
+        ({"x": "tokens"}, ["interface: input 'x' -> 'tokens': float32[N, 8] -> float32[N, 8]"]),
+        ({"t": "state"}, ["interface: output 't' -> 'state': float32[N, 8] -> float32[N, 8]"]),
+        (
+            {"x": "tokens", "N": "M", "y": "result", "n": "inner"},
+            [
+                "interface: input 'x' -> 'tokens': float32[N, 8] -> float32[M, 8]",
+                "interface: input 'z': float32[N, 8] -> float32[M, 8]",
+                "interface: output 'y' -> 'result': float32[N, 8] -> float32[M, 8]",
+                "interface: output 't': float32[N, 8] -> float32[M, 8]",
+            ],
+        ),
+    ],
+)
+def test_an_input_or_output_of_another_name_is_told_as_that(renamed: dict[str, str], expected: list[str]) -> None:
+    text = re.sub(r"\b\w+\b", lambda name: renamed.get(name[0], name[0]), TEXT)
+    found = diff(base(), base(text))
+    assert (told(found), found.differing) == (expected, ("interface",))
+
+
+def test_an_input_that_is_read_by_other_operators_is_another_one() -> None:
+    text = "(float[4] x, float[4] z) => (float[4] y) { y = Sub (x, z) }"
+    other = text.replace("float[4] z", "float[4] v").replace("Sub (x, z)", "Sub (v, x)")
+    assert lines(model_of(text), model_of(other)) == [
+        "interface: input 'z': float32[4] removed",
+        "interface: input 'v': float32[4] added",
+        "changed: Sub#0: input 0: x -> v",
+        "changed: Sub#0: input 1: z -> x",
+    ]
 
 
 def test_outputs_that_change_places_are_told() -> None:
