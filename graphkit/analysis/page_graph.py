@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.page_sizes import PageSizes
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import shape_text
@@ -30,15 +32,25 @@ class _Texts:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def page_graph(shapes: Shapes) -> dict[str, object]:
+def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
+    Args:
+        shapes: The inferred shapes of the model.
+        costs: The costs that the page shows, if it does.
+
     Returns:
+        `model`: the name of the model.
         `texts`: texts that occur often; operators, modules, types and attributes are numbers of these.
         `scopes`: path and number of the owning node of each graph.
         `nodes`: label, scope, operator, module, attributes (name and value in turns), inputs, outputs.
         `values`: name, scope, kind, type with shape, bytes of a weight, what its shape comes from, why it is unknown.
+        `numbers`: the dims at the sizes of the page, by the number of a type with symbolic ones.
+        `costs`: number of a node, MACs, operations and bytes moved, each a number of `formulas`.
+        `formulas`: expressions in the sizes, and what they come to.
+        `sizes`: see `PageSizes`.
     """
+    sizes = PageSizes.of(shapes, costs)
     scopes = list(all_scopes(shapes.model.scopes))
     nodes = [node for scope in scopes for node in scope.nodes]
     values = [value for scope in scopes for value in scope.values.values()]
@@ -46,13 +58,23 @@ def page_graph(shapes: Shapes) -> dict[str, object]:
     scope_numbers = {scope: number for number, scope in enumerate(scopes)}
     node_numbers = {node: number for number, node in enumerate(nodes)}
     value_numbers = {value: number for number, value in enumerate(values)}
+    dims, formulas = dict[int, list[int | None]](), dict[tuple[str, int], int]()
     return {
+        "model": shapes.model.label if costs is None else costs.model,
         "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
         "nodes": [_node(node, scope_numbers, value_numbers, texts) for node in nodes],
-        "values": [_value(shapes, value, scope_numbers, value_numbers, texts) for value in values],
+        "values": [_value(shapes, value, scope_numbers, value_numbers, texts, sizes, dims) for value in values],
         "inputs": [[value_numbers[value] for value in scope.inputs] for scope in scopes],
         "outputs": [[value_numbers[value] for value in scope.outputs] for scope in scopes],
         "texts": list(texts.numbers),
+        "numbers": dims,
+        "costs": [
+            [node_numbers[node], *(NONE if cell is None else formulas.setdefault(cell, len(formulas)) for cell in row)]
+            for node, row in sizes.costs().items()
+            if any(cell is not None and cell[1] for cell in row)
+        ],
+        "formulas": [[text, str(value)] for text, value in formulas],
+        "sizes": sizes.document(),
     }
 
 
@@ -70,15 +92,24 @@ def _node(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], 
 
 
 def _value(
-    shapes: Shapes, value: Value, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts
+    shapes: Shapes,
+    value: Value,
+    scopes: Mapping[Scope, int],
+    values: Mapping[Value, int],
+    texts: _Texts,
+    sizes: PageSizes,
+    numbers: dict[int, list[int | None]],
 ) -> list[object]:
     tensor = shapes[value]
     dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
+    type_ = texts.number(f"{dtype} {shape_text(plain_dims(tensor.dims))}")
+    if type_ not in numbers and (known := sizes.numbers(tensor.dims)) is not None:
+        numbers[type_] = known
     row: list[object] = [
         value.name,
         scopes[value.scope],
         texts.number("constant" if value.is_constant else value.kind),
-        texts.number(f"{dtype} {shape_text(plain_dims(tensor.dims))}"),
+        type_,
         (payload_size(value.constant) if value.constant is not None else None) or 0,
         _numbers(shapes.shape_sources(value), values),
     ]

@@ -59,10 +59,13 @@ class Report(Judged):
         return _document((self,), self.found())
 
     def graphs(self) -> tuple[Mapping[str, object], ...]:
+        from graphkit.analysis.costs.cost_table import Costs
         from graphkit.analysis.page_graph import page_graph
         from graphkit.shapes import declarations, infer
 
-        return () if self.source is None else (page_graph(infer(declarations(self.source).model)),)
+        costs = self.sections.get("costs")
+        shapes = infer(declarations(self.source).model) if self.source is not None else None
+        return () if shapes is None else (page_graph(shapes, costs if isinstance(costs, Costs) else None),)
 
     def blocks(self) -> Iterator[Block]:
         for name, section in self.sections.items():

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from graphkit.render.document_blocks import Cell, Column, Table, printable
+from graphkit.render.document_blocks import Cell, Column, Formula, Table, printable
 
 __all__ = ["csv_text"]
 
@@ -40,6 +40,8 @@ def _one(columns: Sequence[Column], tables: Sequence[Table]) -> str:
 def _cell(cell: Cell, column: Column) -> Cell:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
+    if isinstance(cell, Formula):
+        cell = cell.text
     if not isinstance(cell, str):
         return cell
     return printable(cell).replace(",", "") if column.kind == "number" else _text(cell)

@@ -16,6 +16,7 @@ __all__ = [
     "Column",
     "Document",
     "Drawing",
+    "Formula",
     "Heading",
     "Line",
     "Lines",
@@ -30,7 +31,29 @@ __all__ = [
     "table",
 ]
 
-Cell = str | int | float | None
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others.
+
+    Attributes:
+        text: How it is shown.
+        value: The number at the sizes that are shown; None if it is not known.
+        expression: In the input dims; "" if there is none that could be read.
+        unit: `B` for bytes; for a part of a whole, `%` for its share, `/` for the quotient.
+        whole: The whole, as an expression.
+        is_peak: Whether the number is a maximum, of which the expression is what counts at these sizes.
+    """
+
+    text: str
+    value: int | None
+    expression: str
+    unit: Literal["", "B", "%", "/"] = ""
+    whole: str = ""
+    is_peak: bool = False
+
+
+Cell = str | int | float | Formula | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +65,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A paragraph; a warning stands out."""
+    """A paragraph; a warning stands out, and `sizes` are those at which a page shows its numbers at first."""
 
     text: str
-    tone: Literal["plain", "warning"] = "plain"
+    tone: Literal["plain", "warning", "sizes"] = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +177,8 @@ def cell_text(cell: Cell) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
+    if isinstance(cell, Formula):
+        return cell.text
     return f"{cell:,.3g}" if isinstance(cell, float) else printable(cell)
 
 

@@ -9,6 +9,7 @@ from graphkit.render.document_blocks import (
     Bars,
     Block,
     Document,
+    Formula,
     Heading,
     Lines,
     Prose,
@@ -88,7 +89,7 @@ def block_html(block: Block, level: int) -> str:
     if isinstance(block, Heading):
         return f"<h{level + 1}>{escape(block.text)}</h{level + 1}>\n"
     if isinstance(block, Prose):
-        kind = ' class="warning"' if block.tone == "warning" else ""
+        kind = {"plain": "", "warning": ' class="warning"', "sizes": ' class="sized"'}[block.tone]
         return f"<p{kind}>{escape(block.text)}</p>\n"
     if isinstance(block, Lines):
         return _lines(block)
@@ -98,7 +99,9 @@ def block_html(block: Block, level: int) -> str:
         return _bars(block)
     if isinstance(block, Treemap):
         drawn = draw_treemap(block)
-        return f"<figure><figcaption>{escape(block.title)}</figcaption>{drawn}</figure>\n" if drawn else ""
+        return (
+            f'<figure class="sized"><figcaption>{escape(block.title)}</figcaption>{drawn}</figure>\n' if drawn else ""
+        )
     return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
 
 
@@ -119,13 +122,27 @@ def _table(block: Table) -> str:
     for row in block.rows:
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
-            content = html_escape(cell_text(row[at]))
+            cell = row[at]
+            content = _formula(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>\n")
     return (
         f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
     )
+
+
+def _formula(cell: Formula) -> str:
+    """Return a number with its expression, which `page/sizes.mjs` evaluates."""
+    named = {
+        "value": "" if cell.value is None else str(cell.value),
+        "data-formula": cell.expression,
+        "data-unit": cell.unit,
+        "data-whole": cell.whole,
+        "data-peak": "yes" if cell.is_peak else "",
+    }
+    attributes = "".join(f' {name}="{escape(text)}"' for name, text in named.items() if text)
+    return f"<data{attributes}>{escape(cell.text)}</data>"
 
 
 def _bars(block: Bars) -> str:

@@ -21,7 +21,17 @@ from graphkit.render.html import STYLE, block_html, escape
 __all__ = ["PageGraph", "page"]
 
 PageGraph = Mapping[str, object]
-MODULES = ("elements", "graph", "neighbourhood", "tables", "links", "panel", "main")  # each after those that it imports
+MODULES = (
+    "elements",
+    "formulas",
+    "sizes",
+    "graph",
+    "neighbourhood",
+    "tables",
+    "links",
+    "panel",
+    "main",
+)  # each after those that it imports
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
 NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")

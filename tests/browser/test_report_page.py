@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
+from page_checks import expect, heads
 
 import graphkit
 from graphkit.model import Model
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+Open = Callable[..., Page]
 HOSTILE = (
     "<img src=x onerror=window.attacked=1>",
     "</script><script>window.attacked=1</script>",
@@ -27,61 +26,11 @@ HOSTILE = (
     "__proto__",
     "constructor",
 )
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: run `make browser-test`")
-    if CHROMIUM is None:
-        pytest.skip("needs a Chromium on PATH, such as Debian's package chromium")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open a page of HTML, and fail on any error in it, and on any request but that for the page."""
-    faults: list[str] = []
-    pages: list[Page] = []
-
-    def opened(html: str, hash: str = "", **options: object) -> Page:
-        file = tmp_path / f"{len(pages)}.html"
-        file.write_text(html, encoding="utf-8")
-        page = browser.new_page(**options)
-        page.on("console", lambda message: faults.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith("file:") else faults.append(request.url))
-        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-        page.goto(f"{file.as_uri()}{hash}")
-        if options.get("java_script_enabled", True):
-            page.wait_for_selector("html.live", state="attached")
-        pages.append(page)
-        return page
-
-    yield opened
-    for page in pages:
-        page.close()
-    assert faults == []
 
 
 @pytest.fixture(scope="module")
 def merged() -> str:
     return graphkit.report("example:merged-decoder").to_html()
-
-
-def heads(page: Page, text: str) -> None:
-    """Wait until the panel has this heading: an address opens its panel a moment after a click or a key."""
-    expect(page.locator("#panel h2").first).to_have_text(text)
-
-
-def expect(found: Any) -> Any:
-    """Return Playwright's assertions, which wait until they hold."""
-    from playwright.sync_api import expect as expected
-
-    return expected(found)
 
 
 def chain_of(names: list[str]) -> Model:

@@ -46,7 +46,7 @@ def test_nothing_is_drawn_of_nothing(rows: list[tuple[str, int]]) -> None:
 
 def test_the_figure_has_its_title() -> None:
     html = block_html(Treemap("MACs <by> module", "MACs", ROWS), 1)
-    assert html.startswith('<figure><figcaption>MACs &lt;by&gt; module</figcaption><svg class="treemap" ')
+    assert html.startswith('<figure class="sized"><figcaption>MACs &lt;by&gt; module</figcaption><svg class="treemap" ')
 
 
 def test_a_name_is_text() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from graphkit.analysis.costs.cost_formulas import alive_formula, formula, intensity_formula, share_formula
 from graphkit.analysis.costs.cost_rows import (
     BranchRow,
     CostRow,
@@ -15,7 +16,6 @@ from graphkit.analysis.costs.cost_rows import (
     Quantity,
     StepsRow,
     UnknownCost,
-    amount_text,
     number_text,
 )
 from graphkit.analysis.costs.weights import WeightBits
@@ -87,7 +87,7 @@ class Costs(Result):
         return f"{reasons[0]}{more}" if reasons else ""
 
     def blocks(self) -> Iterator[Block]:
-        yield Prose(self._at())
+        yield Prose(self._at(), "sizes")
         yield table("Cost:code | Here:number | In the input dims:note", list(self._totals()))
         yield from self._weights()
         yield from self._rows()
@@ -111,21 +111,23 @@ class Costs(Result):
         which = "typical sizes" if every else f"of which typical: {', '.join(self.assumed)}"
         return f"At {sizes} ({which}; --dim sets others)."
 
-    def _totals(self) -> Iterator[tuple[str, str, str]]:
+    def _totals(self) -> Iterator[tuple[str, Cell, str]]:
         yield "parameters", sized(self.parameters), ""
         yield "weights", sized(self.weight_bytes, "B"), ""
-        for name, quantity, unit in (
+        quantities: tuple[tuple[str, Quantity, Literal["", "B"]], ...] = (
             ("multiply-accumulates (MACs)", self.macs, ""),
             ("other operations", self.operations, ""),
             ("bytes moved", self.bytes_moved, "B"),
-        ):
-            yield name, amount_text(quantity, unit), quantity.short
+        )
+        for name, quantity, unit in quantities:
+            yield name, formula(quantity, unit), quantity.short
         if self.intensity is not None:
-            yield "operations for each byte", f"{self.intensity:,.1f}", ""
-        yield "inputs", amount_text(self.input_bytes, "B"), self.input_bytes.short
-        yield "peak memory of activations", amount_text(self.peak.bytes, "B"), self.peak.bytes.short
+            parts = (self.macs, self.operations, self.bytes_moved)
+            yield "operations for each byte", intensity_formula(self.intensity, *parts), ""
+        yield "inputs", formula(self.input_bytes, "B"), self.input_bytes.short
+        yield "peak memory of activations", formula(self.peak.bytes, "B", is_peak=True), self.peak.bytes.short
         if self.kv_cache is not None:
-            yield "KV cache", amount_text(self.kv_cache, "B"), self.kv_cache.short
+            yield "KV cache", formula(self.kv_cache, "B"), self.kv_cache.short
 
     def _weights(self) -> Iterator[Block]:
         if len(self.weights) > 1:
@@ -157,14 +159,13 @@ class Costs(Result):
         return Treemap(title, "MACs", [(name, row.macs.value or 0) for row, each in names for name in each])
 
     def _cells(self, row: CostRow) -> tuple[Cell, ...]:
-        part = row.times * (row.macs.value or 0) / self.macs.value if self.macs.value else None
-        share = "" if part is None else f"{100 * part:.1f} %"
+        share = share_formula(row.macs, row.times, self.macs)
         times = row.nodes if self.by == "op" else row.times
-        return row.name, times, sized(row.parameters), amount_text(row.macs), share, amount_text(row.bytes_moved, "B")
+        return row.name, times, sized(row.parameters), formula(row.macs), share, formula(row.bytes_moved, "B")
 
     def _peak(self) -> Iterator[Block]:
         if self.peak.alive:
-            rows: list[tuple[Cell, ...]] = [(each.name, each.bytes) for each in self.peak.alive[:ALIVE]]
+            rows: list[tuple[Cell, ...]] = [(each.name, alive_formula(each)) for each in self.peak.alive[:ALIVE]]
             rest = self.peak.tensors - len(rows)
             if rest:
                 shown = sum(each.bytes for each in self.peak.alive[:ALIVE])
@@ -204,9 +205,9 @@ class Costs(Result):
                         b.node,
                         b.branch,
                         b.is_counted,
-                        amount_text(b.macs),
-                        amount_text(b.operations),
-                        amount_text(b.bytes_moved, "B"),
+                        formula(b.macs),
+                        formula(b.operations),
+                        formula(b.bytes_moved, "B"),
                         b.reason,
                     )
                     for b in self.branches
@@ -222,9 +223,9 @@ class Costs(Result):
                     (
                         s.node,
                         s.op,
-                        "?" if s.steps is None else amount_text(s.steps),
+                        "?" if s.steps is None else formula(s.steps),
                         s.reason or (s.steps.short if s.steps else ""),
-                        amount_text(s.macs),
+                        formula(s.macs),
                     )
                     for s in self.sequential
                 ],

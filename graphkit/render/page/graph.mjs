@@ -1,15 +1,21 @@
 // The graph of a model: nodes and values by number, and questions about them.
 // `graphkit/analysis/page_graph.py` writes what this reads.
 
+import { Sizes } from "./sizes.mjs";
+
 /** @typedef {{label: string, scope: number, op: string, module: string, attributes: [string, string][],
  *             inputs: number[], outputs: number[]}} GraphNode */
 /** @typedef {{name: string, scope: number, kind: string, type: string, bytes: number, sources: number[],
- *             unknown: string, producer: number, consumers: number[]}} GraphValue */
+ *             dims: (number | null)[] | null, unknown: string, producer: number, consumers: number[]}} GraphValue */
 
 export class Graph {
   /** @param {any} data */
   constructor(data) {
     const text = (/** @type {number} */ number) => data.texts[number];
+    this.model = data.model;
+    this.sizes = new Sizes(data.sizes);
+    /** @type {Map<number, (readonly [string, string] | null)[]>} */
+    this.costs = new Map(data.costs.map(([node, ...cells]) => [node, cells.map((cell) => (cell < 0 ? null : data.formulas[cell]))]));
     this.scopes = data.scopes.map(([path, owner]) => ({ path, owner }));
     this.inputs = data.inputs;
     this.outputs = data.outputs;
@@ -19,7 +25,7 @@ export class Graph {
     }));
     /** @type {GraphValue[]} */
     this.values = data.values.map(([name, scope, kind, type, bytes, sources, unknown]) => ({
-      name, scope, kind: text(kind), type: text(type), bytes, sources,
+      name, scope, kind: text(kind), type: text(type), bytes, sources, dims: data.numbers[type] ?? null,
       unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [],
     }));
     this.nodes.forEach((node, number) => {

@@ -3,6 +3,7 @@ import { address, element } from "./elements.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
 import { nodePanel, valuePanel } from "./panel.mjs";
+import { showAt, sliders } from "./sizes.mjs";
 import { liveTables } from "./tables.mjs";
 
 const SHOWN = 50; // results of a search
@@ -11,8 +12,10 @@ const panel = /** @type {HTMLElement} */ (document.getElementById("panel"));
 const field = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
 const graphs = [...document.querySelectorAll("script.graph")].map((data) => new Graph(JSON.parse(data.textContent ?? "")));
 const places = linkNames(page, graphs);
+let shownModel = 0; // whose node or value the panel shows
 
 liveTables(page);
+graphs.forEach((graph, model) => addSliders(graph, model));
 document.documentElement.classList.add("live");
 window.addEventListener("hashchange", open);
 window.addEventListener("keydown", (event) => {
@@ -32,6 +35,28 @@ field?.addEventListener("keydown", (event) => {
 document.getElementById("close")?.addEventListener("click", close);
 open();
 
+/** Add the sliders of a model: beside the contents, or above the part of the page that is about it.
+ * @param {Graph} graph
+ * @param {number} model */
+function addSliders(graph, model) {
+  const part = partOf(graph);
+  const form = sliders(graph.sizes, () => {
+    if (part !== null) showAt(part, graph.sizes);
+    if (shownModel === model) showAt(panel, graph.sizes);
+  });
+  if (form === null) return;
+  if (graphs.length === 1) document.querySelector(".contents")?.prepend(form);
+  else part?.querySelector("summary")?.after(form);
+}
+
+/** The part of the page that is about a model, null if several are.
+ * @param {Graph} graph */
+function partOf(graph) {
+  if (graphs.length === 1) return page;
+  const sections = [...page.querySelectorAll("section")].filter((each) => each.querySelector("h2")?.textContent === graph.model);
+  return sections.length === 1 ? sections[0] : null;
+}
+
 /** Show the panel that the address names. */
 function open() {
   const asked = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
@@ -45,6 +70,7 @@ function open() {
     const value = graph.names.get(name)?.value ?? -1;
     const node = asked.has("value") && value >= 0 ? graph.values[value].producer : graph.nodeOf(name);
     const named = places.get(node >= 0 ? address(model, graph.path(node)) : address(model, name, "value")) ?? [];
+    shownModel = model;
     if (node >= 0) show(nodePanel(graph, model, node, named));
     else if (value >= 0) show(valuePanel(graph, model, value, named));
     else show([element("h2", {}, name), element("p", {}, "There is no node or value of this name in the model.")]);
@@ -77,6 +103,7 @@ function result(graph, model, { node, value }) {
 /** @param {Node[]} parts */
 function show(parts) {
   panel.querySelector(".body")?.replaceChildren(...parts);
+  if (graphs[shownModel]?.sizes.isMoved) showAt(panel, graphs[shownModel].sizes);
   panel.hidden = false;
   panel.scrollTop = 0;
 }

@@ -1,9 +1,11 @@
 // The panel of a node: its operator, what it reads and gives, where its shape comes from, where the report names it.
 import { address, element } from "./elements.mjs";
 import { neighbourhood } from "./neighbourhood.mjs";
+import { moving, sized } from "./sizes.mjs";
 
 const STEPS = 40; // of a chain that are shown
 const READERS = 12;
+const MEASURES = /** @type {const} */ ([["MACs", ""], ["Operations", ""], ["Bytes moved", "B"]]);
 
 /** @param {import("./graph.mjs").Graph} graph
  * @param {number} model
@@ -17,7 +19,7 @@ export function nodePanel(graph, model, number, places) {
   const parts = [
     element("h2", {}, path),
     element("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) =>
-      [element("dt", {}, name), element("dd", {}, element("code", {}, value))])),
+      [element("dt", {}, name), element("dd", {}, element("code", {}, value))]), ...costs(graph, number)),
     element("h3", {}, "Reads"), list(graph, model, node.inputs, "from"),
     element("h3", {}, "Gives"), list(graph, model, node.outputs, "to"),
   ];
@@ -27,6 +29,27 @@ export function nodePanel(graph, model, number, places) {
   return parts;
 }
 
+/** The costs of a node that has any, those of all of its runs together.
+ * @param {import("./graph.mjs").Graph} graph
+ * @param {number} number */
+function costs(graph, number) {
+  return (graph.costs.get(number) ?? []).flatMap((cell, at) => {
+    if (cell === null || cell[1] === "0") return [];
+    const [[formula, value], [name, unit]] = [cell, MEASURES[at]];
+    const shown = [moving(sized(BigInt(value), unit), formula, value, unit)];
+    if (formula && formula !== value) shown.push(element("br"), element("code", {}, formula));
+    return [element("dt", {}, name), element("dd", {}, ...shown)];
+  });
+}
+
+/** A type, with its dims at the sizes where it has symbolic ones.
+ * @param {import("./graph.mjs").GraphValue} value */
+function typed({ type, dims }) {
+  if (dims === null) return [type];
+  const first = `= [${dims.map((dim) => dim ?? "?").join(", ")}]`;
+  return [type, " ", moving(first, type.slice(type.indexOf("[")), dims.map((dim) => dim ?? "").join(), "dims")];
+}
+
 /** The panel of an input or a weight, which no node gives.
  * @param {import("./graph.mjs").Graph} graph
  * @param {number} model
@@ -34,12 +57,12 @@ export function nodePanel(graph, model, number, places) {
  * @param {Element[]} places */
 export function valuePanel(graph, model, number, places) {
   const value = graph.values[number];
-  const facts = [["Kind", value.kind], ["Type", value.type], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""]];
+  const facts = [["Kind", value.kind], ["Type", ...typed(value)], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""]];
   const readers = value.consumers.slice(0, 200).map((node) => element("li", {}, link(graph, model, node)));
   return [
     element("h2", {}, graph.valuePath(number)),
-    element("dl", {}, ...facts.filter(([, text]) => text).flatMap(([name, text]) =>
-      [element("dt", {}, name), element("dd", {}, element("code", {}, text))])),
+    element("dl", {}, ...facts.filter(([, text]) => text).flatMap(([name, ...parts]) =>
+      [element("dt", {}, String(name)), element("dd", {}, element("code", {}, ...parts))])),
     element("h3", {}, `Read by ${value.consumers.length.toLocaleString("en")}`), element("ul", {}, ...readers),
     ...(places.length ? [element("h3", {}, "In this report"), element("ul", {}, ...places.map(mention))] : []),
   ];
@@ -53,8 +76,8 @@ function list(graph, model, values, direction) {
     const more = others.length > READERS ? [` and ${others.length - READERS} more`] : [];
     const bytes = value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
     const name = element("a", { href: address(model, graph.valuePath(number), "value") }, value.name);
-    const what = `${value.type}${bytes}${value.kind === "node" ? "" : `, ${value.kind}`}`;
-    return element("li", {}, element("code", {}, name), element("br"), what,
+    const what = `${bytes}${value.kind === "node" ? "" : `, ${value.kind}`}`;
+    return element("li", {}, element("code", {}, name), element("br"), ...typed(value), what,
       ...(value.unknown ? [element("br"), element("em", {}, value.unknown)] : []),
       ...(others.length ? [element("br"), `${direction}`, ...shown, ...more] : []));
   });

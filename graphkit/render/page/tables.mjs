@@ -40,10 +40,19 @@ function text(row, column) {
   return row.cells[column]?.textContent ?? "";
 }
 
+/** The number that a cell shows: `5.5 G`, `>= 12 B`, `1.2 MB`; a B after a fraction is a billion.
+ * @param {string} cell */
+function number(cell) {
+  const found = /^(?:>= )?(-?[\d,]+(\.\d+)?)\s*([kMGT]|B(?![a-z]))?/.exec(cell);
+  if (found === null) return -Infinity;
+  const power = found[3] === "B" && !found[2] ? 0 : ["", "k", "M", "GB", "T"].findIndex((unit) => unit.includes(found[3] ?? ""));
+  return Number(found[1].replaceAll(",", "")) * 1000 ** power;
+}
+
 function compared(a, b, isNumber) {
   if (!isNumber) return a.localeCompare(b, undefined, { numeric: true });
-  const [x, y] = [a, b].map((cell) => Number.parseFloat(cell.replaceAll(",", "")));
-  return (Number.isNaN(x) ? -Infinity : x) - (Number.isNaN(y) ? -Infinity : y);
+  const [x, y] = [number(a), number(b)];
+  return x === y ? 0 : x - y;
 }
 
 function filter(rows) {

@@ -1,0 +1,42 @@
+"""The numbers of a table of costs with their expressions, so that a page can compute them at other sizes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from graphkit.analysis.costs.cost_rows import AliveTensor, Quantity, amount_text
+from graphkit.render.document_blocks import Formula
+
+__all__ = ["alive_formula", "formula", "intensity_formula", "share_formula"]
+
+LONG = 2000  # characters of an expression that the shares of a whole do not repeat
+
+
+def formula(quantity: Quantity, unit: Literal["", "B"] = "", *, is_peak: bool = False) -> Formula:
+    """Return a number in short, with its expression."""
+    return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit, is_peak=is_peak)
+
+
+def alive_formula(tensor: AliveTensor) -> Formula:
+    """Return the bytes of a tensor."""
+    return Formula(f"{tensor.bytes:,}", tensor.bytes, tensor.expression)
+
+
+def share_formula(part: Quantity, times: int, whole: Quantity) -> Formula | str:
+    """Return the share of so many equal parts in a whole, "" in nothing."""
+    if not whole.value:
+        return ""
+    value = times * (part.value or 0)
+    text = f"{100 * value / whole.value:.1f} %"
+    if not part.expression or not 0 < len(whole.expression) <= LONG:
+        return Formula(text, value, "", "%")
+    return Formula(text, value, f"{times}*({part.expression})", "%", whole.expression)
+
+
+def intensity_formula(intensity: float, macs: Quantity, operations: Quantity, moved: Quantity) -> Formula:
+    """Return the operations for each byte moved."""
+    text = f"{intensity:,.1f}"
+    if not (macs.expression and operations.expression and moved.expression):
+        return Formula(text, None, "", "/")
+    value = 2 * (macs.value or 0) + (operations.value or 0)
+    return Formula(text, value, f"2*({macs.expression}) + {operations.expression}", "/", moved.expression)

@@ -1,0 +1,146 @@
+"""What a page needs to compute its numbers at other sizes of the input dims: sizes, relations, and node costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, chosen_branches, node_costs
+from graphkit.analysis.costs.peak_memory import PeakMemory
+from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.graph.view import Node, all_nodes
+from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
+from graphkit.shapes.relations import linear_equations, reduced, solved
+
+__all__ = ["PageSizes"]
+
+REACH = 32  # how many times the size that is shown a slider reaches
+LEAST_REACH = 4096
+FAR = (1, 16)  # factors of the sizes at which the peak may be elsewhere
+MAX_TEXT = 600  # characters of a relation
+
+
+@dataclass(frozen=True)
+class PageSizes:
+    """The sizes at which a page shows its numbers, and how far they may be moved.
+
+    Attributes:
+        shapes: The shapes of the model.
+        sizes: The size of each symbol.
+        fixed: The symbols that the caller has given a size.
+        legal: Which sizes go together.
+    """
+
+    shapes: Shapes
+    sizes: Mapping[str, int]
+    fixed: frozenset[str]
+    legal: LegalSizes
+
+    @classmethod
+    def of(cls, shapes: Shapes, costs: Costs | None = None) -> PageSizes:
+        """Return the sizes of a page, those of its costs where it shows some."""
+        typical = TypicalSizes(shapes.model, AS_DECLARED, shapes)
+        if costs is None:
+            return cls(shapes, typical.sizes, frozenset(), typical.legal)
+        sizes = dict(costs.sizes)
+        return cls(shapes, sizes, frozenset(sizes) - set(costs.assumed), typical.legal)
+
+    def document(self) -> dict[str, object]:
+        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `follows`, `requires` and `peaks`.
+
+        `is_least` says that costs may be more elsewhere: of an If, the branch counts that is dearer at these sizes.
+        """
+        follows = self._follows()
+        free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in self.fixed]
+        return {
+            "symbols": [
+                [each.name, self.sizes[each.name], *self._reach(each)] for each in free if each.name not in follows
+            ],
+            "fixed": {name: size for name, size in self.sizes.items() if name in self.fixed},
+            "follows": {name: str(expr) for name, expr in follows.items() if name not in self.fixed},
+            "requires": list(dict.fromkeys(self._requires())),
+            "is_least": self._has_open_branches(),
+            "peaks": list(dict.fromkeys(self._peaks(free))),
+        }
+
+    def _reach(self, variable: Variable) -> tuple[int, int]:
+        if variable.role == "past" and self.shapes.model.roles.merged:  # without a past, its other branch runs
+            variable = replace(variable, low=min(1, self.sizes[variable.name]), high=variable.high)
+        most = max(REACH * self.sizes[variable.name], LEAST_REACH) if variable.role != "batch" else 256
+        return variable.low, int(min(most, variable.high))
+
+    def _has_open_branches(self) -> bool:
+        chosen = chosen_branches(self.shapes, self.sizes)
+        return any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes))
+
+    def _follows(self) -> dict[str, Expr]:
+        """Return the symbols that follow from others, such as a mask's length from past and new tokens."""
+        legal = self.legal
+        equal = [relation for relation in legal.relations if relation.relation == "=="]
+        if legal.past is not None and legal.tokens is not None:
+            equal += [Relation.equal(total, legal.past + legal.tokens) for total in legal.totals]
+        rows = reduced(
+            (row for each in equal for row in linear_equations(each.left, each.right)),
+            [variable.name for variable in reversed(legal.variables)],
+        )
+        atoms = {name: expr for dims in legal.inputs.values() for expr in dims or () for name in _alone(expr)}
+        found = {name: solved(name, rows, atoms) for name in rows}
+        return {
+            name: expr
+            for name, expr in found.items()
+            if expr is not None and self._at(expr) == self.sizes.get(name, expr) and expr.symbols <= self.sizes.keys()
+        }
+
+    def _requires(self) -> Iterator[tuple[str, str]]:
+        """Yield the relations to 0 that hold at the sizes, as left side and relation."""
+        for relation in self.legal.relations:
+            left, value = relation.left, self._at(relation.left)
+            if relation.right != 0 or value is None or len(str(left)) > MAX_TEXT:
+                continue
+            if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
+                yield str(left), relation.relation
+
+    def _peaks(self, free: list[Variable]) -> Iterator[str]:
+        """Yield the bytes that are there at the peak, as expressions: at these sizes, and far from them."""
+        memory = PeakMemory(self.shapes)
+        for name in ("", *(variable.name for variable in free if variable.low < variable.high)):
+            for factor in FAR if name == "" else FAR[1:]:
+                far = {each: size * (factor if each == name or not name else 1) for each, size in self.sizes.items()}
+                amount = memory.at(far).amount
+                if amount.symbols <= self.sizes.keys():
+                    yield amount.text(self.sizes)
+
+    def costs(self) -> dict[Node, list[tuple[str, int] | None]]:
+        """Return the costs of each node, in the order of `MEASURES`, as expressions and numbers; None for unknown."""
+        found: dict[Node, list[tuple[str, int] | None]] = {}
+        for cost in node_costs(self.shapes, self.sizes).nodes:
+            found.setdefault(cost.node, self._cost(cost))  # of a function, the first call
+        return found
+
+    def _cost(self, cost: NodeCost) -> list[tuple[str, int] | None]:
+        row: list[tuple[str, int] | None] = []
+        for measure in MEASURES:
+            amount = cost.costs.get(measure)
+            value = None if amount is None else amount.at(self.sizes)
+            row.append(None if amount is None or value is None else (amount.text(self.sizes), value))
+        return row
+
+    def numbers(self, dims: tuple[Expr, ...] | None) -> list[int | None] | None:
+        """Return symbolic dims at the sizes, None for a dim that they do not tell; None where all dims are numbers."""
+        if dims is None or all(dim.constant is not None for dim in dims):
+            return None
+        return [self._at(dim) for dim in dims]
+
+    def _at(self, expr: Expr) -> int | None:
+        try:
+            return expr.evaluate(self.sizes)
+        except (KeyError, *FAILURES):
+            return None
+
+
+def _alone(expr: Expr) -> Iterator[str]:
+    """Yield the name of a dim that is one symbol."""
+    if expr.atom is not None and expr.symbols == {repr(expr.atom)}:
+        yield repr(expr.atom)

@@ -1,0 +1,214 @@
+// Sliders for the sizes of the input dims, and the numbers on the page that follow from them.
+// A number moves once its expression gives here what Python has found at the first sizes; else it stays, and says so.
+import { element } from "./elements.mjs";
+import { parserOf } from "./formulas.mjs";
+
+/** @typedef {import("./formulas.mjs").Formula} Formula */
+
+const STEPS = 400; // of a slider
+
+/** The sizes of one model.
+ * `graphkit/analysis/page_sizes.py` writes what this reads. */
+export class Sizes {
+  /** @param {any} data */
+  constructor(data) {
+    /** @type {{name: string, first: number, least: number, most: number}[]} */
+    this.symbols = data.symbols.map(([name, first, least, most]) => ({ name, first, least, most }));
+    this.chosen = new Map(this.symbols.map(({ name, first }) => [name, first]));
+    this.fixed = Object.entries(data.fixed);
+    this.parse = parserOf([...this.chosen.keys(), ...Object.keys(data.fixed), ...Object.keys(data.follows)]);
+    /** @type {[string, Formula][]} */
+    this.follows = Object.entries(data.follows).map(([name, text]) => [name, this.parse(text)]);
+    /** @type {{text: string, relation: string}[]} */
+    this.requires = data.requires.map(([text, relation]) => ({ text, relation }));
+    /** @type {string[]} */
+    this.peaks = data.peaks;
+    this.isLeast = data.is_least;
+    /** @type {Map<string, Formula | null>} */
+    this.parsed = new Map();
+    this.first = this.now();
+  }
+
+  get isMoved() {
+    return this.symbols.some(({ name, first }) => this.chosen.get(name) !== first);
+  }
+
+  /** All sizes, with those that follow from others. */
+  now() {
+    /** @type {Map<string, bigint>} */
+    const sizes = new Map();
+    for (const [name, size] of [...this.chosen, ...this.fixed]) sizes.set(name, BigInt(size));
+    for (const [name, formula] of this.follows) sizes.set(name, formula(sizes));
+    return sizes;
+  }
+
+  /** The value of an expression, null if it has none.
+   * @param {string} text
+   * @param {Map<string, bigint>} [sizes] */
+  at(text, sizes = this.now()) {
+    if (!this.parsed.has(text)) {
+      try {
+        this.parsed.set(text, this.parse(text));
+      } catch (error) {
+        if (!(error instanceof SyntaxError)) throw error;
+        this.parsed.set(text, null);
+      }
+    }
+    try {
+      return this.parsed.get(text)?.(sizes) ?? null;
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error; // a symbol without a size, a division by 0
+      return null;
+    }
+  }
+
+  /** The first relation that does not hold. */
+  broken() {
+    const sizes = this.now();
+    return this.requires.find(({ text, relation }) => {
+      const value = this.at(text, sizes);
+      if (value === null) return false;
+      return relation === "==" ? value !== 0n : relation === ">=" ? value < 0n : value > 0n;
+    });
+  }
+}
+
+/** A number that moves with the sizes.
+ * @param {string} text that is shown at the first sizes
+ * @param {string} formula
+ * @param {string} value
+ * @param {"" | "B" | "dims"} unit */
+export function moving(text, formula, value, unit) {
+  return element("data", { "data-formula": formula, value, "data-unit": unit }, text);
+}
+
+/** The sliders of a model.
+ * @param {Sizes} sizes
+ * @param {() => void} changed */
+export function sliders(sizes, changed) {
+  const note = element("p", { class: "broken", role: "status" });
+  const told = () => {
+    const broken = sizes.broken();
+    note.textContent = broken ? `The model may not run at these sizes: ${broken.text} ${broken.relation} 0 does not hold.` : "";
+    changed();
+  };
+  const rows = sizes.symbols.filter(({ least, most }) => least < most).map((symbol) => slider(sizes, symbol, told));
+  if (!rows.length) return null;
+  const reset = element("button", { type: "button", title: "Go back to the first sizes" }, "Reset");
+  reset.addEventListener("click", () => {
+    for (const row of rows) row.reset();
+    told();
+  });
+  return element("div", { class: "sizes", role: "group", "aria-label": "Sizes of the input dims" }, element("strong", {}, "Sizes"),
+    ...rows.map((row) => row.shown), note, reset);
+}
+
+function slider(sizes, { name, first, least, most }, changed) {
+  const bottom = Math.log(Math.max(least, 1));
+  const reach = Math.log(most) - bottom;
+  const placeOf = (size) => (size < 1 ? 0 : Math.round(((Math.log(size) - bottom) / reach) * (STEPS - 1)) + 1);
+  const sizeAt = (place) => (place < 1 ? least : Math.round(Math.exp(bottom + (reach * (place - 1)) / (STEPS - 1))));
+  const range = /** @type {HTMLInputElement} */ (element("input", { type: "range", min: 0, max: STEPS, value: placeOf(first),
+    "aria-label": name }));
+  const field = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: least, max: most, step: 1,
+    value: first, "aria-label": `${name}, as a number` }));
+  const set = (/** @type {number} */ size) => {
+    sizes.chosen.set(name, size);
+    range.setAttribute("aria-valuetext", size.toLocaleString("en"));
+  };
+  range.addEventListener("input", () => {
+    field.value = String(sizeAt(Number(range.value)));
+    set(Number(field.value));
+    changed();
+  });
+  field.addEventListener("input", () => {
+    if (!field.checkValidity() || field.value === "") return; // the browser shows that it is out of reach
+    range.value = String(placeOf(Number(field.value)));
+    set(Number(field.value));
+    changed();
+  });
+  const reset = () => {
+    field.value = String(first);
+    range.value = String(placeOf(first));
+    set(first);
+  };
+  return { shown: element("div", {}, element("code", {}, name), range, field), reset };
+}
+
+/** Show the numbers of a part of the page at the sizes of its model.
+ * @param {ParentNode} part
+ * @param {Sizes} sizes */
+export function showAt(part, sizes) {
+  const now = sizes.now();
+  for (const place of /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("data[value], data[data-unit]"))) {
+    showNumber(place, sizes, now);
+  }
+  for (const each of part.querySelectorAll(".sized")) each.classList.toggle("stays", sizes.isMoved);
+}
+
+/** @param {HTMLElement} place
+ * @param {Sizes} sizes
+ * @param {Map<string, bigint>} now */
+function showNumber(place, sizes, now) {
+  const first = (place.dataset.first ??= place.textContent ?? "");
+  const text = sizes.isMoved ? textAt(place, sizes, now) : first;
+  place.textContent = text ?? first;
+  place.classList.toggle("stays", text === null);
+  if (text === null) place.title = "at the first sizes: there is no expression of it that can be computed here";
+  else place.removeAttribute("title");
+}
+
+/** The text of a number at other sizes, null if its expression is not known to be right.
+ * @param {HTMLElement} place
+ * @param {Sizes} sizes
+ * @param {Map<string, bigint>} now */
+function textAt(place, sizes, now) {
+  const { formula = "", unit = "", whole = "", peak, first = "" } = place.dataset;
+  const value = place.getAttribute("value") ?? "";
+  if (unit === "dims") {
+    const dims = dimsOf(formula).map((dim) => [sizes.at(dim, sizes.first), sizes.at(dim, now)]);
+    return dims.map(([before]) => String(before ?? "")).join() === value ? `= [${dims.map(([, after]) => after ?? "?").join(", ")}]` : null;
+  }
+  const [before, after] = [sizes.at(formula, sizes.first), sizes.at(formula, now)];
+  if (!formula || after === null || String(before) !== value) return null;
+  if (whole) {
+    const of = sizes.at(whole, now);
+    if (!of) return null;
+    return unit === "%" ? `${tenths((100 * Number(after)) / Number(of))} %` : tenths(Number(after) / Number(of));
+  }
+  if (peak) {
+    const others = sizes.peaks.map((text) => sizes.at(text, now) ?? 0n);
+    return `>= ${sized([after, ...others].reduce((a, b) => (b > a ? b : a)), unit)}`;
+  }
+  return `${first.startsWith(">= ") || sizes.isLeast ? ">= " : ""}${sized(after, unit)}`;
+}
+
+/** The dims in `[batch, min(a, b), 4]`, divided at commas outside of parentheses.
+ * @param {string} text */
+function dimsOf(text) {
+  const dims = [""];
+  let depth = 0;
+  for (const character of text.slice(1, -1)) {
+    depth += Number(character === "(") - Number(character === ")");
+    if (character === "," && !depth) dims.push("");
+    else dims[dims.length - 1] += character;
+  }
+  return dims.map((dim) => dim.trim());
+}
+
+/** A number in units of a thousand, a million and so on, as `sized` of `render/document_blocks.py` writes it.
+ * @param {bigint} number
+ * @param {string} unit */
+export function sized(number, unit) {
+  for (const [power, prefix] of /** @type {[number, string][]} */ ([[4, "T"], [3, unit ? "G" : "B"], [2, "M"], [1, "k"]])) {
+    if (number >= 1000n ** BigInt(power)) {
+      return `${tenths(Number(number) / 1000 ** power)} ${prefix}${unit}`;
+    }
+  }
+  return `${number.toLocaleString("en")}${unit ? ` ${unit}` : ""}`;
+}
+
+/** @param {number} number */
+function tenths(number) {
+  return number.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+}
