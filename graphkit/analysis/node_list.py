@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +13,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.find_by_name import glob_test
-from graphkit.graph.names import by_family, counted, expanded, module_of
+from graphkit.graph.names import by_family, counted, expanded, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
@@ -24,8 +23,6 @@ from graphkit.shapes.tensor import plain_dims
 from graphkit.suggest import did_you_mean
 
 __all__ = ["NodeList", "NodeRow", "TensorOf", "node_list"]
-
-SEPARATOR = re.compile("[./]")  # in the path of a module
 
 
 @dataclass(frozen=True)
@@ -182,8 +179,8 @@ def _names(node: Node) -> Iterator[str]:
 
 def _module_test(module: str) -> Callable[[str], bool]:
     """Return whether a module is this one or in it; exporters write both / and . between the parts of a path."""
-    paths = {tuple(SEPARATOR.split(name.strip("/"))) for name in expanded(module)}
-    return lambda other: any(tuple(SEPARATOR.split(other))[: len(path)] == path for path in paths)
+    paths = {module_parts(name) for name in expanded(module)}
+    return lambda other: any(module_parts(other)[: len(path)] == path for path in paths)
 
 
 def _row(shapes: Shapes, node: Node) -> NodeRow:

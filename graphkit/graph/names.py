@@ -33,6 +33,7 @@ __all__ = [
     "is_number",
     "listed",
     "module_of",
+    "module_parts",
     "module_path",
     "name_of",
     "names_in",
@@ -112,6 +113,11 @@ def module_of(node: Node) -> str:
     """
     scopes = _module_scopes(node)
     return scopes[-2] if scopes else str(node.proto.name).rpartition("/")[0].strip("/")
+
+
+def module_parts(path: str) -> tuple[str, ...]:
+    """Return the parts of the path of a module, between which exporters write / or a dot."""
+    return tuple(re.split("[./]", path.strip("/")))
 
 
 def _module_scopes(node: Node) -> list[str]:

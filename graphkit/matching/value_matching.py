@@ -16,7 +16,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
 from graphkit.matching.value_numbering import ValueNumbers
 
-__all__ = ["How", "Matching", "match_graphs", "same_operator"]
+__all__ = ["How", "Matching", "is_counted", "match_graphs", "same_operator"]
 
 How = Literal["map", "name", "structure", "order"]
 COUNTED = re.compile(
@@ -88,6 +88,11 @@ class Matching:
         return self.forth.get(one) is two
 
 
+def is_counted(name: str) -> bool:
+    """Whether an exporter may have counted a name, such as `add_3` or `/layer/Add_1_output_0`."""
+    return COUNTED.fullmatch(name) is not None
+
+
 def same_operator(one: Node, two: Node) -> bool:
     """Whether two nodes have one operator and as many inputs."""
     return one.operator == two.operator and len(one.inputs) == len(two.inputs)
@@ -127,8 +132,11 @@ def match_graphs(
         two = by_name.get(one.name)
         if two is None or (one.producer is None) != (two.producer is None):
             continue
-        is_counted = one.producer is not None and COUNTED.fullmatch(one.name)
-        if not is_counted or matching.numbers.value(one) == matching.numbers.value(two):
+        if (
+            one.producer is None
+            or not is_counted(one.name)
+            or matching.numbers.value(one) == matching.numbers.value(two)
+        ):
             matching.add(one, two, "name")
     _match_by_structure(matching, a, b, by_name)
     if changed and is_renamed:

@@ -108,13 +108,17 @@ def metadata_changes(a: Model, b: Model, matching: NodeMatching) -> Iterator[Cha
     documented = sum(one.proto.doc_string != two.proto.doc_string for one, two in matching.forth.items())
     if documented:
         yield Change("doc strings of nodes", counted(documented, "node(s)"), "others")
-    noted: dict[str, int] = {}
+    noted: dict[str, list[Change]] = {}
     for one, two in matching.forth.items():
         if one.proto.metadata_props or two.proto.metadata_props:
             for change in changed_entries(_props(one.proto.metadata_props), _props(two.proto.metadata_props)):
-                noted[change.what] = noted.get(change.what, 0) + 1
-    for name, count in noted.items():
-        yield Change(f"metadata '{name}' of nodes", counted(count, "node(s)"), "others")
+                noted.setdefault(change.what, []).append(change)
+    for name, changes in noted.items():
+        count = counted(len(changes), "node(s)")
+        before = count if any(change.before is not None for change in changes) else None
+        after = "others" if before else count
+        is_gone = all(change.after is None for change in changes)
+        yield Change(f"metadata '{name}' of nodes", before, None if is_gone else after)
 
 
 def _annotations(model: Model, matching: NodeMatching, forth: Mapping[Value, Value]) -> Counter[Hashable]:

@@ -7,9 +7,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.names import by_family, counted, listed
+from graphkit.graph.names import by_family, counted, listed, module_parts
 from graphkit.matching.change import Change
-from graphkit.model_diff.changes import SECTIONS, FindingChange, LoneNode, NodeChanges, ShapeChange, WeightChange
+from graphkit.model_diff.changes import (
+    SECTIONS,
+    ChangedNode,
+    FindingChange,
+    LoneNode,
+    NodeChanges,
+    ShapeChange,
+    WeightChange,
+)
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
@@ -23,6 +31,7 @@ KINDS = {
     "added": "added",
 }  # of weight changes, in words
 MOST_ROWS = 40
+SEPARATOR = "\x1f"  # of a node and what it reads, in a label
 
 
 @dataclass(frozen=True)
@@ -134,13 +143,12 @@ class ModelDiff(Result):
             return
         yield Heading("Nodes")
         if self.nodes.removed or self.nodes.added:
-            removed, added = _by_module(self.nodes.removed), _by_module(self.nodes.added)
-            modules = dict.fromkeys([*removed, *added])
-            rows = [(module, (_tally(removed.get(module)), _tally(added.get(module)))) for module in modules]
-            yield from _rows("Module:code | Removed | Added", rows)
-        changed = [(c.node, (c.operator, str(change))) for c in self.nodes.changed for change in c.changes]
+            yield from _rows("Module:code | Removed | Added", _by_module(self.nodes.removed, self.nodes.added))
+        changed = [_change_row(each, change) for each in self.nodes.changed for change in each.changes]
         if changed:
-            yield from _rows("Node:code | Operator | Change", changed)
+            joined = [(label.split(SEPARATOR), cells, count) for label, cells, count in by_family(changed)]
+            rows = [(node, (operator, change or names), n) for (node, names), (operator, change), n in joined]
+            yield from _joined_rows("Node:code | Operator | Change", rows)
 
     def _weight_blocks(self) -> Iterator[Block]:
         if not self.weights:
@@ -189,33 +197,49 @@ def _is_implied(weight: WeightChange) -> bool:
     return weight.kind == "storage" or weight.with_nodes
 
 
-def _by_module(nodes: Sequence[LoneNode]) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for node in nodes:
-        found.setdefault(node.module, Counter())[node.operator] += 1
-    return found
+def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[tuple[str, tuple[str, str]]]:
+    """Return the path of each module with the operators that were removed and added there."""
+    paths: dict[tuple[str, ...], str] = {}
+    counts: dict[tuple[str, ...], tuple[Counter[str], Counter[str]]] = {}
+    for side, nodes in enumerate((removed, added)):
+        for node in nodes:
+            module = module_parts(node.module)
+            paths.setdefault(module, node.module)
+            counts.setdefault(module, (Counter(), Counter()))[side][node.operator] += 1
+    return [(paths[module], (_tally(gone), _tally(new))) for module, (gone, new) in counts.items()]
 
 
-def _tally(operators: Counter[str] | None) -> str:
+def _change_row(node: ChangedNode, change: Change) -> tuple[str, tuple[str, str]]:
+    """Return a label and cells: the names of what a node reads, in its label, vary with those of the node."""
+    text = str(change)
+    has_names = change.what.startswith(("input", "output"))
+    return f"{node.node}{SEPARATOR}{text if has_names else ''}", (node.operator, "" if has_names else text)
+
+
+def _tally(operators: Counter[str]) -> str:
     """Return operators as `MatMul + 2 Add`."""
-    counts = sorted((operators or {}).items())
+    counts = sorted(operators.items())
     return " + ".join(operator if count == 1 else f"{count:,} {operator}" for operator, count in counts)
 
 
 def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
     renamed = weight.name and weight.other and weight.name != weight.other
     name = f"{weight.name} -> {weight.other}" if renamed else weight.name or weight.other
+    has_values = " = " in (weight.after or weight.before)
     return name, (
         KINDS[weight.kind],
         weight.before,
         weight.after,
-        f"equal to {weight.equal_to}" if weight.equal_to else "",
+        f"equal to {weight.equal_to}" if weight.equal_to and not has_values else "",
     )
 
 
 def _rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:
     """Yield a table with one row for each family of names of the same other cells, and how many names it stands for."""
-    joined = by_family(rows)
+    yield from _joined_rows(headings, by_family(rows))
+
+
+def _joined_rows(headings: str, joined: Sequence[tuple[str, tuple[str | None, ...], int]]) -> Iterator[Block]:
     many = any(count > 1 for _, _, count in joined)
     shown = [(name, *cells, *((count,) if many else ())) for name, cells, count in joined[:MOST_ROWS]]
     yield table(f"{headings}{' | Times:number' if many else ''}", shown)

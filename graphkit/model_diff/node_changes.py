@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from graphkit.graph.attribute_text import tensor_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.matching.attribute_changes import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
+from graphkit.matching.value_matching import is_counted
 from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 
@@ -90,9 +92,7 @@ def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
         yield Change("overload", str(one.proto.overload), str(two.proto.overload))
     if not one.is_op("Constant"):
         yield from attribute_changes(one, two, reading.matching.values.numbers)
-    for index, (x, y) in enumerate(zip_longest(one.inputs, two.inputs)):
-        if reading.differs(x, y):
-            yield Change(f"input {index}", _called(x), _called(y))
+    yield from _input_changes(one, two, reading)
     given = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (one, two)]
     for index in sorted(given[0] ^ given[1]):
         texts = [
@@ -101,8 +101,25 @@ def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
         yield Change(f"output {index}", *texts)
 
 
+def _input_changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
+    """Yield the inputs that are others; of those that only change places, the order."""
+    pairs = list(zip_longest(one.inputs, two.inputs))
+    places = [index for index, (x, y) in enumerate(pairs) if reading.differs(x, y)]
+    order = [next((to for to in places if reading.matching.agree(pairs[at][0], pairs[to][1])), None) for at in places]
+    if places and len({*order, None}) > len(places):
+        yield Change("order of inputs", *(", ".join(map(str, indices)) for indices in (places, order)))
+        return
+    for index in places:
+        yield Change(f"input {index}", *map(_called, pairs[index]))
+
+
 def _called(value: Value | None) -> str | None:
-    return None if value is None else value.name
+    """Return the name of a value; of a small constant whose name an exporter counted, its values."""
+    if value is None:
+        return None
+    tensor = value.constant if value.kind == "node" and is_counted(value.name) else None
+    text = tensor_text(tensor) if tensor is not None else ""
+    return text if " = " in text else value.name
 
 
 def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:

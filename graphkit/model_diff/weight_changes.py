@@ -16,6 +16,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import tensor_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.matching.graph_side import source_of
+from graphkit.matching.value_matching import is_counted
 from graphkit.model import Model
 from graphkit.model_diff.changes import WeightChange, WeightKind
 from graphkit.model_diff.node_changes import ReadConstants
@@ -109,7 +110,7 @@ def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Si
     for graphs in matching.graphs:
         left = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
         right = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
-        keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _name_only)
+        keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _given_name)
         for key in keys:
             by_key: dict[Hashable, list[Value]] = {}
             for two in right:
@@ -129,8 +130,9 @@ def _number(_: Value, number: int) -> Hashable:
     return number
 
 
-def _name_only(value: Value, _: int) -> Hashable:
-    return value.name
+def _given_name(value: Value, _: int) -> Hashable:
+    """Return the name of a constant, unless it is that of a node that an exporter counted, as `Constant_3_output_0`."""
+    return value if value.kind == "node" and is_counted(value.name) else value.name
 
 
 def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from builders import model_of
 from onnx import helper, numpy_helper
 
 from graphkit.model import Model
+from graphkit.model_diff.changes import LoneNode, NodeChanges
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.options import DiffOptions
@@ -94,7 +96,7 @@ def test_a_graph_that_is_not_valid_equals_itself(body: str) -> None:
         ("Gelu (s)", 'Gelu <approximate = "tanh"> (s)', ["changed: gelu: approximate: 'none' (default) -> 'tanh'"]),
         ("Tanh (p)", "Sigmoid (p)", ["changed: side: operator: Tanh -> Sigmoid"]),
         ("Tanh (p)", "Tanh (s)", ["changed: side: input 0: p -> s"]),
-        ("Add (r, z)", "Add (z, r)", ["changed: last: input 0: r -> z", "changed: last: input 1: z -> r"]),
+        ("Add (r, z)", "Add (z, r)", ["changed: last: order of inputs: 0, 1 -> 1, 0"]),
         ("[gelu] g = Gelu (s)", "[gelu] g = Gelu (s) [more] q = Tanh (g)", ["added: Tanh more []"]),
         (
             "[gelu] g = Gelu (s)\n    [turn] r = Transpose <perm = [0, 1]> (g)",
@@ -223,6 +225,54 @@ def test_a_node_that_reads_another_weight_is_told() -> None:
     assert lines(model_of(text, **weights), b) == ["changed: MatMul#2: input 1: one -> two"]
 
 
+def test_constants_whose_names_an_exporter_counted_are_told_by_their_values() -> None:
+    text = """(float[2, 3] x) => (y, z) {
+        Constant_0 = Constant <value = int64[1] {-1}> ()
+        Constant_1 = Constant <value = int64[1] {3}> ()
+        shape = Concat <axis = 0> (Constant_0, Constant_1)
+        y = Reshape (x, shape)
+        Constant_2 = Constant <value = int64[2] {1, 6}> ()
+        z = Reshape (x, Constant_2)
+    }"""
+    assert lines(model_of(text), model_of(text.replace("(Constant_0, Constant_1)", "(Constant_0, Constant_0)"))) == [
+        "changed: Concat#2: input 1: int64[1] = [3] -> int64[1] = [-1]",
+    ]
+    moved = text.replace("z = Reshape (x, Constant_2)", "z = Neg (x)").replace("int64[2] {1, 6}", "float {2}")
+    assert diff(model_of(text), model_of(moved)).shapes == ()
+    assert lines(model_of(text), model_of(moved)) == [
+        "removed: Reshape Reshape#5 []",
+        "added: Neg Neg#5 []",
+        "removed: 'Constant_2' int64[2] = [1, 6] | ''",
+        "added: '' | 'Constant_2' float32[] = 2",
+    ]
+
+
+LAYERS = """(float[4] x) => (s0, s1) {
+    [add0] a0 = Add (x, b0) [cut0] s0 = Slice (a0, i, j)
+    [add1] a1 = Add (x, b1) [cut1] s1 = Slice (a1, i, j)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "after", "expected"),
+    [
+        (r"\(x, (b\d)\)", r"(\1, x)", "add{0-1}  Add       order of inputs: 0, 1 -> 1, 0      2"),
+        (r"\(a(\d), i, j\)", r"(a\1, j, i)", "cut{0-1}  Slice     order of inputs: 1, 2 -> 2, 1      2"),
+        (r"\(a(\d), i", r"(b\1, i", "cut{i=0-1}  Slice     input 0: a{i} -> b{i}      2"),
+    ],
+)
+def test_layers_that_change_alike_are_a_row(pattern: str, after: str, expected: str) -> None:
+    weights = {name: np.array([number], np.int64) for name, number in {"i": 0, "j": 2}.items()}
+    weights |= {f"b{n}": np.full(4, n, np.float32) for n in range(2)}
+    found = diff(model_of(LAYERS, **weights), model_of(re.sub(pattern, after, LAYERS), **weights))
+    assert expected in found.to_text()
+
+
+def test_a_module_that_exporters_spell_otherwise_is_a_row() -> None:
+    nodes = NodeChanges((LoneNode("a", "Mul", "m/l.0", ()),), (LoneNode("b", "Div", "m.l.0", ()),))
+    assert "\nm/l.0   Mul      Div\n" in replace(diff(base(), base()), nodes=nodes).to_text()
+
+
 def test_a_constant_node_that_becomes_an_initializer_is_told() -> None:
     text = "(float[8] x) => (float[8] y) { b = Constant <value = float[1] {2.0}> () y = Add (x, b) }"
     a = model_of(text)
@@ -247,7 +297,7 @@ def test_notes_of_a_model_are_told() -> None:
         "metadata: metadata 'epoch': 3 added",
         "metadata: graph doc_string: a graph added",
         "metadata: doc strings of nodes: 1 node -> others",
-        "metadata: metadata 'namespace' of nodes: 1 node -> others",
+        "metadata: metadata 'namespace' of nodes: 1 node added",
     ]
 
 
