@@ -48,6 +48,7 @@ class Facts:
     Attributes:
         kinds: The kinds of its findings.
         blockers: The obstacles on the target, None without a target.
+        stem: What the names of outputs begin with, "" for the model's own name.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class Facts:
     hazards: Hazards
     unknown: UnknownShapes
     blockers: Blockers | None
+    stem: str = ""
 
     @property
     def name(self) -> str | None:
@@ -110,23 +112,23 @@ def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Fi
 
 def model_steps(facts: Facts) -> tuple[str, ...]:
     """Return the commands to run next on a model, the most useful first."""
-    return () if facts.name is None else tuple(_steps(facts, facts.name))
+    return () if facts.name is None else tuple(_steps(facts, facts.name, facts.stem or facts.name))
 
 
-def _steps(facts: Facts, name: str) -> Iterator[str]:
+def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
     role = facts.architecture.role
     if facts.runs:
         if "merged-if" in facts.kinds:
             if len({merged.condition for merged in facts.control.merged}) == 1:
-                yield _command("split-merged", name, "-o", _output(name, ".split"))
+                yield _command("split-merged", name, "-o", _output(stem, ".split"))
         elif "blockers" in facts.kinds and role in ALONE:
-            yield from _lower(name, [facts])
+            yield from _lower(name, stem, [facts])
         elif "shape-chains" in facts.kinds:
-            yield _command("fold", name, "-o", _output(name, ".folded.onnx"))
+            yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
-            yield _bundle(name, [facts])
+            yield _bundle(name, stem, [facts])
         elif role in RECURRENT:
-            yield _command("bundle", name, "-o", _output(name, ".bundle"))
+            yield _command("bundle", name, "-o", _output(stem, ".bundle"))
         if CHECKABLE & set(facts.kinds):
             yield _command("report", name, "--only", "hazards", "--check-hazards")
     cause = next(iter(facts.unknown.causes), None)
@@ -142,11 +144,11 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
         return ()
     if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
         return ()
-    lowered = _lower(folder, models) if any("blockers" in facts.kinds for facts in models) else ()
-    return (*lowered, _bundle(folder, models))
+    lowered = _lower(folder, folder, models) if any("blockers" in facts.kinds for facts in models) else ()
+    return (*lowered, _bundle(folder, folder, models))
 
 
-def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
+def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
     passes = {blocker.pass_name for target in targets for blocker in target.blockers}
@@ -154,12 +156,12 @@ def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
         return
     lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
     asked = [option for name, option in ASKED.items() if name in passes]
-    yield _command("lower", name, "-o", _output(name, ".lowered"), "--target", targets[0].target, *lengths, *asked)
+    yield _command("lower", name, "-o", _output(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked)
 
 
-def _bundle(name: str, models: Sequence[Facts]) -> str:
+def _bundle(name: str, stem: str, models: Sequence[Facts]) -> str:
     lengths = _lengths(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
-    return _command("bundle", name, "-o", _output(name, ".bundle"), *lengths)
+    return _command("bundle", name, "-o", _output(stem, ".bundle"), *lengths)
 
 
 def _lengths(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """How the files of an encoder-decoder fit together: which outputs feed which inputs, checked for dtypes and dims.
 
-Models belong together where they lie in one folder, or where there is one of each role. Where several could feed a
-model, those do whose dtypes and dims fit, and whose names begin as its name does.
+The question is asked among models that look like one pipeline: they lie in one folder, or there is one of each role in
+folders beside each other, and no decoder has a second one of its role beside it, variants such as `_quantized` apart.
+Where several could feed a model, those do whose dtypes and dims fit, and whose names begin as its name does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +31,8 @@ Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its 
 PairsOf = Callable[[dict[str, Model], str, str], Iterator[Pair]]
 
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
+ONCE = (*DECODERS, "recurrent decoder", "recurrent")  # roles that a pipeline has once
+SHOWN = 4  # names of models in a sentence
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Fit(Judged):
         roles: (label, role) of each.
         missing: Inputs that another model should feed, and none does.
         leftover: Cache outputs that no model reads.
+        apart: Models that look like part of no pipeline, of which nothing is asked.
     """
 
     title: ClassVar[str] = "How they fit together"
@@ -66,6 +70,7 @@ class Fit(Judged):
     links: tuple[Link, ...]
     missing: tuple[str, ...]
     leftover: tuple[str, ...]
+    apart: tuple[str, ...] = ()
 
     def found(self) -> tuple[Finding, ...]:
         problems = (problem for link in self.links for problem in link.problems)
@@ -83,6 +88,12 @@ class Fit(Judged):
                     for link in self.links
                 ],
             )
+        if self.apart:
+            more = f" and {len(self.apart) - SHOWN:,} more" if len(self.apart) > SHOWN else ""
+            yield Prose(
+                "Asked only among models of one folder that look like one pipeline, with one decoder of each role; "
+                f"not of {', '.join(self.apart[:SHOWN])}{more}."
+            )
         for name in self.leftover:
             yield Prose(f"Left over: no model takes {name}.")
         for finding in self.findings():
@@ -94,13 +105,13 @@ def _fits(link: Link) -> str:
 
 
 def fit(models: Sequence[ModelLike]) -> Fit:
-    """Find out which outputs of some models feed which inputs of others, among those that belong together.
+    """Find out which outputs of some models feed which inputs of others, among those that look like one pipeline.
 
     Args:
         models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
 
     Returns:
-        The links, the inputs that nothing feeds, and the cache outputs that nothing takes.
+        The links, the inputs that nothing feeds, the cache outputs that nothing takes, and the models of no pipeline.
 
     Example:
         >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
@@ -118,6 +129,7 @@ def fit(models: Sequence[ModelLike]) -> Fit:
         tuple(_links(pairs)),
         tuple(name for group in groups for name in _missing(group.names, group.roles, fed)),
         tuple(name for group in groups for name in _leftover(group.names, group.roles, taken)),
+        tuple(name for name in names if not any(name in group.names for group in groups)),
     )
 
 
@@ -128,13 +140,21 @@ def _short_names(models: Sequence[Model]) -> dict[str, Model]:
 
 
 def _groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
-    """Return which models belong together: those of a folder, or one of each role wherever they are."""
-    if len(set(roles.values())) == len(roles):
-        return [list(names)]
+    """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
     folders: dict[Path | None, list[str]] = defaultdict(list)
     for name, model in names.items():
         folders[model.path.parent if model.path else None].append(name)
-    return [group for group in folders.values() if len(group) > 1]
+    parents = {folder.parent if folder else None for folder in folders}
+    if len(set(roles.values())) == len(roles) and (len(folders) == 1 or len(parents) == 1):
+        return [list(names)]
+    return [group for group in folders.values() if len(group) > 1 and _is_pipeline(group, roles)]
+
+
+def _is_pipeline(group: Sequence[str], roles: Mapping[str, str]) -> bool:
+    """Whether no two of them are decoders of the same role, variants apart."""
+    variants = _variants({name: roles[name] for name in group})
+    decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
+    return len(set(decoders)) == len(decoders)
 
 
 class _Group:

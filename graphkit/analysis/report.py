@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.model_interface import interface
-from graphkit.analysis.next_commands import facts_of, folder_steps
+from graphkit.analysis.next_commands import Facts, facts_of, folder_steps, model_steps
 from graphkit.analysis.pipeline_links import DECODERS, Fit, fit
 from graphkit.analysis.report_sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted, short_paths
+from graphkit.graph.names import counted, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Heading, Prose, sized, table
+from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, sized, table
 from graphkit.render.result import Result
 from graphkit.runtime.external_tools import optimized
 
@@ -136,6 +136,16 @@ class Comparison(Judged):
     def blocks(self) -> Iterator[Block]:
         if any(VERDICT.name in report.sections for report in self.reports):
             yield self._verdict()
+        yield from self._together()
+        for report in self.reports:
+            yield Heading(report.heading())
+            for name, section in report.sections.items():
+                if name != VERDICT.name:
+                    yield Prose(section.heading())
+                yield from section.blocks()
+
+    def _together(self) -> Iterator[Block]:
+        """Yield the models without a report, the table of the others, and how they fit together."""
         for failure in self.failures:
             yield Prose(f"Not reported on: {failure.problem}", "warning")
         yield table(
@@ -146,12 +156,18 @@ class Comparison(Judged):
         if self.fit is not None:
             yield Heading(self.fit.heading())
             yield from self.fit.blocks()
+
+    def csv_tables(self) -> Iterator[Table]:
+        """Yield the table of models, then each table of their reports once, with a column for the model."""
+        yield from (block for block in self._together() if isinstance(block, Table))
+        joined: dict[tuple[str, str, tuple[Column, ...]], list[Sequence[Cell]]] = {}
         for report in self.reports:
-            yield Heading(report.heading())
             for name, section in report.sections.items():
-                if name != VERDICT.name:
-                    yield Prose(section.heading())
-                yield from section.blocks()
+                for single in section.csv_tables():
+                    rows = joined.setdefault((name, single.title, tuple(single.columns)), [])
+                    rows += [(report.model, *row) for row in single.rows]
+        for (_, title, columns), rows in joined.items():
+            yield Table((Column("Model", "code"), *columns), rows, title)
 
     def _verdict(self) -> Block:
         weights = sized(sum(row.weight_bytes for row in self.rows), "B")
@@ -298,12 +314,27 @@ def compare(
                 raise
             failures.append(Failure(model.label if isinstance(model, Model) else str(model), str(error)))
     together = fit([part.model for part in parts]) if any(part.row.role in DECODERS for part in parts) else None
+    facts = _facts(parts) if VERDICT in sections_of(options) else ()
+    for part, known in zip(parts, facts, strict=False):
+        part.made[VERDICT.name] = replace(_verdict(part), commands=model_steps(known))
     reports = tuple(_shown(part.model, options, part.made) for part in parts)
     comparison = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
-    if VERDICT not in sections_of(options) or any(finding.kind == "fit" for finding in comparison.found()):
+    if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
-    facts = [facts_of(part.model, part.made, single.found()) for part, single in zip(parts, reports, strict=True)]
     return replace(comparison, commands=folder_steps(facts))
+
+
+def _facts(parts: Sequence[_Part]) -> Sequence[Facts]:
+    """Return the facts that commands depend on; models of one file name get outputs of different names."""
+    stems = distinct_stems(part.model.label for part in parts)
+    facts = [facts_of(part.model, part.made, _verdict(part).faults) for part in parts]
+    return [replace(known, stem=stems[part.model.label]) for known, part in zip(facts, parts, strict=True)]
+
+
+def _verdict(part: _Part) -> Verdict:
+    verdict = part.made[VERDICT.name]
+    assert isinstance(verdict, Verdict)
+    return verdict
 
 
 @dataclass(frozen=True)
@@ -312,7 +343,7 @@ class _Part:
 
     model: Model
     row: ComparisonRow
-    made: Mapping[str, Result]
+    made: dict[str, Result]
 
 
 def _part(source: ModelLike, options: ReportOptions, progress: Callable[[str], None]) -> _Part:

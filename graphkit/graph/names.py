@@ -23,6 +23,7 @@ __all__ = [
     "by_family",
     "count_of",
     "counted",
+    "distinct_stems",
     "expanded",
     "families",
     "family_label",
@@ -88,6 +89,22 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
     return {path: _shortest(path, path_parts, tails) for path, path_parts in parts.items()}
+
+
+def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
+    """Return the name of each model file without its suffix, after as many of its folders as tell it from the others.
+
+    Example:
+        >>> distinct_stems(["a/encoder/model.onnx", "a/decoder/model.onnx", "a/vision.onnx"]).values()
+        dict_values(['encoder-model', 'decoder-model', 'vision'])
+    """
+    stems, taken = dict[str, str](), set[str]()
+    for path, short in short_paths(paths).items():
+        stem = "-".join(part for part in PurePath(short.removesuffix(".onnx")).parts if part.strip("./"))
+        names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+        stems[path] = next(name for name in names if name not in taken)
+        taken.add(stems[path])
+    return stems
 
 
 def name_of(path: Path) -> str:

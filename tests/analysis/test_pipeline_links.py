@@ -271,3 +271,28 @@ def test_recurrent_state_that_does_not_fit_is_told() -> None:
         model.proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     models = [Model.from_proto(model.proto) for model in (first, step)]
     assert fit(models).findings() == ("first: state_out -> step: state: [b, 7] into [b, 8]",)
+
+
+def test_two_decoders_of_a_role_are_no_pipeline() -> None:
+    """Unrelated models that lie in one folder are not asked whether they fit together."""
+    models = [in_folder(encoder(16), "m/encoder.onnx")]
+    models += [in_folder(first_step({"present_key_0": LONG}), f"m/{name}.onnx") for name in ("bart", "t5")]
+    found = fit(models)
+    assert (found.links, found.findings(), found.apart) == ((), (), ("encoder.onnx", "bart.onnx", "t5.onnx"))
+    assert "one decoder of each role; not of encoder.onnx, bart.onnx, t5.onnx." in found.to_text(200)
+
+
+def test_variants_of_a_decoder_are_one_pipeline() -> None:
+    models = [in_folder(encoder(16), "m/encoder.onnx")]
+    models += [in_folder(first_step({"present_key_0": LONG}), f"m/first{mark}.onnx") for mark in ("", "_int8")]
+    found = fit(models)
+    assert (len(found.findings()), found.apart) == (2, ())
+
+
+def test_models_of_each_role_that_do_not_lie_side_by_side_are_no_pipeline() -> None:
+    models = [
+        in_folder(encoder(16), "x/encoder/model.onnx"),
+        in_folder(first_step({"present_key_0": LONG}), "y/first/model.onnx"),
+    ]
+    assert fit(models).apart == ("encoder/model.onnx", "first/model.onnx")
+    assert fit(models).findings() == ()
