@@ -22,11 +22,13 @@ from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
 from graphkit.io import external, tensors
+from graphkit.io.byte_source import map_file, source_of
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
+from graphkit.io.remote.urls import is_url
 from graphkit.io.scratch import Scratch
 from graphkit.io.stream_files import shown
-from graphkit.io.wire import Buffer
+from graphkit.io.wire import Mapped
 
 if TYPE_CHECKING:
     from graphkit.glance import Glance
@@ -45,7 +47,7 @@ class Model:
     """
 
     source: Source
-    _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
+    _maps: dict[Path, Mapped] = field(default_factory=dict, repr=False)
     _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared with its rewrites
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
@@ -202,7 +204,7 @@ class Model:
                 hint="fetch or export it again",
             )
         if path not in self._maps or len(self._maps[path]) < offset + length:  # the scratch file grows
-            self._maps[path] = external.map_file(path)
+            self._maps[path] = map_file(path)
         return memoryview(self._maps[path])[offset : offset + length]
 
     def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
@@ -213,10 +215,29 @@ class Model:
         """
         place = external.extent(tensor)
         path = self._data_path(place.location, place.offset)
-        if not path.is_file():
+        source = source_of(path)
+        if source.is_local and not path.is_file():
             raise ModelError("its data file is missing", file=str(path), tensor=tensor.name, hint="put it there")
         length = place.length if place.length is not None else tensors.payload_size(tensor)
-        return path, place.offset, path.stat().st_size - place.offset if length is None else length
+        end = place.offset + length if length is not None else source.size
+        return source.local([(place.offset, end)]), place.offset, end - place.offset
+
+    def fetch(self, weights: Iterable[onnx.TensorProto]) -> None:
+        """Fetch the bytes of external tensors that are on a server, together; all others are where they are.
+
+        Raises:
+            ModelError: They cannot be fetched.
+        """
+        spans: dict[Path, list[tuple[int, int]]] = {}
+        for tensor in weights:
+            place = external.extent(tensor)
+            path = self._data_path(place.location, place.offset)
+            length = place.length if place.length is not None else tensors.payload_size(tensor)
+            if not (source := source_of(path)).is_local:
+                end = source.size if length is None else place.offset + length
+                spans.setdefault(path, []).append((place.offset, end))
+        for path, parts in spans.items():
+            source_of(path).local(parts)
 
     def _data_path(self, location: str, offset: int) -> Path:
         if self.path is not None and location == self.path.name and offset in self.references:
@@ -286,6 +307,7 @@ class Model:
         """
         full = copy.deepcopy(self.proto)
         if self.path is not None:
+            source_of(self.path).local([(each.offset, each.offset + each.length) for each in self.references.values()])
             tensors.restore(full, self.path, self.references)
         for tensor, _ in tensors.walk_tensors(full):
             if self.is_made(tensor):
@@ -313,7 +335,16 @@ def load(path: str | os.PathLike[str], *, threshold: int = DEFAULT_THRESHOLD) ->
         >>> graphkit.load("example:causal-attention")
         Model('causal-attention.onnx', 213 nodes)
     """
-    return Model(read(resolve(path), threshold))
+    return Model(_read(path, threshold))
+
+
+def _read(path: str | os.PathLike[str], threshold: int) -> Source:
+    if not isinstance(path, str) or not is_url(path):
+        return read(resolve(path), threshold)
+    from graphkit.io.remote.open_url import open_url
+
+    name, _source = open_url(path)  # which the path stands for as long as it is here, and then as long as the model is
+    return read(name, threshold)
 
 
 ModelLike: TypeAlias = Model | str | os.PathLike[str]

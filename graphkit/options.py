@@ -100,7 +100,8 @@ SIZES = (DIM, INPUT, RANGE)
 TIMEOUT = Flag(
     "--timeout",
     "Time limit for loading or running a model once, and for folding or rewriting it; a proof looks for sizes to run "
-    "at for four times as long. Default: 60, plus 30 for each GB of weights; none for folding, rewriting and looking.",
+    "at for four times as long. Default: 60, plus 30 for each GB of weights; none for folding, rewriting and looking. "
+    "Of a model on a server, for reading its graph. Default: 60.",
     float,
     metavar="SECONDS",
 )

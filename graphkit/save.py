@@ -62,6 +62,9 @@ class Weighted(Protocol):
     def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
         """Return where a tensor's bytes lie."""
 
+    def fetch(self, weights: Iterable[onnx.TensorProto]) -> None:
+        """Fetch the bytes of tensors that are on a server."""
+
     def payload(self, tensor: onnx.TensorProto) -> memoryview:
         """Return a tensor's bytes."""
 
@@ -260,6 +263,7 @@ def _pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece
     Raises:
         ModelError: A file is missing, or has shrunk.
     """
+    model.fetch(external)
     pieces = [Piece(*model.piece(tensor)) for tensor in external]
     sizes = {path: path.stat().st_size for path in {piece.path for piece in pieces}}
     for tensor, piece in zip(external, pieces, strict=True):

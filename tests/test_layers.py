@@ -35,6 +35,9 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
+    "aiohttp": {"io/remote/http_file.py"},
+    "fsspec": {"io/remote/fsspec_file.py", "io/remote/http_file.py"},
+    "huggingface_hub": {"io/remote/hub.py"},
     "networkx": {"graph/networkx_export.py", "render/drawings.py"},
     "onnxoptimizer": {"runtime/external_tools.py"},
     "onnxruntime": {"runtime/onnxruntime_loader.py"},
@@ -52,6 +55,7 @@ HOMES = {
                 "model_streams",
                 "output",
                 "proof_commands",
+                "remote_options",
                 "report_command",
             ),
             *("rewrite_commands", "shape_commands", "shell_completion"),

@@ -14,6 +14,7 @@ from graphkit.cli.flags import Format, output_format_option, output_option
 from graphkit.cli.list_commands import nodes, weights
 from graphkit.cli.output import put, put_list, show
 from graphkit.cli.proof_commands import compare, verify
+from graphkit.cli.remote_options import reads_models
 from graphkit.cli.report_command import report
 from graphkit.cli.rewrite_commands import (
     convert_opset,
@@ -89,26 +90,26 @@ def schema(name: str | None, output: Path | None) -> None:
 
 
 COMMANDS = (
-    report,
-    shapes,
-    nodes,
-    weights,
-    costs,
-    program,
-    fold,
-    split_merged,
-    extract,
-    rename,
-    set_dims,
-    convert_opset,
+    reads_models(report),
+    reads_models(shapes),
+    reads_models(nodes),
+    reads_models(weights),
+    reads_models(costs),
+    reads_models(program),
+    reads_models(fold),
+    reads_models(split_merged),
+    reads_models(extract),
+    reads_models(rename),
+    reads_models(set_dims),
+    reads_models(convert_opset),
     lower,
     contract,
     bundle,
-    rewrite,
+    reads_models(rewrite),
     explain,
-    verify,
-    compare,
-    diff,
+    reads_models(verify),
+    reads_models(compare),
+    reads_models(diff),
     targets,
     schema,
     examples,

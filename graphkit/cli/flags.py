@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "format_of", "format_option", "model_argument",
-    "output_format_option", "output_option", "read_limits", "read_pairs", "read_sizes", "takes",
+    "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "click_option", "format_of", "format_option",
+    "model_argument", "output_format_option", "output_option", "read_limits", "read_pairs", "read_sizes", "takes",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callabl
             return command(options=Asked(kind, values), **words)
 
         for flag in reversed(flags):
-            _click_option(flag, defaults[flag])(wrapped)
+            click_option(flag, defaults[flag])(wrapped)
         return wrapped
 
     return decorate
@@ -139,10 +139,11 @@ def _key(flag: Flag) -> str:
     return flag.name.lstrip("-").replace("-", "_")
 
 
-def _click_option(flag: Flag, default: Any) -> Callable[[Command], Command]:
-    more: dict[str, Any] = {"metavar": flag.metavar, "shell_complete": COMPLETIONS.get(flag.name)}
+def click_option(flag: Flag, default: Any, **more: Any) -> Callable[[Command], Command]:
+    """Return the option of the command line for a flag."""
+    more |= {"metavar": flag.metavar or None, "shell_complete": COMPLETIONS.get(flag.name)}
     if flag.kind is bool:
-        more = {"is_flag": True}
+        more |= {"is_flag": True}
     elif flag.is_repeatable:
         more |= {"multiple": True}
     elif flag not in LIMITS:

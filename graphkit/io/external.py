@@ -5,18 +5,16 @@ Source: onnx's docs/ExternalData.md.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.io.wire import Buffer
+from graphkit.io.byte_source import source_of
 
-__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "map_file", "refer"]
+__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "refer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,6 @@ def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
 def find_data_file(model: Path, location: str) -> DataFile:
     """Return the data file that a location names, inside the model's folder.
 
-    Where the model is a link, the folder of the file that it leads to will do too: the cache of Hugging Face
-    links both the model and its data to such a folder.
-
     Raises:
         ModelError: The location leaves the folder, or is not a regular file.
     """
@@ -85,20 +80,8 @@ def find_data_file(model: Path, location: str) -> DataFile:
         raise ModelError(f"external data at {location!r:.80} is not a relative path", hint=hint)
     if Path(os.path.normpath(location)).parts[:1] == ("..",):
         raise ModelError(f"external data at {location!r:.80} lies outside the model's folder", hint=hint)
-    path = model.parent / location
-    real = Path(os.path.realpath(path))
-    inside = real.is_relative_to(os.path.realpath(model.parent))
-    if not inside and not real.is_relative_to(Path(os.path.realpath(model)).parent):
-        raise ModelError(f"external data at {location!r:.80} is a link that leads out of the model's folder", hint=hint)
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return DataFile(location, path, None)
-    except OSError as error:
-        raise ModelError(f"external data at {location!r:.80} cannot be opened: {error.strerror}", hint=hint) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"external data at {location!r:.80} is not a regular file", hint=hint)
-    return DataFile(location, path, status.st_size)
+    path, size = source_of(model).beside(location)
+    return DataFile(location, path, size)
 
 
 def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> None:
@@ -115,18 +98,3 @@ def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> No
             f"external data ends at byte {end:,} of '{place.location}', which has {data_file.size:,}",
             hint="the data file is truncated or belongs to another model; fetch both again",
         )
-
-
-def map_file(path: Path) -> Buffer:
-    """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
-
-    Raises:
-        ModelError: It cannot be opened.
-    """
-    try:
-        with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error

@@ -24,6 +24,7 @@ from graphkit.io.wire import (
     VARINT,
     Buffer,
     Fault,
+    Mapped,
     encode_bytes,
     encode_varint,
     fields,
@@ -61,7 +62,8 @@ class Copier(ABC):
     """One walk over a serialized ModelProto that copies it with its tensors changed, and small messages unread."""
 
     def __init__(self, data: Buffer, smallest: int) -> None:
-        self.data, self.view, self.smallest = data, memoryview(data), smallest
+        self.data, self.smallest = data, smallest
+        self.view = memoryview(data) if isinstance(data, Mapped) else data
         self.references: dict[int, Reference] = {}
 
     @abstractmethod

@@ -6,10 +6,7 @@ onnxtxt) are read whole, so their size is limited.
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +16,10 @@ import onnx.serialization
 from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
-from graphkit.io.external import DataFile, map_file
+from graphkit.io.byte_source import ByteSource, source_of
+from graphkit.io.external import DataFile
 from graphkit.io.payloads import Reference, lighten
+from graphkit.io.stream_files import shown
 from graphkit.io.tensors import check_tensors
 from graphkit.io.wire import TOO_DEEP, Buffer, Fault, validate
 
@@ -53,10 +52,11 @@ class Source:
 
     Attributes:
         proto: The model; large tensors are external-data references.
-        path: The file, or None for a model that came from memory.
+        path: The file, or None for a model that came from memory; of a file on a server the path that names it.
         size: Bytes of the file, or of the serialized model.
         references: The payloads that were left in the file, by offset.
         data_files: The files that external tensors name, including missing ones.
+        origin: What the file's bytes are read from, None for a model that came from memory.
     """
 
     proto: onnx.ModelProto
@@ -64,6 +64,7 @@ class Source:
     size: int
     references: Mapping[int, Reference]
     data_files: tuple[DataFile, ...]
+    origin: ByteSource | None = None
 
 
 def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
@@ -76,7 +77,9 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     Raises:
         ModelError: The file is missing, broken or hostile, or is not a model.
     """
-    size = _regular_size(path)
+    origin = source_of(path)
+    if not (size := origin.size):
+        raise ModelError("is empty", file=shown(path), hint="fetch or export it again")
     try:
         path.name.encode()
     except UnicodeEncodeError as error:
@@ -84,45 +87,29 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     references: Mapping[int, Reference] = {}
     if kind in (None, "protobuf"):
-        proto, references = _read_binary(path, threshold)
+        proto, references = _read_binary(origin, threshold)
     else:
-        proto = _read_text(path, size, str(kind))
+        proto = _read_text(origin, size, str(kind))
     if not proto.HasField("graph"):
-        raise ModelError("no graph in it", file=str(path), hint="the file is not an ONNX model, or only part of one")
+        raise ModelError("no graph in it", file=shown(path), hint="the file is not an ONNX model, or only part of one")
     data_files = check_tensors(proto, path, references)
-    return Source(proto, path, size, references, tuple(data_files))
+    origin.read()
+    return Source(proto, path, size, references, tuple(data_files), origin)
 
 
-def _regular_size(path: Path) -> int:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ModelError(f"cannot be opened: {reason}", file=str(path), hint="check the path") from error
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise ModelError(f"is {kind}", file=str(path), hint="name a model file, such as model.onnx")
-    if not status.st_size:
-        raise ModelError("is empty", file=str(path), hint="fetch or export it again")
-    return status.st_size
-
-
-def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, Reference]]:
-    data = map_file(path)
-    # The weights between the nodes are not worth reading ahead.
-    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
-        data.madvise(mmap.MADV_RANDOM)
+def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, Reference]]:
+    data, file = source.buffer(), shown(source.path)
     for offset, magic, what, hint in LOOKALIKES:
         if data[offset : offset + len(magic)] == magic:
-            raise ModelError(f"is {what}, not an ONNX model", file=str(path), hint=hint)
+            raise ModelError(f"is {what}, not an ONNX model", file=file, hint=hint)
     try:
-        light, references = lighten(data, path.name, threshold)
+        light, references = lighten(data, source.path.name, threshold)
         proto = _parse(light, data)
     except Fault as fault:
         hint = "the file is truncated, corrupted or not an ONNX model; fetch or export it again"
         if str(fault) == TOO_DEEP:
             hint = "export it with fewer If and Loop nodes in each other, or again where the file is corrupted"
-        raise ModelError(str(fault), file=str(path), offset=fault.offset, hint=hint) from fault
+        raise ModelError(str(fault), file=file, offset=fault.offset, hint=hint) from fault
     return proto, references
 
 
@@ -141,22 +128,23 @@ def _parse(light: bytes, data: Buffer) -> onnx.ModelProto:
     return onnx.ModelProto.FromString(light)
 
 
-def _read_text(path: Path, size: int, kind: str) -> onnx.ModelProto:
+def _read_text(source: ByteSource, size: int, kind: str) -> onnx.ModelProto:
+    file = shown(source.path)
     if size > MAX_TEXT_SIZE:
         raise ModelError(
             f"{size:,} bytes of {kind}; text is read up to {MAX_TEXT_SIZE:,}",
-            file=str(path),
+            file=file,
             hint="convert it to binary .onnx with onnx.load and onnx.save",
         )
     hint = f"it does not read as {kind}; the suffix decides the format"
-    content = map_file(path)[:]
+    content = source.buffer()[:]
     if _nests_too_deep(content):
-        raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=str(path), hint=hint)
+        raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=file, hint=hint)
     try:
         return onnx.load_model_from_string(content, format=kind)
     except Exception as error:  # each format's parser raises errors of its own
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"cannot be parsed: {reason}", file=str(path), hint=hint) from error
+        raise ModelError(f"cannot be parsed: {reason}", file=file, hint=hint) from error
 
 
 def _nests_too_deep(content: bytes) -> bool:

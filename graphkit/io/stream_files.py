@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from graphkit.errors import GraphkitError, ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "stream_file"]
+__all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "standing_for", "stream_file"]
 
 INPUT, OUTPUT = "standard input", "standard output"
 CHUNK = 1 << 20
 _FOLDERS: set[Path] = set()
 _STAGES: dict[Path, Path] = {}
+_LABELS: dict[Path, str] = {}
 
 
 @contextlib.contextmanager
@@ -62,9 +63,21 @@ def copied(stream: BinaryIO, path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as messages name it: the stream where it is a file that stands for one, or where it will be."""
+    """Return a path as messages name it: what it stands for, a stream or a file on a server, or where it will be."""
+    if path in _LABELS:
+        return _LABELS[path]
     folder = _STAGES.get(path.parent, path.parent)
     return path.name if folder in _FOLDERS else str(folder / path.name)
+
+
+def standing_for(path: Path, label: str) -> Callable[[], None]:
+    """Let messages name a path by what it stands for, until the function that is returned is called."""
+    _LABELS[path] = label
+
+    def end() -> None:
+        _LABELS.pop(path, None)
+
+    return end
 
 
 @contextlib.contextmanager

@@ -18,8 +18,10 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file, map_file
+from graphkit.io.byte_source import source_of
+from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file
 from graphkit.io.payloads import Reference
+from graphkit.io.stream_files import shown
 from graphkit.io.wire import encode_bytes
 
 __all__ = [
@@ -172,7 +174,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
         except ModelError as error:
             raise ModelError(
                 error.problem,
-                file=str(file) if file else None,
+                file=shown(file) if file else None,
                 node=node,
                 tensor=None if node else str(tensor.name),
                 hint=error.hint,
@@ -217,7 +219,7 @@ def restore(model: onnx.ModelProto, file: Path, references: Mapping[int, Referen
 
     Afterwards the model equals the one in the file, field by field.
     """
-    data = map_file(file) if references else b""
+    data = source_of(file).buffer() if references else b""
     for tensor, _ in walk_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue

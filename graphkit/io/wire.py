@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from typing import Protocol, overload
 
 __all__ = [
     "BYTES",
@@ -18,6 +19,8 @@ __all__ = [
     "VARINT",
     "Buffer",
     "Fault",
+    "LazyBytes",
+    "Mapped",
     "encode_bytes",
     "encode_varint",
     "fields",
@@ -25,7 +28,20 @@ __all__ = [
     "validate",
 ]
 
-Buffer = bytes | mmap.mmap
+
+class LazyBytes(Protocol):
+    """Bytes that are fetched when somebody looks at them."""
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> bytes: ...
+
+
+Mapped = bytes | mmap.mmap
+Buffer = Mapped | LazyBytes
 
 VARINT, FIXED64, BYTES, GROUP_START, GROUP_END, FIXED32 = range(6)
 MAX_DEPTH = 100  # what protobuf's own parsers accept

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.errors import ModelError
+from graphkit.io.byte_source import source_of
 from graphkit.io.stream_files import shown
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import Process, current_process
@@ -52,8 +52,9 @@ class IsolatedSession:
         known: Model | None = None,
     ) -> None:
         self.label = source.label if isinstance(source, Model) else shown(source)
-        self._source, self._number = source, next(NUMBERS)
         model = source if isinstance(source, Model) else known or load(source)
+        is_here = isinstance(source, Model) or source_of(Path(source)).is_local
+        self._source, self._number = source if is_here else model, next(NUMBERS)
         check_files(model)
         self._weights = _size(model)
         spin = self._weights >= SMALL
@@ -152,9 +153,4 @@ def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
 
 def _size(model: Model) -> int:
     """Return the bytes of a model's files."""
-    try:
-        return sum(path.stat().st_size for path in model.files)
-    except OSError as error:  # another program has taken it away since the model was read
-        raise ModelError(
-            f"cannot be opened: {error.strerror}", file=str(error.filename), hint="check the path"
-        ) from error
+    return sum(source_of(path).size for path in model.files)

@@ -12,10 +12,11 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.io.byte_source import source_of
 from graphkit.io.signals import check_stopped
 from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.runtime.onnxruntime_loader import open_model, value_of
 
 __all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "content", "load_error"]
@@ -85,6 +86,8 @@ class Session:
     """
 
     def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
+        if not isinstance(source, Model) and not source_of(Path(source)).is_local:
+            source = load(source)
         what: str | bytes = str(source)
         folder: Path | None = None
         self.label = "" if isinstance(source, Model) else shown(source)
@@ -123,7 +126,7 @@ def check_files(model: Model) -> None:
     """
     for data in model.source.data_files:
         if data.size is None:
-            raise ModelError("its data file is missing", file=str(data.path), hint="put it there")
+            raise ModelError("its data file is missing", file=shown(data.path), hint="put it there")
 
 
 def content(model: Model) -> tuple[bytes, Path | None]:
@@ -133,6 +136,7 @@ def content(model: Model) -> tuple[bytes, Path | None]:
     that they lead to are named. So are they where a rewrite made weights, which lie in a folder of their own.
     """
     external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == TensorProto.EXTERNAL]
+    model.fetch(external)
     real = {path: Path(os.path.realpath(path)) for path in {model.piece(tensor)[0] for tensor in external}}
     is_as_read = not any(model.is_made(tensor) for tensor in external)
     if not real or (is_as_read and model.path is None):

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
+from graphkit.io.byte_source import source_of
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
@@ -37,7 +38,8 @@ class SplitFile:
     @classmethod
     def of(cls, path: Path) -> SplitFile:
         """Return the facts about a file."""
-        return cls(path.name, path.stat().st_size if path.exists() else None)
+        source = source_of(path)
+        return cls(path.name, source.size if path.exists() or not source.is_local else None)
 
 
 @dataclass(frozen=True)

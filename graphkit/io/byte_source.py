@@ -1,0 +1,154 @@
+"""Byte sources: the bytes of a file, read at any place, whether it lies on this machine or on a server.
+
+A path names each of them. That of a file on a server stands for it: nothing lies there, so that nobody reads it by
+mistake, and `source_of` gives the source, which fetches what is asked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from graphkit.errors import ModelError
+from graphkit.io.wire import Buffer, Mapped
+
+__all__ = ["ByteSource", "LocalFile", "map_file", "register", "source_of"]
+
+
+class ByteSource(ABC):
+    """A file of which parts are read.
+
+    Attributes:
+        path: The path that names it.
+        is_local: Whether the file itself lies at its path.
+    """
+
+    path: Path
+    is_local: bool
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Its bytes.
+
+        Raises:
+            ModelError: It is missing, or no regular file.
+        """
+
+    @abstractmethod
+    def buffer(self) -> Buffer:
+        """Return its bytes, of which only those are read that somebody looks at.
+
+        Raises:
+            ModelError: It cannot be read.
+        """
+
+    @abstractmethod
+    def local(self, spans: Sequence[tuple[int, int]]) -> Path:
+        """Return a file of this machine that has these parts, each from an offset to another one, in the same places.
+
+        Raises:
+            ModelError: They cannot be fetched.
+        """
+
+    @abstractmethod
+    def beside(self, location: str) -> tuple[Path, int | None]:
+        """Return the path that names a file at a location relative to this one, and its size; None where it is missing.
+
+        Raises:
+            ModelError: It is a link that leads elsewhere, or no regular file.
+        """
+
+    def read(self) -> None:  # noqa: B027 - a file of this machine has nothing to do
+        """Note that the graph was read: what was looked at may be kept for another time."""
+
+
+_SOURCES: WeakValueDictionary[Path, ByteSource] = WeakValueDictionary()
+
+
+def register(source: ByteSource) -> None:
+    """Let a path name a source, as long as somebody has the source."""
+    _SOURCES[source.path] = source
+
+
+def source_of(path: Path) -> ByteSource:
+    """Return the source that a path names: the file at it, or one on a server."""
+    return _SOURCES.get(path) or LocalFile(path)
+
+
+class LocalFile(ByteSource):
+    """A file of this machine."""
+
+    is_local = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        try:
+            status = os.stat(self.path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ModelError(f"cannot be opened: {reason}", file=str(self.path), hint="check the path") from error
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise ModelError(f"is {kind}", file=str(self.path), hint="name a model file, such as model.onnx")
+        return status.st_size
+
+    def buffer(self) -> Buffer:
+        """Return a memory map."""
+        data = map_file(self.path)
+        # The weights between the nodes are not worth reading ahead.
+        if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+            data.madvise(mmap.MADV_RANDOM)
+        return data
+
+    def local(self, spans: Sequence[tuple[int, int]]) -> Path:  # noqa: ARG002 - it has them all
+        """Return its path."""
+        return self.path
+
+    def beside(self, location: str) -> tuple[Path, int | None]:
+        """Return the path and the size of a file in its folder.
+
+        Where it is a link, the folder of the file that it leads to will do too: the cache of Hugging Face links both
+        the model and its data to such a folder.
+        """
+        hint = "put the data file into the model's folder and name it by a relative path"
+        path = self.path.parent / location
+        real = Path(os.path.realpath(path))
+        inside = real.is_relative_to(os.path.realpath(self.path.parent))
+        if not inside and not real.is_relative_to(Path(os.path.realpath(self.path)).parent):
+            problem = f"external data at {location!r:.80} is a link that leads out of the model's folder"
+            raise ModelError(problem, hint=hint)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return path, None
+        except OSError as error:
+            problem = f"external data at {location!r:.80} cannot be opened: {error.strerror}"
+            raise ModelError(problem, hint=hint) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"external data at {location!r:.80} is not a regular file", hint=hint)
+        return path, status.st_size
+
+
+def map_file(path: Path) -> Mapped:
+    """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
+
+    Raises:
+        ModelError: It cannot be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error

@@ -1,0 +1,1 @@
+"""Models on servers: files of which no more is fetched than somebody looks at."""

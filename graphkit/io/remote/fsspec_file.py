@@ -1,0 +1,148 @@
+"""Files of all that fsspec knows: object stores, archives, other machines. Its libraries log in, and try again.
+
+What an answer says of its revision does not come through fsspec, so a file is asked for it before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
+
+from graphkit.errors import ModelError, UsageError
+from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
+from graphkit.io.remote.urls import scheme_of, shown_url
+
+__all__ = ["FsspecFile"]
+
+T = TypeVar("T")
+PART = 8 << 20  # bytes of a request at most
+AT_ONCE = 32  # requests
+IN_MEMORY = 64 << 20  # bytes of requests at once at most
+TAGS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "content_md5")
+TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+HINT = "check the URL, the network, and the credentials that its library reads"
+
+
+class FsspecFile(Served):
+    """A file of a file system of fsspec.
+
+    Args:
+        url: Its address.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._scheme = url, scheme_of(url)
+        self.label = self.key = shown_url(url)
+        self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
+        try:
+            self._system, self._path = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            hint = f"install the package that fsspec names: {error}"
+            raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
+        except ValueError as error:
+            raise UsageError(f"{self.label}: nothing is known of {self._scheme}:// - check the URL") from error
+
+    def open(self, length: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
+        """Ask for size and revision, then fetch the first bytes."""
+        end = time.monotonic() + seconds
+        head = self._head(seconds)
+        if head is None or (known and head.revision == known):
+            return head and Head(head.size, known, is_known=True)
+        self.fetch([(0, min(length, head.size))], head, sink, total=end - time.monotonic(), idle=seconds)
+        return head
+
+    def download(self, sink: Sink, idle: float) -> Head | None:
+        """Fetch the whole file in parts."""
+        head = self._head(idle)
+        if head is not None:
+            self.fetch([(0, head.size)], head, sink, total=None, idle=idle)
+            self.check(head)
+        return head
+
+    def fetch(
+        self,
+        spans: Sequence[Span],
+        head: Head,  # noqa: ARG002 - `check` asks for it
+        sink: Sink,
+        *,
+        total: float | None,
+        idle: float,
+    ) -> None:
+        """Fetch parts, as many at once as fit into little memory."""
+        end = None if total is None else time.monotonic() + total
+        batch: list[Span] = []
+        parts = parted(spans, PART)
+        while parts:
+            batch, size = [], 0
+            while parts and len(batch) < AT_ONCE and size < IN_MEMORY:
+                batch.append(parts.pop(0))
+                size += batch[-1][1] - batch[-1][0]
+            seconds = idle if end is None else end - time.monotonic()
+            for (start, stop), data in zip(batch, self._ranges(batch, seconds), strict=True):
+                if len(data) != stop - start:
+                    raise self.error(f"{len(data):,} bytes come where {stop - start:,} were asked for", HINT)
+                sink(start, data)
+
+    def check(self, head: Head) -> None:
+        """Ask again for size and revision."""
+        now = self._head(None)
+        if now is None or now.size != head.size or not head.revision.agrees(now.revision):
+            raise self.changed()
+
+    def beside(self, location: str) -> FsspecFile:
+        """Return the file at a location relative to this one."""
+        inner, joint, outer = self._url.partition("::")
+        return FsspecFile(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}")
+
+    def _head(self, seconds: float | None) -> Head | None:
+        self._system.invalidate_cache()
+        try:
+            info = self._do("_info", "info", seconds, self._path)
+        except FileNotFoundError:
+            return None
+        if info.get("type") == "directory":
+            raise self.error("is a folder", "name a model file, such as model.onnx")
+        size = info.get("size")
+        if not isinstance(size, int):
+            raise self.error("it is not known how long it is", "fetch it by other means")
+        return Head(size, Revision(_first(info, TAGS), _first(info, TIMES)))
+
+    def _ranges(self, spans: Sequence[Span], seconds: float) -> list[bytes]:
+        starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
+        paths, words = [self._path] * len(spans), {"on_error": "raise"}
+        found: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
+        return found
+
+    def _do(self, waiting: str, plain: str, seconds: float | None, *arguments: Any, **words: Any) -> Any:
+        """Call a method of the file system, within a time where it can be told one.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ModelError: Anything else is wrong.
+        """
+        if seconds is not None and seconds <= 0:
+            raise self.out_of_time(0)
+        try:
+            if isinstance(self._system, AsyncFileSystem):
+                return sync(self._system.loop, getattr(self._system, waiting), *arguments, timeout=seconds, **words)
+            call: Callable[..., Any] = getattr(self._system, plain)
+            return call(*arguments, **words)
+        except FileNotFoundError:
+            raise
+        except ModelError:
+            raise
+        except asyncio.TimeoutError as error:
+            raise self.out_of_time(seconds or 0) from error
+        except PermissionError as error:
+            raise self.error("is not allowed with the credentials that were found", HINT) from error
+        except Exception as error:  # each library raises errors of its own
+            raise self.error(f"cannot be read: {type(error).__name__}", HINT) from error
+
+
+def _first(info: dict[str, Any], keys: Sequence[str]) -> str:
+    return next((str(info[key]) for key in keys if info.get(key)), "")

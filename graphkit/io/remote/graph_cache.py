@@ -1,0 +1,124 @@
+"""The cache of graphs that were read from servers: the bytes of a file that its reader looked at, by URL and revision.
+
+An entry is a file: a line of JSON, then the bytes. A checksum tells one that was damaged. No credentials are in it: the
+URL, which may have some, names the entry by a checksum, and messages alone name the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphkit.io.remote.server import Revision
+
+__all__ = ["Entry", "folder", "read", "write"]
+
+FORMAT = 1
+MAX_ENTRY = 32 << 20  # bytes
+MAX_CACHE = 256 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept of a file.
+
+    Attributes:
+        size: Bytes of the whole file.
+        parts: Those that are kept, by their offset.
+    """
+
+    size: int
+    revision: Revision
+    parts: Sequence[tuple[int, bytes]]
+
+
+def folder() -> Path:
+    """Return the folder of the cache, which XDG_CACHE_HOME moves on Linux."""
+    from platformdirs import user_cache_path
+
+    return Path(user_cache_path("graphkit", appauthor=False)) / "graphs"
+
+
+def read(key: str) -> Entry | None:
+    """Return what is kept of a file; None where there is nothing, or it is damaged."""
+    path = _path(key)
+    try:
+        content = path.read_bytes() if path.stat().st_size <= MAX_ENTRY else b""
+        os.utime(path)
+    except OSError:
+        return None
+    line, _, body = content.partition(b"\n")
+    try:
+        fields = json.loads(line)
+        if fields["format"] != FORMAT or fields["sha256"] != _checksum(fields, body):
+            return None
+        entry = Entry(fields["size"], Revision(fields["etag"], fields["modified"]), _cut(fields["parts"], body))
+    except (ValueError, KeyError, TypeError):
+        return None
+    return entry
+
+
+def write(key: str, entry: Entry) -> None:
+    """Keep something of a file, and throw away what was not used for the longest time where there is too much.
+
+    A cache that cannot be written stays as it is.
+    """
+    body = b"".join(data for _, data in entry.parts)
+    fields: dict[str, object] = {
+        "format": FORMAT,
+        "size": entry.size,
+        "etag": entry.revision.etag,
+        "modified": entry.revision.modified,
+        "parts": [[offset, len(data)] for offset, data in entry.parts],
+    }
+    content = json.dumps({**fields, "sha256": _checksum(fields, body)}).encode() + b"\n" + body
+    if len(content) > MAX_ENTRY:
+        return
+    path = _path(key)
+    beside = path.with_name(f".{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(content)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _shrink(path.parent)
+
+
+def _path(key: str) -> Path:
+    return folder() / hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+
+
+def _checksum(fields: dict[str, object], body: bytes) -> str:
+    named = {name: value for name, value in fields.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode() + b"\n" + body).hexdigest()
+
+
+def _cut(parts: Sequence[tuple[int, int]], body: bytes) -> list[tuple[int, bytes]]:
+    cut, at = [], 0
+    for offset, length in parts:
+        cut.append((offset, body[at : at + length]))
+        at += length
+    return cut
+
+
+def _shrink(place: Path) -> None:
+    """Remove the files that were not used for the longest time, as long as there are too many bytes."""
+    files = []
+    for file in place.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            status = file.stat()
+            files.append((status.st_mtime, status.st_size, file))
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
+        if total <= MAX_CACHE:
+            return
+        file.unlink(missing_ok=True)
+        total -= size

@@ -1,0 +1,33 @@
+"""Models on the Hugging Face Hub: hf://ORGANISATION/NAME/FILE, with @REVISION behind the name where one is wanted."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from graphkit.errors import UsageError
+from graphkit.io.remote.http_file import HttpFile
+from graphkit.io.remote.urls import shown_url
+
+__all__ = ["hub_file"]
+
+ADDRESS = re.compile(r"hf://(datasets/|spaces/)?([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
+
+
+def hub_file(url: str) -> HttpFile:
+    """Return a file of a repository, for which the library of the hub gives the address and the login.
+
+    Raises:
+        UsageError: The URL names no file.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    match = ADDRESS.fullmatch(url)
+    if match is None:
+        raise UsageError(f"{shown_url(url)}: names no file of the hub - write hf://ORGANISATION/NAME/onnx/model.onnx")
+    kind, repository, revision, path = match.groups()
+    where = {"repo_type": kind[:-2] if kind else "model", "revision": unquote(revision) if revision else None}
+    address = hf_hub_url(repository, path, **where)
+    headers = {name.title(): value for name, value in build_hf_headers(library_name="graphkit").items()}
+    return HttpFile(address, label=url, headers=headers)

@@ -1,0 +1,173 @@
+"""A model on a server as a source of bytes: its graph, fetched as its reader looks at it, and weights on request."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphkit.errors import OutputError
+from graphkit.io.byte_source import ByteSource, register
+from graphkit.io.remote import graph_cache
+from graphkit.io.remote.options import RemoteOptions
+from graphkit.io.remote.parts import Parts, joined
+from graphkit.io.remote.server import Head, Revision, Served, Span
+from graphkit.io.remote.window import Window
+from graphkit.io.stream_files import standing_for
+
+__all__ = ["RemoteFile", "open_remote"]
+
+FIRST = 512 << 10  # bytes of the first request: the whole of a small model
+MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
+SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
+NOTEWORTHY = 16 << 20  # bytes of weights that are worth a sentence
+
+
+def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
+    """Return a model on a server, of which the first bytes are here.
+
+    Raises:
+        ModelError: It cannot be read.
+        OutputError: There is no room for what is fetched.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
+        (folder / "bytes").mkdir()
+    except OSError as error:
+        problem = f"{tempfile.gettempdir()}: what is fetched is kept there, and it takes none: {error.strerror}"
+        raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
+    owner = _Folder(folder)
+    file = RemoteFile(served, owner, served.name, options)
+    file.begin(FIRST)
+    if file.head is None:
+        raise served.error("is not there", "check the URL")
+    return file
+
+
+class _Folder:
+    """A temporary folder: `files` has the paths that stand for files, where nothing lies; `bytes`, what is fetched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files, self._bytes, self._count = folder / "files", folder / "bytes", 0
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    def new(self) -> Path:
+        """Return the path of a new file for bytes."""
+        self._count += 1
+        return self._bytes / str(self._count)
+
+
+class RemoteFile(ByteSource):
+    """A file on a server.
+
+    Attributes:
+        head: Its size and revision, None where there is no such file.
+    """
+
+    is_local = False
+
+    def __init__(self, served: Served, folder: _Folder, location: str, options: RemoteOptions) -> None:
+        self.path = folder.files / location
+        self.head: Head | None = None
+        self._served, self._folder, self._options = served, folder, options
+        self._parts = Parts(folder.new(), served.label)
+        self._beside: dict[str, RemoteFile] = {}
+        self._graph: list[Span] = []  # what is kept for another time
+        self._is_kept, self._is_model = False, location == served.name
+        self._end: float | None = time.monotonic() + options.timeout  # of the time for the graph
+        weakref.finalize(self, self._parts.close)
+        weakref.finalize(self, standing_for(self.path, served.label))
+        register(self)
+
+    def begin(self, length: int) -> None:
+        """Fetch the first bytes, or all of them where that is asked for."""
+        served, parts, options = self._served, self._parts, self._options
+        if options.download:
+            self.head = served.download(parts.put, options.timeout)
+            spans = [(0, self.head.size)] if self.head else []
+        else:
+            entry = graph_cache.read(served.key) if options.cache and self._is_model else None
+            self.head = served.open(length, entry.revision if entry else Revision(), parts.put, options.timeout)
+            spans = [(0, min(length, self.head.size))] if self.head else []
+            if self.head is not None and entry is not None and self.head.is_of(entry.revision, entry.size):
+                self.head, self._is_kept = Head(entry.size, entry.revision), True
+                spans = [(at, at + len(data)) for at, data in entry.parts]
+                for at, data in entry.parts:
+                    parts.put(at, data)
+        if self.head is not None:
+            parts.resize(self.head.size)
+            parts.add(spans)
+            self._graph += spans
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self._known().size
+
+    def buffer(self) -> Window:
+        """Return its bytes, fetched when somebody looks at them."""
+        return Window(self.size, self._parts, self._graph_part)
+
+    def local(self, spans: Sequence[Span]) -> Path:
+        """Fetch parts of it, together, and return the file that has them."""
+        missing = self._parts.missing([(start, min(stop, self.size)) for start, stop in spans])
+        size = sum(stop - start for start, stop in missing)
+        if size >= NOTEWORTHY:
+            self._options.notice(f"fetching {size:,} bytes of weights of {self._served.label}")
+        if missing:
+            self._fetch(missing, None)
+            self._served.check(self._known())
+        if 0 < size <= SMALL:
+            self._keep(missing)
+        return self._parts.path
+
+    def beside(self, location: str) -> tuple[Path, int | None]:
+        """Return the path that stands for a file beside it, and that file's size."""
+        if location not in self._beside:
+            data = RemoteFile(self._served.beside(location), self._folder, location, self._options)
+            data.begin(1)
+            self._beside[location] = data
+        data = self._beside[location]
+        return data.path, data.head.size if data.head else None
+
+    def read(self) -> None:
+        """Check that one revision was read, and keep the graph for another time."""
+        self._end = None
+        if not self._is_kept:
+            self._served.check(self._known())
+            self._keep([])
+
+    def _graph_part(self, spans: Sequence[Span]) -> None:
+        """Fetch parts for the reader of the graph."""
+        if self._end is None:
+            self._fetch(spans, None)
+            return
+        if (left := self._end - time.monotonic()) <= 0:
+            raise self._served.out_of_time(self._options.timeout)
+        self._graph += spans
+        if sum(stop - start for start, stop in self._graph) > MAX_GRAPH:
+            problem = f"its graph has more than {MAX_GRAPH:,} bytes beside the weights"
+            raise self._served.error(problem, "fetch all of it with --download")
+        self._is_kept = False
+        self._fetch(spans, left)
+
+    def _fetch(self, spans: Sequence[Span], seconds: float | None) -> None:
+        self._served.fetch(spans, self._known(), self._parts.put, total=seconds, idle=self._options.timeout)
+        self._parts.add(spans)
+
+    def _keep(self, more: Sequence[Span]) -> None:
+        """Put the graph, and a little more, into the cache."""
+        self._graph += more
+        head, options = self._known(), self._options
+        if head.revision and options.cache and not options.download and self._is_model:
+            parts = [(start, self._parts.bytes(start, stop)) for start, stop in joined(self._graph)]
+            graph_cache.write(self._served.key, graph_cache.Entry(head.size, head.revision, parts))
+        self._is_kept = True
+
+    def _known(self) -> Head:
+        if self.head is None:
+            raise self._served.error("is not there", "put it beside the model")
+        return self.head

@@ -1,0 +1,95 @@
+"""The bytes of a file on a server, for the reader of its graph, who looks at few of them, here and there.
+
+What it looks at is fetched, and what it will look at next is guessed. A guess that is wrong costs a request. The reader
+follows the lengths that are in the file itself, at their places, so that no guess changes what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from graphkit.io.remote.parts import Parts, joined
+from graphkit.io.remote.prediction import predicted
+from graphkit.io.remote.server import Span
+
+__all__ = ["Window"]
+
+TAIL = 64 << 10  # bytes at the end, where the inputs and outputs are
+HEADER, BEFORE = 512, 96  # bytes that are fetched for a header, and how many of them before a guessed one
+NEAR = 1 << 10  # bytes that the reader passes over without a jump: a small node
+STEP, GROWTH, LONGEST = 512 << 10, 4, 4 << 20  # bytes to read on, how they grow, and up to which size
+FEW, MANY = 4, 64  # guesses at a time, which double as long as they are right
+GAP = 4 << 10  # bytes that cost less than a request
+
+
+class Window:
+    """The bytes of a file, as `bytes` has them.
+
+    Args:
+        size: How many they are.
+        parts: Those that are here.
+        fetch: What brings others there.
+    """
+
+    def __init__(self, size: int, parts: Parts, fetch: Callable[[Sequence[Span]], None]) -> None:
+        self._size, self._parts, self._fetch = size, parts, fetch
+        self._here = 0, 0  # the part that the reader is in
+        self._furthest = 0  # the end of what it has looked at
+        self._jumps: list[int] = []  # where it went on behind a weight
+        self._step, self._has_tail = STEP, size <= STEP
+        self._guesses, self._open, self._right = FEW, 0, 0  # how many to make, those made last, those that were right
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> bytes: ...
+    def __getitem__(self, index: int | slice) -> int | bytes:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self._size)
+            if start < stop:
+                self._look(start, stop)
+            return self._parts.bytes(start, stop)
+        start, stop = self._here
+        if not start <= index < stop or index > self._furthest:
+            self._look(index, index + 1)
+        return self._parts.byte(index)
+
+    def _look(self, start: int, stop: int) -> None:
+        """Fetch what is not here of a part that the reader looks at."""
+        is_jump = start > self._furthest + NEAR
+        if is_jump:
+            self._jumps.append(start)
+        if not self._parts.missing([(start, stop)]):
+            self._right += is_jump
+        elif stop <= self._furthest:
+            self._bring([(start, stop)])
+        elif is_jump:
+            self._step = HEADER
+            self._bring([(start, max(stop, start + HEADER)), *self._guessed()])
+        else:
+            end = self._parts.around(start)[1]
+            self._step = min(GROWTH * self._step, LONGEST)
+            self._bring([(end if end > start - NEAR else start, max(stop, start + self._step))])
+        self._furthest = max(self._furthest, stop)
+        self._here = self._parts.around(start)
+
+    def _guessed(self) -> list[Span]:
+        """Return where the next headers may be, and the end of the file, once."""
+        if self._open:
+            self._guesses = min(2 * self._guesses, MANY) if self._right >= self._open else FEW
+        offsets = predicted(self._jumps, self._size, self._guesses)
+        self._open, self._right = len(offsets), 0
+        spans = [(at - BEFORE, at - BEFORE + HEADER) for at in offsets]
+        if not self._has_tail:
+            self._has_tail = True
+            spans.append((self._size - TAIL, self._size))
+        return spans
+
+    def _bring(self, spans: Sequence[Span]) -> None:
+        """Fetch parts, and what is between two of them that are close."""
+        missing = self._parts.missing([(max(start, 0), min(stop, self._size)) for start, stop in spans])
+        self._fetch(joined(missing, GAP))
