@@ -36,7 +36,7 @@ class FsspecFile(Served):
     """
 
     def __init__(self, url: str) -> None:
-        self._url, self._scheme = url, scheme_of(url)
+        self._url, self._scheme, self._seconds = url, scheme_of(url), 0.0
         self.label = self.key = shown_url(url)
         self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
         try:
@@ -49,7 +49,7 @@ class FsspecFile(Served):
 
     def open(self, length: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Ask for size and revision, then fetch the first bytes."""
-        end = time.monotonic() + seconds
+        end, self._seconds = time.monotonic() + seconds, seconds
         head = self._head(seconds)
         if head is None or (known and head.revision == known):
             return head and Head(head.size, known, is_known=True)
@@ -58,6 +58,7 @@ class FsspecFile(Served):
 
     def download(self, sink: Sink, idle: float) -> Head | None:
         """Fetch the whole file in parts."""
+        self._seconds = idle
         head = self._head(idle)
         if head is not None:
             self.fetch([(0, head.size)], head, sink, total=None, idle=idle)
@@ -74,7 +75,7 @@ class FsspecFile(Served):
         idle: float,
     ) -> None:
         """Fetch parts, as many at once as fit into little memory."""
-        end = None if total is None else time.monotonic() + total
+        end, self._seconds = None if total is None else time.monotonic() + total, idle
         batch: list[Span] = []
         parts = parted(spans, PART)
         while parts:
@@ -126,7 +127,7 @@ class FsspecFile(Served):
             ModelError: Anything else is wrong.
         """
         if seconds is not None and seconds <= 0:
-            raise self.out_of_time(0)
+            raise self.out_of_time(self._seconds)
         try:
             if isinstance(self._system, AsyncFileSystem):
                 return sync(self._system.loop, getattr(self._system, waiting), *arguments, timeout=seconds, **words)
@@ -137,7 +138,7 @@ class FsspecFile(Served):
         except ModelError:
             raise
         except asyncio.TimeoutError as error:
-            raise self.out_of_time(seconds or 0) from error
+            raise self.out_of_time(self._seconds) from error
         except PermissionError as error:
             raise self.error("is not allowed with the credentials that were found", HINT) from error
         except Exception as error:  # each library raises errors of its own

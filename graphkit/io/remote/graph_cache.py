@@ -59,7 +59,7 @@ def read(key: str) -> Entry | None:
         if fields["format"] != FORMAT or fields["sha256"] != _checksum(fields, body):
             return None
         entry = Entry(fields["size"], Revision(fields["etag"], fields["modified"]), _cut(fields["parts"], body))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return entry
 

@@ -154,7 +154,7 @@ class HttpFile(Served):
         try:
             done: T = sync(get_loop(), bounded)
         except asyncio.TimeoutError as error:
-            raise self.out_of_time(seconds or self._idle) from error
+            raise self.out_of_time(self._idle) from error
         return done
 
     async def _opened(self, length: int, known: Revision, sink: Sink) -> Head:
@@ -279,7 +279,7 @@ class HttpFile(Served):
         if size is None and span == (0, WHOLE):
             raise self.error("the server does not say how long the file is", DOWNLOAD_BY_HAND)
         if span[0] or size is None or size > span[1]:
-            if head is not None and size != head.size:
+            if head is not None and size not in (None, head.size):
                 raise self.changed()
             length = "" if size is None else f" of {size:,} bytes"
             raise self.error(f"the server sends no parts of files, only all{length}", DOWNLOAD)

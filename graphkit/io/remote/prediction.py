@@ -16,20 +16,23 @@ LONGEST = 128  # headers of a layer
 SLACK = 64  # bytes by which the distances of two headers of one kind may differ
 
 
-def predicted(offsets: Sequence[int], end: int, count: int) -> list[int]:
-    """Return at most so many offsets, before the end, that follow if the last ones repeat; none where they do not."""
+def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, int]]:
+    """Return at most so many offsets, before the end, that follow if the last ones repeat; none where they do not.
+
+    Beside each is the number of a known one like it, behind which there are others already.
+    """
     known = offsets[-3 * LONGEST :]
     steps = [after - before for before, after in itertools.pairwise(known)]
     period = _period(steps)
     if period is None or count < 1:
         return []
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     at, last = offsets[-1], steps[-period:]
     while len(found) < count:
         at += last[len(found) % period]
         if at >= end:
             break
-        found.append(at)
+        found.append((at, len(offsets) - 2 * period + len(found) % period))
     return found
 
 

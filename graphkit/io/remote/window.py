@@ -16,7 +16,7 @@ from graphkit.io.remote.server import Span
 __all__ = ["Window"]
 
 TAIL = 64 << 10  # bytes at the end, where the inputs and outputs are
-HEADER, BEFORE = 512, 96  # bytes that are fetched for a header, and how many of them before a guessed one
+HEADER, BEFORE = 512, 96  # bytes that are fetched for a header, and more of them before and behind a guessed one
 NEAR = 1 << 10  # bytes that the reader passes over without a jump: a small node
 STEP, GROWTH, LONGEST = 512 << 10, 4, 4 << 20  # bytes to read on, how they grow, and up to which size
 FEW, MANY = 4, 64  # guesses at a time, which double as long as they are right
@@ -36,7 +36,8 @@ class Window:
         self._size, self._parts, self._fetch = size, parts, fetch
         self._here = 0, 0  # the part that the reader is in
         self._furthest = 0  # the end of what it has looked at
-        self._jumps: list[int] = []  # where it went on behind a weight
+        self._jumps: list[int] = []  # where it went on behind a weight, and how far it read from there
+        self._reaches: list[int] = []
         self._step, self._has_tail = STEP, size <= STEP
         self._guesses, self._open, self._right = FEW, 0, 0  # how many to make, those made last, those that were right
 
@@ -63,27 +64,30 @@ class Window:
         is_jump = start > self._furthest + NEAR
         if is_jump:
             self._jumps.append(start)
+            self._reaches.append(0)
+            self._step = HEADER
         if not self._parts.missing([(start, stop)]):
             self._right += is_jump
         elif stop <= self._furthest:
             self._bring([(start, stop)])
         elif is_jump:
-            self._step = HEADER
             self._bring([(start, max(stop, start + HEADER)), *self._guessed()])
         else:
             end = self._parts.around(start)[1]
             self._step = min(GROWTH * self._step, LONGEST)
             self._bring([(end if end > start - NEAR else start, max(stop, start + self._step))])
         self._furthest = max(self._furthest, stop)
+        if self._jumps:
+            self._reaches[-1] = self._furthest - self._jumps[-1]
         self._here = self._parts.around(start)
 
     def _guessed(self) -> list[Span]:
         """Return where the next headers may be, and the end of the file, once."""
         if self._open:
             self._guesses = min(2 * self._guesses, MANY) if self._right >= self._open else FEW
-        offsets = predicted(self._jumps, self._size, self._guesses)
-        self._open, self._right = len(offsets), 0
-        spans = [(at - BEFORE, at - BEFORE + HEADER) for at in offsets]
+        guesses = predicted(self._jumps, self._size, self._guesses)
+        self._open, self._right = len(guesses), 0
+        spans = [(at - BEFORE, at + max(HEADER, min(self._reaches[like], STEP)) + BEFORE) for at, like in guesses]
         if not self._has_tail:
             self._has_tail = True
             spans.append((self._size - TAIL, self._size))
