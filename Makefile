@@ -5,6 +5,7 @@
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
+# make release-check         build sdist and wheel, and try each in an empty environment
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ NPU_PYTHON ?= python3.11
 NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 
-.PHONY: report test test-slow browser-test check format lint types reports npu-gate clean
+.PHONY: report test test-slow browser-test check format lint types reports release-check npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -41,6 +42,9 @@ types: $(VENV)/.dev
 
 reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
+
+release-check:
+	.ci/release-check $(PYTHON)
 
 npu-gate: $(VENV)/.runtime $(NPU_VENV)/.done
 	$(BIN)/python benchmarks/npu_gate/gate.py --tools $(NPU_VENV)/bin
