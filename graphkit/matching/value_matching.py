@@ -138,10 +138,10 @@ def match_graphs(
             or matching.numbers.value(one) == matching.numbers.value(two)
         ):
             matching.add(one, two, "name")
-    _match_by_structure(matching, a, b, by_name)
+    _match_by_structure(matching, a, b, by_name, changed=changed)
     if changed and is_renamed:
         _match_changed(matching, a, b)
-        _match_by_structure(matching, a, b, by_name)
+        _match_by_structure(matching, a, b, by_name, changed=changed)
     if by_order:
         _by_order(matching, a, b)
 
@@ -154,10 +154,12 @@ def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[
     return sum(number(one) in theirs for one in shared) > 2 * honest
 
 
-def _match_by_structure(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value]) -> None:
+def _match_by_structure(
+    matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool
+) -> None:
     for _ in range(MAX_ROUNDS):
         before = len(matching.forth)
-        _forwards(matching, a, b, by_name)
+        _forwards(matching, a, b, by_name, changed=changed)
         _backwards(matching, a, b)
         if len(matching.forth) == before:
             break
@@ -175,16 +177,33 @@ def _match_changed(matching: Matching, a: GraphSide, b: GraphSide) -> None:
 
 def _changed_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
     """Return the one unmatched node that reads a tensor at the same place: of one operator, or else of any."""
-    places = [(index, value) for index, value in enumerate(node.inputs) if value in matching.forth]
-    for is_alike in (same_operator, _same_inputs(matching)):
-        for index, value in places:
-            assert value is not None
-            mine = [other for other in _readers(value, a, matching.forth) if other.input(index) is value]
-            theirs = _readers(matching.forth[value], b, matching.back)
-            twins = [other for other in theirs if is_alike(node, other) and other.input(index) is matching.forth[value]]
-            if len(twins) == 1 and [other for other in mine if is_alike(other, twins[0])] == [node]:
-                return twins[0]
+    return _lone_reader(node, matching, a, b, same_operator) or _lone_reader(
+        node, matching, a, b, _same_inputs(matching)
+    )
+
+
+def _lone_reader(
+    node: Node, matching: Matching, a: GraphSide, b: GraphSide, is_alike: Callable[[Node, Node], bool]
+) -> Node | None:
+    """Return the one unmatched node, alike in some respect, that reads a tensor at the same place."""
+    for index, value in enumerate(node.inputs):
+        if value is None or value not in matching.forth:
+            continue
+        mine = [other for other in _readers(value, a, matching.forth) if other.input(index) is value]
+        theirs = _readers(matching.forth[value], b, matching.back)
+        twins = [other for other in theirs if is_alike(node, other) and other.input(index) is matching.forth[value]]
+        if len(twins) == 1 and [other for other in mine if is_alike(other, twins[0])] == [node]:
+            return twins[0]
     return None
+
+
+def _reads_others(one: Node, two: Node | None, matching: Matching) -> bool:
+    """Whether two nodes read, at one place, tensors that are both known to be others."""
+    return two is not None and any(
+        x in matching.forth and y in matching.back and matching.forth[x] is not y
+        for x, y in zip(one.inputs, two.inputs, strict=False)
+        if x is not None and y is not None
+    )
 
 
 def _same_inputs(matching: Matching) -> Callable[[Node, Node], bool]:
@@ -239,8 +258,11 @@ def _how(one: Value, two: Value) -> How:
     return "name" if one.name == two.name else "structure"
 
 
-def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value]) -> None:
-    """Match the outputs of nodes whose inputs correspond, and those of one name."""
+def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool) -> None:
+    """Match the outputs of nodes whose inputs correspond, and those of one name.
+
+    A counted name whose node reads something else, while another node reads what it read, was counted anew.
+    """
     mine = {value.name for value in a.place}
     for node in a.nodes:
         open_outputs = [value for value in node.outputs if value is not None and value not in matching.forth]
@@ -259,7 +281,13 @@ def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[s
             matching.add_nodes(node, twin, "structure")
         for value in open_outputs:
             two = by_name.get(value.name)
-            if value not in matching.forth and two is not None and _may_share_name(value, two, matching, a, b):
+            if value in matching.forth or two is None or not _may_share_name(value, two, matching, a, b):
+                continue
+            moved = changed and is_counted(value.name) and _reads_others(node, two.producer, matching)
+            reader = _lone_reader(node, matching, a, b, same_operator) if moved else None
+            if reader is not None:
+                matching.add_nodes(node, reader, "structure")
+            else:
                 matching.add(value, two, "name")
 
 

@@ -247,6 +247,20 @@ def test_constants_whose_names_an_exporter_counted_are_told_by_their_values() ->
     ]
 
 
+def test_counted_names_that_two_changed_nodes_have_in_turn_are_no_change() -> None:
+    text = """(float[4, 4] x) => (float[4, 4] y) {
+        a = Relu (x) b = Tanh (x)
+        Softmax_0 = Softmax <axis = 0> (a) Softmax_1 = Softmax <axis = 0> (b)
+        y = Sub (Softmax_0, Softmax_1)
+    }"""
+    other = text.replace("axis = 0> (a)", "axis = 1> (B)").replace("axis = 0> (b)", "axis = 1> (a)")
+    other = other.replace("(B)", "(b)").replace("(Softmax_0, Softmax_1)", "(Softmax_1, Softmax_0)")
+    assert lines(model_of(text), model_of(other)) == [
+        "changed: Softmax#2: axis: 0 -> 1",
+        "changed: Softmax#3: axis: 0 -> 1",
+    ]
+
+
 LAYERS = """(float[4] x) => (s0, s1) {
     [add0] a0 = Add (x, b0) [cut0] s0 = Slice (a0, i, j)
     [add1] a1 = Add (x, b1) [cut1] s1 = Slice (a1, i, j)
