@@ -11,7 +11,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.matching.attribute_changes import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
-from graphkit.matching.value_matching import is_counted
+from graphkit.matching.matches import is_counted
 from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
-from graphkit.matching.value_matching import Matching, match_graphs
+from graphkit.matching.matches import Matching
+from graphkit.matching.value_matching import match_graphs
 from graphkit.model import Model
 from graphkit.model_diff.interface_matching import InterfaceMatching, match_interfaces
 from graphkit.shapes import Shapes

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
-from graphkit.matching.value_matching import Matching, match_graphs
+from graphkit.matching.matches import Matching
+from graphkit.matching.value_matching import match_graphs
 from graphkit.suggest import did_you_mean
 from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.legal_feeds import ArrayFile
