@@ -17,7 +17,7 @@ from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Chart, Point, Prose, table
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache"]
 
@@ -155,6 +155,14 @@ class KVCache(Judged):
                 "Context:number | Bytes:number | MB:number | MiB:number",
                 [(m.context, m.bytes, f"{m.megabytes:,.1f}", _decimal(m.mebibytes)) for m in self.memory],
                 title="Memory of one sequence",
+            )
+            sizes = {m.context: m.bytes + self.fixed_bytes for m in self.memory}
+            yield Chart(
+                "Growth of the cache of one sequence",
+                "tokens",
+                [Point(f"{at:,} tokens", size, at) for at, size in sorted({0: self.fixed_bytes, **sizes}.items())],
+                kind="line",
+                unit="B",
             )
         if self.bytes_per_encoder_token:
             yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")

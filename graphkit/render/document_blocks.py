@@ -13,6 +13,7 @@ __all__ = [
     "WIDTH",
     "Bars",
     "Block",
+    "Chart",
     "Column",
     "Document",
     "Drawing",
@@ -20,7 +21,9 @@ __all__ = [
     "Heading",
     "Line",
     "Lines",
+    "Point",
     "Prose",
+    "Strip",
     "Table",
     "Treemap",
     "cut",
@@ -127,6 +130,52 @@ class Treemap:
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A value of a chart.
+
+    Attributes:
+        name: What a pointer over it says.
+        at: Its place along a line; columns stand beside each other.
+        node: The number of its node in the graph of the page.
+        is_marked: Whether it stands out.
+    """
+
+    name: str
+    value: float
+    at: int = 0
+    node: int | None = None
+    is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Values one after another, as columns or as a line; only pages have it.
+
+    Attributes:
+        axis: What the values are over.
+        unit: `B` for bytes.
+        is_sized: Whether it holds at the sizes of a page alone, before its reader sets others.
+    """
+
+    title: str
+    axis: str
+    points: Sequence[Point]
+    kind: Literal["columns", "line"] = "columns"
+    unit: Literal["", "B"] = ""
+    is_logarithmic: bool = False
+    is_sized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """What lies where in a memory of some size: name, offset and bytes of each part; only pages have it."""
+
+    title: str
+    size: int
+    parts: Sequence[tuple[str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A directed graph: (id, label, role) nodes and (from, to) edges; a role is a kind of node, for its colour."""
 
@@ -142,7 +191,7 @@ class Lines:
     rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
 
 
-Block = Heading | Prose | Table | Bars | Treemap | Drawing | Lines
+Block = Heading | Prose | Table | Bars | Treemap | Chart | Strip | Drawing | Lines
 
 
 class Document(Protocol):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape as html_escape
 
+from graphkit.render.charts import draw_chart, draw_strip
 from graphkit.render.document_blocks import (
     Bars,
     Block,
+    Chart,
     Document,
     Formula,
     Heading,
     Lines,
     Prose,
+    Strip,
     Table,
     Treemap,
     cell_text,
@@ -52,6 +55,8 @@ STYLE = """
 .graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
   align-items: center; }
 .graphkit svg.bar { height: .8rem; border-radius: 2px; min-width: 1px; max-width: none; }
+.graphkit .key { font-weight: 400; border-left: .8rem solid; padding-left: .3rem; margin-left: .6rem; }
+.graphkit .key0 { border-color: var(--bar0); } .graphkit .key1 { border-color: var(--bar1); }
 .graphkit .bar0 { background: var(--bar0); } .graphkit .bar1 { background: var(--bar1); }
 .graphkit svg { max-width: 100%; height: auto; } .graphkit svg text { fill: var(--ink); font: 11px ui-monospace,
   monospace; text-anchor: middle; } .graphkit svg path { stroke: var(--soft); fill: none; }
@@ -62,6 +67,11 @@ STYLE = """
 .graphkit .part3 { fill: #d7b3e0; } .graphkit .part4 { fill: #e6d488; } .graphkit .part5 { fill: #b4c6cc; }
 .graphkit svg.treemap .depth2 { fill-opacity: .75; } .graphkit svg.treemap .depth3 { fill-opacity: .5; }
 .graphkit svg.treemap text { fill: #1c2430; }
+.graphkit svg .column rect { fill: var(--bar0); stroke: none; } .graphkit svg .marked rect { fill: var(--bar1); }
+.graphkit svg.chart circle { fill: var(--bar0); } .graphkit svg.chart .line { stroke: var(--bar0); stroke-width: 2; }
+.graphkit svg.chart .grid { stroke: var(--line); } .graphkit svg .tick { text-anchor: end; fill: var(--soft); }
+.graphkit svg .under { text-anchor: middle; } .graphkit svg .axis { fill: var(--soft); }
+.graphkit svg.strip .tick { fill: var(--soft); } .graphkit svg.strip .end { text-anchor: end; }
 .graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
 """
 
@@ -98,11 +108,16 @@ def block_html(block: Block, level: int) -> str:
     if isinstance(block, Bars):
         return _bars(block)
     if isinstance(block, Treemap):
-        drawn = draw_treemap(block)
-        return (
-            f'<figure class="sized"><figcaption>{escape(block.title)}</figcaption>{drawn}</figure>\n' if drawn else ""
-        )
-    return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
+        return _figure(block.title, draw_treemap(block), is_sized=True)
+    if isinstance(block, Chart):
+        return _figure(block.title, draw_chart(block), is_sized=block.is_sized)
+    return _figure(block.title, draw_strip(block) if isinstance(block, Strip) else draw(block))
+
+
+def _figure(title: str, drawn: str, *, is_sized: bool = False) -> str:
+    """Return a drawing with its title, "" where nothing is drawn; it may hold at the first sizes of a page alone."""
+    kind = ' class="sized"' if is_sized else ""
+    return f"<figure{kind}><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n" if drawn else ""
 
 
 def _lines(block: Lines) -> str:
@@ -153,6 +168,6 @@ def _bars(block: Bars) -> str:
             name = escape(label) if not number else ""
             bar = f'<svg class="bar bar{number}" width="{100 * value / top:.1f}%" height="13"></svg>'
             parts.append(f'<span>{name}</span><span class="number">{value:,}</span>{bar}\n')
-    legend = f" ({', '.join(block.series)})" if len(block.series) > 1 else ""
-    caption = escape(block.title + legend)
+    keys = "".join(f' <span class="key key{n}">{escape(name)}</span>' for n, name in enumerate(block.series))
+    caption = escape(block.title) + (keys if len(block.series) > 1 else "")
     return f'<figure><figcaption>{caption}</figcaption><div class="bars">\n{"".join(parts)}</div></figure>\n'

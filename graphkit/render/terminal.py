@@ -13,11 +13,13 @@ from rich.text import Text
 from graphkit.render.document_blocks import (
     Bars,
     Block,
+    Chart,
     Document,
     Drawing,
     Heading,
     Lines,
     Prose,
+    Strip,
     Table,
     Treemap,
     cell_text,
@@ -77,7 +79,7 @@ def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
             yield from _lines(block.title, width, "italic")
         yield from _table(block, width, table_width)
         yield Text("")
-    elif isinstance(block, Bars | Treemap | Drawing):
+    elif isinstance(block, Bars | Treemap | Chart | Strip | Drawing):
         return  # pictures of a table beside them: HTML draws all, Markdown drawings
 
 

@@ -12,6 +12,8 @@ from page_checks import expect, heads
 
 import graphkit
 from graphkit.model import Model
+from graphkit.render.document_blocks import Bars
+from graphkit.render.html import block_html
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
 Open = Callable[..., Page]
@@ -110,6 +112,22 @@ def test_tables_sort_and_filter(open_page: Open, merged: str) -> None:
         expect(cells).to_have_text(rows)
     page.locator(".filter input").first.fill("Soft")
     expect(operators.locator("tbody tr:visible")).to_have_count(1)
+
+
+def test_a_column_of_memory_leads_to_its_node(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    column = page.locator("svg.chart .marked")
+    name = column.locator("title").text_content()
+    column.click()
+    expect(page.locator("#panel h2")).to_have_text(str(name).partition(": ")[0].partition(" ")[2])
+
+
+def test_a_bar_stands_beside_its_number(open_page: Open, merged: str) -> None:
+    bars = block_html(Bars("Nodes", ("before", "after"), [("Add", (2, 1))]), 1)
+    page = open_page(merged.replace("</main>", f"{bars}</main>"))
+    number, bar = (page.locator(f".bars > {part}").first.bounding_box() for part in (".number", "svg"))
+    assert bar["x"] >= number["x"] + number["width"]
+    assert abs(bar["y"] - number["y"]) < 10
 
 
 def test_two_models_have_addresses_of_their_own(open_page: Open) -> None:

@@ -98,7 +98,8 @@ def test_bars_are_as_long_as_their_numbers() -> None:
 
 def test_bars_of_two_series_have_a_legend() -> None:
     assert body(Bars("Nodes", ("before", "after"), [("Add", (2, 1))])) == (
-        '<figure><figcaption>Nodes (before, after)</figcaption><div class="bars">\n'
+        '<figure><figcaption>Nodes <span class="key key0">before</span> '
+        '<span class="key key1">after</span></figcaption><div class="bars">\n'
         '<span>Add</span><span class="number">2</span><svg class="bar bar0" width="100.0%" height="13"></svg>\n'
         '<span></span><span class="number">1</span><svg class="bar bar1" width="50.0%" height="13"></svg>\n'
         "</div></figure>\n"

@@ -21,7 +21,7 @@ from graphkit.analysis.costs.cost_rows import (
 from graphkit.analysis.costs.weights import WeightBits
 from graphkit.graph.names import counted, expanded, listed
 from graphkit.options import By
-from graphkit.render.document_blocks import Bars, Block, Cell, Prose, Treemap, sized, table
+from graphkit.render.document_blocks import Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
 from graphkit.render.result import Result, Sizes
 
 __all__ = ["Costs"]
@@ -171,6 +171,16 @@ class Costs(Result):
                 shown = sum(each.bytes for each in self.peak.alive[:ALIVE])
                 rows.append((f"{rest:,} more", (self.peak.bytes.value or 0) - shown))
             yield table("Tensor:code | Bytes:number", rows, title=f"In memory at the peak, when {self.peak.node} runs")
+        yield Chart(
+            "Activations in memory as nodes run, in their order",
+            "nodes in the order in which they run",
+            [
+                Point(f"node {number:,}", size, node=number)
+                for number, size in zip(self.memory.nodes, self.memory.bytes, strict=True)
+            ],
+            unit="B",
+            is_sized=True,
+        )
         for reason in self.peak.unknown:
             yield Prose(f"Not in the peak: a tensor of unknown size: {reason}.")
 

@@ -30,6 +30,7 @@ export function linkNames(page, graphs) {
   }
   for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkQuoted(line, found);
   for (const part of page.querySelectorAll("[data-module]")) linkPart(part);
+  for (const column of page.querySelectorAll("[data-node-number]")) linkColumn(column, graphs);
   return places;
 }
 
@@ -39,6 +40,23 @@ function linkPart(part) {
   part.classList.add("part");
   part.addEventListener("click", () => {
     location.hash = searchFor(part.getAttribute("data-module") ?? "");
+  });
+}
+
+/** Let a column of a chart name its node, and lead to it.
+ * @param {Element} column
+ * @param {import("./graph.mjs").Graph[]} graphs */
+function linkColumn(column, graphs) {
+  const title = column.closest("section")?.querySelector("h2")?.textContent;
+  const model = graphs.length === 1 ? 0 : graphs.findIndex((graph) => graph.model === title);
+  const number = Number(column.getAttribute("data-node-number"));
+  const [words, graph] = [column.querySelector("title"), graphs[model]];
+  if (graph?.nodes[number] === undefined || words === null) return;
+  const { op } = graph.nodes[number];
+  words.textContent = `${op} ${graph.path(number)}${(words.textContent ?? "").replace(/^[^:]*/, "")}`;
+  column.classList.add("part");
+  column.addEventListener("click", () => {
+    location.hash = address(model, graph.path(number));
   });
 }
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.names import counted, family_labels
-from graphkit.render.document_blocks import Bars, Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Chart, Column, Heading, Point, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.layers.causes.case import Cause
 
 __all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
 
 MOST_ROWS = 36
-EXACT = -9  # power of ten of the relative error that the plot starts at
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,20 @@ class ModelComparison(Result):
                 ),
                 [row.cells() for row in rows],
             )
-            yield Bars(
-                f"Relative error by depth, in powers of ten above 1e{EXACT}",
-                ("error",),
-                [(row.label, (row.height(),)) for row in rows],
-            )
+            yield self._picture()
         yield from self._unmatched()
         yield from (Prose(note) for note in self.notes)
+
+    def _picture(self) -> Block:
+        """Return the relative error of each tensor, that of one that cannot be compared as the largest."""
+        begins = {one.tensor for one in self.divergences}
+        known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
+        points = [
+            Point(tensor.a, known if tensor.problem else tensor.relative or 0.0, is_marked=tensor.a in begins)
+            for tensor in self.tensors
+        ]
+        title = "Relative error of each tensor, where a difference begins in another colour"
+        return Chart(title, "tensors in the order of A", points, is_logarithmic=True)
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
@@ -199,13 +204,6 @@ class _Row:
 
     def _most(self, what: str) -> float | None:
         return max((value for tensor in self.tensors if (value := getattr(tensor, what)) is not None), default=None)
-
-    def height(self) -> int:
-        """Return the length of its bar."""
-        if any(tensor.problem for tensor in self.tensors):
-            return -EXACT
-        relative = self._most("relative") or 0.0
-        return max(0, round(math.log10(relative)) - EXACT) if relative > 0 else 0
 
 
 def _number(value: float | None) -> str | None:
