@@ -24,6 +24,7 @@ __all__ = ["Dependence", "HostValue", "dependences", "host_values"]
 
 READS_DIMS = ("Shape", "Size")
 QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
+OF_HOST: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", *MASKS)  # inputs that a host makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,17 @@ class HostValue:
 CONSTANT, DATA = Dependence(), Dependence(data=True)
 
 
-def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
+def dependences(model: Model, shapes: Shapes, *, for_host: bool = False) -> Mapping[Value, Dependence]:
     """Return which inputs each value of the main graph is computed from.
 
-    What a node with bodies gives, what is random and what no rule knows counts as data.
+    What a node with bodies gives, what is random and what no rule knows counts as data; for a host so do integers that
+    only the caller knows: a state, a speaker, a length that is fed.
     """
     found: dict[Value, Dependence] = {}
     for value in model.graph.inputs:
-        found[value] = _of_input(value, declared_type(value), model.roles.of(value))
+        role = model.roles.of(value)
+        is_unknown = for_host and role not in OF_HOST
+        found[value] = DATA if is_unknown else _of_input(value, declared_type(value), role)
     for node in model.graph.nodes:
         dependence = _of_node(node, shapes, found)
         found.update((value, dependence) for value in node.outputs if value is not None)
@@ -80,7 +84,7 @@ def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[H
     A frozen dim may become a number without changing what the model computes at run time: the batch, the number of new
     tokens, the length of a padded source. What bodies read counts as data.
     """
-    known = dependences(model, shapes)
+    known = dependences(model, shapes, for_host=True)
     uses: dict[Value, list[tuple[Node, int]]] = {}
     for node in model.graph.nodes:
         if not any(known[value].data for value in node.outputs if value is not None) or node.op_type in READS_DIMS:

@@ -150,6 +150,15 @@ def test_shapes_and_data_stay() -> None:
     assert ExtractHostValues().run(original).model is original
 
 
+def test_integers_that_no_host_knows_are_data() -> None:
+    text = """g (float[N, L] x, {given}) => (float[N, L] y) <int64[1] last = {{-1}}, int64[1] one = {{1}}> {{
+        u = {unsqueezed} m = Sub (one, u) b = Cast <to = 1> (m) s = Add (x, b) y = Softmax (s) }}"""
+    masked = text.format(given="int64[N, L] attention_mask", unsqueezed="Identity (attention_mask)")
+    assert ExtractHostValues().run(model_of(masked)).changes == ("'b' is an input, 'attention_bias'",)
+    counted = model_of(text.format(given="int64[N] frames_seen", unsqueezed="Unsqueeze (frames_seen, last)"))
+    assert ExtractHostValues().run(counted).model is counted
+
+
 def test_a_cache_is_not_fixed_where_a_constant_would_depend_on_its_length() -> None:
     outcome = StaticKvCache(8).run(positions("Add (k, f)"))
     assert [each.reason for each in outcome.declined] == [
