@@ -27,6 +27,7 @@ Explain
     control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
     blockers                what keeps it from an NPU, such as "ethos-u65"
     float16_losses          constants that float16 cannot hold
+    view                    it, or two side by side, as Google's Model Explorer shows them
 
 Rewrite
     fold                    shape computations, with or without frozen dims; `fold_file` writes and proves
@@ -151,6 +152,7 @@ _HOMES = {
     "graphkit.verify.deployment_proofs": ("BundleProof",),
     "graphkit.verify.rewrite_verifier": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split_verifier": ("SplitProof", "verify_split"),
+    "graphkit.viewer.make_view": ("View", "view"),
 }
 _ROOMS = ("deploy", "passes", "rewrite", "shapes", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -81,6 +81,7 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import SplitProof, verify_split
+from graphkit.viewer.make_view import View, view
 from graphkit.workflows.compare_models import compare_models
 from graphkit.workflows.edit_file import EditReport, edit_file
 from graphkit.workflows.fold_file import FoldReport, fold_file
@@ -100,12 +101,12 @@ __all__ = [
     "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof",
     "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions",
     "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
-    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WeightList", "WhatIf", "WhyShape",
+    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape",
     "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
     "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
     "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
     "node_list", "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes",
     "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
     "to_networkx", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite",
-    "verify_split", "weight_list", "what_if", "why_shape",
+    "verify_split", "view", "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ LAYERS = (
     ("analysis", "rewrite", "surgeon"),
     ("model_diff", "passes"),
     ("verify",),
-    ("deploy",),
+    ("deploy", "viewer"),
     ("workflows",),
     ("cli",),
     ("__main__",),
@@ -58,7 +58,7 @@ HOMES = {
                 "remote_options",
                 "report_command",
             ),
-            *("rewrite_commands", "shape_commands", "shell_completion"),
+            *("rewrite_commands", "shape_commands", "shell_completion", "view_command"),
         )
     },
 }

@@ -28,6 +28,7 @@ from graphkit.cli.rewrite_commands import (
 )
 from graphkit.cli.shape_commands import program, shapes
 from graphkit.cli.shell_completion import complete_passes, complete_target, completion
+from graphkit.cli.view_command import view
 
 __all__ = ["app", "examples", "explain", "schema", "targets"]
 
@@ -95,6 +96,7 @@ COMMANDS = (
     reads_models(nodes),
     reads_models(weights),
     reads_models(costs),
+    reads_models(view),
     reads_models(program),
     reads_models(fold),
     reads_models(split_merged),

@@ -49,6 +49,7 @@ from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
+from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.edit_file import EditReport
 from graphkit.workflows.fold_file import FoldReport
 from graphkit.workflows.rewrite_file import RewriteReport
@@ -92,6 +93,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         ModelComparison,
         ModelDiff,
         Costs,
+        ViewExport,
         TensorShapes,
         WhyShape,
         NodeList,

@@ -25,7 +25,8 @@ from graphkit.workflows.output_schemas import SCHEMAS, SECTION_RESULTS, schema_o
 
 MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
 FAST = ("--no-verify", "-o", "{out}")
-# What each command writes, by the name of its schema: {out} is a free path, {bundle} a bundle, {export} a model.
+# What each command writes, by the name of its schema: {out} and {json} are free paths, {bundle} is a bundle, {export} a
+# model.
 CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "report": {
         "report": (CAUSAL,),
@@ -35,6 +36,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-overview": ("{bundle}",),
     },
     "costs": {"costs": (MERGED, "--range", "past_decoder_sequence_length=1:4")},
+    "view": {"view-export": (CAUSAL, "--export", "{json}")},
     "shapes": {"tensor-shapes": (CAUSAL,), "why-shape": (CAUSAL, "--why", "logits")},
     "nodes": {"node-list": (CAUSAL, "--module", "blocks.0", "--op", "MatMul")},
     "weights": {"weight-list": (CAUSAL, "--by", "bytes")},
@@ -96,7 +98,7 @@ def test_json_is_what_its_schema_says(
 ) -> None:
     words = CASES[command][name]
     (tmp_path / "export").mkdir()
-    given = {"out": str(tmp_path / "out.onnx")}
+    given = {"out": str(tmp_path / "out.onnx"), "json": str(tmp_path / "view.json")}
     if "{bundle}" in words:
         given["bundle"] = str(bundle_of("causal"))
     if "{export}" in words:

@@ -1,0 +1,1 @@
+"""Models in Google's Model Explorer: their graphs, findings about their nodes, and two models side by side."""

@@ -1,0 +1,34 @@
+"""The nodes that differ between two models, laid over the graphs of both."""
+
+from __future__ import annotations
+
+from graphkit.graph.view import Node, all_nodes
+from graphkit.model_diff.node_changes import node_changes
+from graphkit.model_diff.node_matching import NodeMatching
+from graphkit.viewer.explorer_format import Color, NodeDataResult
+from graphkit.viewer.overlays import Overlay, colored
+
+__all__ = ["diff_overlays"]
+
+REMOVED, ADDED, CHANGED = "#ef9a9a", "#a5d6a7", "#ffe082"
+
+
+def diff_overlays(matching: NodeMatching) -> tuple[Overlay, Overlay]:
+    """Return the nodes of each model that the other one lacks, or has in another way."""
+    changes, _ = node_changes(matching)
+    told = {(each.node, each.other): "; ".join(map(str, each.changes)) for each in changes.changed}
+    pairs = [(pair, told[paths]) for pair in matching.forth.items() if (paths := (pair[0].path, pair[1].path)) in told]
+    results: tuple[dict[Node, NodeDataResult], dict[Node, NodeDataResult]] = {}, {}
+    for (one, two), text in pairs:
+        results[0][one] = results[1][two] = colored(f"changed: {text}", CHANGED)
+    results[0].update(_alone([pair.a.nodes for pair in matching.graphs], matching.forth, "removed", REMOVED))
+    results[1].update(_alone([pair.b.nodes for pair in matching.graphs], matching.back, "added", ADDED))
+    return Overlay("diff", results[0]), Overlay("diff", results[1])
+
+
+def _alone(
+    graphs: list[tuple[Node, ...]], matched: dict[Node, Node], word: str, color: Color
+) -> dict[Node, NodeDataResult]:
+    alone = [node for nodes in graphs for node in nodes if node not in matched]
+    inside = [inner for node in alone for inner in all_nodes(tuple(node.bodies.values()))]
+    return {node: colored(word, color) for node in (*alone, *inside) if not node.is_op("Constant")}

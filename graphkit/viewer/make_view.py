@@ -1,0 +1,182 @@
+"""One or two models as Model Explorer shows them: graphs with what graphkit knows of their nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphkit.deploy.targets import load_target
+from graphkit.graph.names import listed
+from graphkit.graph.view import Node, Scope, as_text
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.model_diff.node_matching import match_nodes
+from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
+from graphkit.viewer.diff_overlays import diff_overlays
+from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
+from graphkit.viewer.graph_of_model import graph_ids, graphs
+from graphkit.viewer.measured_errors import error_overlay, measured_errors
+from graphkit.viewer.node_ids import NodeIds, matched_ids, node_ids
+from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, node_amounts, overlays
+
+if TYPE_CHECKING:
+    from graphkit.verify.layers.comparison import ModelComparison
+
+__all__ = ["ModelView", "NodeData", "View", "view"]
+
+
+@dataclass(frozen=True)
+class NodeData:
+    """An overlay.
+
+    Attributes:
+        name: What Model Explorer calls it.
+        nodes: How many nodes it tells of.
+        by_graph: What it tells, by the id of a graph.
+    """
+
+    name: str
+    nodes: int
+    by_graph: dict[str, GraphNodeData]
+
+    def to_json(self) -> str:
+        """Return the JSON that Model Explorer loads as node data."""
+        return _json(self.by_graph)
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """A model as Model Explorer shows it.
+
+    Attributes:
+        label: What to call it.
+        graphs: The main graph, and each function.
+        overlays: What is known of its nodes; Model Explorer shows the last one first.
+    """
+
+    label: str
+    graphs: tuple[Graph, ...]
+    overlays: tuple[NodeData, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """One model, or two side by side, in which nodes that match have one id."""
+
+    models: tuple[ModelView, ...]
+
+    @property
+    def synchronised(self) -> int:
+        """How many nodes of the second model have the id of a node of the first one, inputs and outputs too."""
+        first, *others = [{node.id for graph in model.graphs for node in graph.nodes} for model in self.models]
+        return sum(len(first & other) for other in others)
+
+    def to_json(self) -> str:
+        """Return the JSON that Model Explorer loads as a model, without overlays."""
+        if len(self.models) == 1:
+            return _json({"label": self.models[0].label, "graphs": self.models[0].graphs})
+        return _json([{"label": model.label, "subgraphs": model.graphs} for model in self.models])
+
+
+def view(
+    model: ModelLike,
+    other: ModelLike | None = None,
+    spec: DimSpec = AS_DECLARED,
+    *,
+    target: str | None = None,
+    errors: ModelComparison | str | os.PathLike[str] | None = None,
+) -> View:
+    """Return a model, or two, as Model Explorer shows them. No weight is read.
+
+    Args:
+        model: A model.
+        other: Another one to look at beside it.
+        spec: Sizes of input dims. Costs are at these, and at typical ones of others.
+        target: The name of a target whose blockers are told, or the path of its file.
+        errors: A comparison of the two models, or the JSON that `graphkit compare` wrote of it.
+
+    Returns:
+        The graphs, with overlays that tell of any node: shape origins, shapes, hazards, weight bytes, bytes moved,
+        operations, MACs, blockers, diff, errors.
+
+    Raises:
+        ModelError: A model cannot be read.
+        TargetError: There is no such target, or its file cannot be read.
+        UsageError: A size contradicts a model, or `errors` is no comparison of these models.
+
+    Example:
+        >>> shown = graphkit.view("example:causal-attention").models[0]
+        >>> [overlay.name for overlay in shown.overlays][-2:]
+        ['operations', 'MACs']
+    """
+    models = [as_model(each) for each in (model, other) if each is not None]
+    facts = load_target(target) if target is not None else None
+    measured = measured_errors(errors) if errors is not None else None
+    inferred = [infer(each, spec) for each in models]
+    ids = [node_ids(inferred[0].model)]
+    extra: list[list[Overlay]] = [[] for _ in models]
+    if len(models) == 2:
+        matching = match_nodes(inferred[0].model, inferred[1].model, (inferred[0], inferred[1]))
+        ids.append(matched_ids(inferred[1].model, matching, ids[0]))
+        for overlay, found in zip(diff_overlays(matching), extra, strict=True):
+            found.append(overlay)
+    if measured is not None:
+        for number, shapes in enumerate(inferred):
+            extra[number].append(error_overlay(shapes.model, measured, is_other=number == 1))
+    shown = []
+    for each, label, shapes, own, found in zip(models, _labels(models), inferred, ids, extra, strict=True):
+        amounts = node_amounts(shapes, spec)
+        names = graph_ids(shapes.model, label)
+        made = graphs(shapes, names, own, amounts.lines, _about(each, shapes, spec, amounts))
+        told = [*overlays(shapes, amounts, facts), *found]
+        shown.append(ModelView(label, tuple(made), tuple(_data(overlay, names, own) for overlay in told)))
+    return View(tuple(shown))
+
+
+def _labels(models: Sequence[Model]) -> list[str]:
+    """Return what to call models: Model Explorer takes no slash, and no name twice."""
+    labels = [model.label.rpartition("/")[2] for model in models]
+    return [f"{name} {label}" for name, label in zip("AB", labels, strict=False)] if len(labels) == 2 else labels
+
+
+def _about(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) -> dict[str, str]:
+    """Return what to know of a model as a whole."""
+    proto = shapes.model.proto
+    producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
+    sizes = [f"{name} {size:,}" for name, size in (*spec.dims, *amounts.sizes.items())]
+    return {
+        "model": model.label,
+        "producer": producer,
+        "opsets": ", ".join(
+            f"{domain or 'ai.onnx'} {version}" for domain, version in shapes.model.graph.opsets.items()
+        ),
+        "costs at": listed(sizes) if sizes else "the sizes of the file",
+    }
+
+
+def _data(overlay: Overlay, names: Mapping[Scope, str], ids: NodeIds) -> NodeData:
+    """Return an overlay by graphs and ids of nodes; all graphs have it, so that all can show it."""
+    by_graph: dict[str, dict[str, NodeDataResult]] = {graph: {} for graph in names.values()}
+    for node, result in overlay.results.items():
+        by_graph[names[_root(node)]][ids.of[node]] = result
+    gradient, hides = (list(HEAT), False) if overlay.is_heat else ([], True)
+    data = {graph: GraphNodeData(results, gradient, hides, hides) for graph, results in by_graph.items()}
+    return NodeData(overlay.name, len(overlay.results), data)
+
+
+def _root(node: Node) -> Scope:
+    scope = node.scope
+    while scope.parent is not None:
+        scope = scope.parent
+    return scope
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=_fields)
+
+
+def _fields(value: object) -> dict[str, object]:
+    """Return the fields of a dataclass that say something."""
+    return {name: field for name, field in vars(value).items() if field is not None}

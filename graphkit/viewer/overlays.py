@@ -1,0 +1,193 @@
+"""What the analyses know of nodes, as data that Model Explorer lays over a graph: costs, shapes, origins, faults."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from graphkit.analysis.blockers import blockers
+from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.node_costs import MEASURES, Measure, NodeCost, node_costs
+from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.costs.weights import weights
+from graphkit.analysis.hazards import hazards
+from graphkit.analysis.shape_origins import OriginGroup, meanings_text, origins
+from graphkit.deploy.targets import Target
+from graphkit.dtypes import dtype_name
+from graphkit.graph.declared_types import shape_text
+from graphkit.graph.view import Node, all_nodes
+from graphkit.shapes import DimSpec, Shapes
+from graphkit.shapes.tensor import plain_dims
+from graphkit.viewer.explorer_format import Color, GradientItem, NodeDataResult
+
+__all__ = ["NodeAmounts", "Overlay", "colored", "node_amounts", "overlays"]
+
+HEAT = (GradientItem(0, "#fff3e0"), GradientItem(1, "#d84315"))
+KNOWN, SYMBOLIC, UNKNOWN = "#e8f5e9", "#bbdefb", "#ffcdd2"  # dims that are numbers, expressions, not known
+FAULT, DOUBT, CONSTANT = "#ef9a9a", "#ffe082", "#eeeeee"
+GROUPS = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#ffff99", "#fb9a99", "#80cdc1", "#dfc27d", "#c2a5cf", "#9ecae1")
+WORDS: Mapping[Measure, str] = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
+LONGEST = 300  # characters of a text
+ByPath = Callable[[str], Iterable[Node]]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What is known of some nodes of a model.
+
+    Attributes:
+        name: What Model Explorer calls it.
+        results: By node.
+        is_heat: Whether nodes without a colour have one of a gradient.
+    """
+
+    name: str
+    results: Mapping[Node, NodeDataResult] = field(default_factory=dict)
+    is_heat: bool = False
+
+
+@dataclass(frozen=True)
+class NodeAmounts:
+    """The costs of nodes, all runs of one together.
+
+    Attributes:
+        sizes: Those at which numbers are told.
+        of: What is known, by node and measure.
+    """
+
+    sizes: Mapping[str, int]
+    of: Mapping[Node, Mapping[Measure, Amount]]
+
+    def lines(self, node: Node) -> list[tuple[str, str]]:
+        """Return the costs of a node as expressions in the input dims."""
+        return [
+            (WORDS[measure], each.text(self.sizes)) for measure, each in self.of.get(node, {}).items() if each.terms
+        ]
+
+
+def node_amounts(shapes: Shapes, spec: DimSpec) -> NodeAmounts:
+    """Return the costs of the nodes of a model, at typical sizes where none are given."""
+    sizes = TypicalSizes(shapes.model, spec, shapes).sizes
+    runs: defaultdict[Node, list[NodeCost]] = defaultdict(list)
+    for cost in node_costs(shapes, sizes).nodes:
+        runs[cost.node].append(cost)
+    amounts = {
+        node: {
+            measure: total(cost.costs[measure] for cost in costs)
+            for measure in MEASURES
+            if all(measure in cost.costs for cost in costs)
+        }
+        for node, costs in runs.items()
+    }
+    return NodeAmounts(sizes, amounts)
+
+
+def overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None) -> list[Overlay]:
+    """Return what the analyses know of the nodes of a model, the overlay to look at first last.
+
+    Args:
+        shapes: Its shapes.
+        amounts: Its costs.
+        target: The target whose blockers are told.
+    """
+    by_path = _by_path(shapes)
+    found = [_origins(shapes, by_path), _shapes(shapes), _hazards(shapes, by_path), _weights(shapes)]
+    for measure in reversed(MEASURES):
+        values = ((node, known[measure].at(amounts.sizes)) for node, known in amounts.of.items() if measure in known)
+        found.append(_heat(WORDS[measure], ((node, value) for node, value in values if value is not None)))
+    if target is not None:
+        found.append(_blockers(shapes, target, by_path))
+    return [overlay for overlay in found if overlay.results]
+
+
+def _heat(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
+    results = {node: NodeDataResult(value) for node, value in values if value and not node.is_op("Constant")}
+    return Overlay(name, results, is_heat=True)
+
+
+def _weights(shapes: Shapes) -> Overlay:
+    """Return the bytes of the weights that each node is the first to read."""
+    read: defaultdict[Node, int] = defaultdict(int)
+    for weight, reader in weights(shapes.model):
+        if reader is not None:
+            read[reader] += weight.bytes
+    return _heat("weight bytes", read.items())
+
+
+def _shapes(shapes: Shapes) -> Overlay:
+    results = {}
+    for node in all_nodes(shapes.model.scopes):
+        tensors = [shapes[value] for value in node.outputs if value is not None]
+        if node.is_op("Constant") or not tensors:
+            continue
+        texts = [
+            f"{dtype_name(tensor.dtype) if tensor.dtype else '?'} {shape_text(plain_dims(tensor.dims))}"
+            for tensor in tensors
+        ]
+        is_known = all(tensor.is_known for tensor in tensors)
+        numbers = is_known and all(tensor.sizes() is not None for tensor in tensors)
+        results[node] = colored(", ".join(texts), KNOWN if numbers else SYMBOLIC if is_known else UNKNOWN)
+    return Overlay("shapes", results)
+
+
+def _origins(shapes: Shapes, by_path: ByPath) -> Overlay:
+    groups = origins(shapes.model, shapes=shapes).groups
+
+    def told() -> Iterator[tuple[str, str, Color]]:
+        for number, group in enumerate(groups, 1):
+            color = CONSTANT if group.expression == "CONST" else GROUPS[number % len(GROUPS)]
+            yield from ((path, _origin(number, group), color) for path in group.nodes)
+
+    return Overlay("shape origins", _texts(told(), by_path))
+
+
+def _origin(number: int, group: OriginGroup) -> str:
+    return " ".join(filter(None, (f"{number}: {group.input}: {group.expression}", meanings_text(group.meanings))))
+
+
+def _hazards(shapes: Shapes, by_path: ByPath) -> Overlay:
+    found = hazards(shapes.model, shapes=shapes).hazards
+
+    def told() -> Iterator[tuple[str, str, Color]]:
+        for hazard in found:
+            yield from ((path, str(hazard), FAULT) for path in hazard.nodes)
+            yield from ((path, f"also: {hazard}", DOUBT) for path in hazard.also)
+
+    return Overlay("hazards", _texts(told(), by_path))
+
+
+def _blockers(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
+    found = blockers(shapes.model, target, shapes=shapes)
+
+    def told() -> Iterator[tuple[str, str, Color]]:
+        for obstacles, color, word in ((found.blockers, FAULT, "refused"), (found.unknown, DOUBT, "unknown")):
+            for each in obstacles:
+                mended = f"; pass {each.pass_name} removes it" if each.pass_name else ""
+                yield each.path, f"{word}: {each.what}: {each.reason}{mended}", color
+
+    return Overlay(f"blockers of {target.name}".replace("/", " "), _texts(told(), by_path))
+
+
+def _by_path(shapes: Shapes) -> ByPath:
+    """Return a function that finds the nodes of a path, several where a broken model names them the same."""
+    nodes: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in all_nodes(shapes.model.scopes):
+        nodes[node.path].append(node)
+    return lambda path: nodes.get(path, ())
+
+
+def _texts(told: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
+    """Return the texts about each node, with the colour of the first."""
+    texts: defaultdict[Node, list[str]] = defaultdict(list)
+    colors: dict[Node, Color] = {}
+    for path, text, color in told:
+        for node in by_path(path):
+            texts[node].append(text)
+            colors.setdefault(node, color)
+    return {node: colored("; ".join(dict.fromkeys(lines)), colors[node]) for node, lines in texts.items()}
+
+
+def colored(text: str, color: Color) -> NodeDataResult:
+    """Return a text about a node, on a colour."""
+    return NodeDataResult(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", color, "#000000")
