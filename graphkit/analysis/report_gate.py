@@ -1,8 +1,8 @@
 """The gate for CI: the findings that make a report fail, alone or compared with the JSON of an earlier report.
 
-A model is found in a baseline by its file name, with as many of the folders around it as tell it from others of that
-name, else by its role. Findings are matched by kind and key, which names no node, so that they stay the same ones when
-an exporter numbers nodes anew.
+A model is found in a baseline by its path below the folder that has all models of the report, so that two files of one
+name are two models; else by its file name and as many of the folders around it as agree, else by its role. Findings are
+matched by kind and key, which names no node, so that they stay the same ones when an exporter numbers nodes anew.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import Comparison, Report
 from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
+from graphkit.analysis.verdict_lock import VerdictLock
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, paths_below
 from graphkit.render.result import versioned
 
 if TYPE_CHECKING:
@@ -39,17 +40,19 @@ class Gate:
         strict: Any finding that is no note, of the sections that are shown.
         kinds: Findings of these kinds.
         baseline: An earlier report; findings that are new or have grown since fail.
+        locks: Whether a lock file is written of it.
     """
 
     strict: bool = False
     kinds: frozenset[str] = frozenset()
     baseline: Baseline | None = None
+    locks: bool = False
 
     @property
     def sections(self) -> tuple[str, ...]:
         """The sections that a report needs for it."""
         needed = dict.fromkeys(kind.section for name in sorted(self.kinds) for kind in kinds_named(name))
-        verdict = ("verdict",) if self.baseline is not None else ()
+        verdict = ("verdict",) if self.locks or self.baseline is not None else ()
         return (*verdict, *(name for name in needed if name != FOLDER))
 
     def failures(self, made: Report | Comparison) -> Iterator[str]:
@@ -146,8 +149,10 @@ class Baseline:
         """Return each report with the baseline's record of the same model."""
         if len(reports) == len(self.models) == 1:
             return [(reports[0], self.models[0])]
-        unmatched, pairs = list(self.models), list[tuple[Report, _Earlier]]()
-        for report in reports:
+        pairs = self._of_one_path(reports)
+        paired = {id(thing) for pair in pairs for thing in pair}
+        unmatched = [earlier for earlier in self.models if id(earlier) not in paired]
+        for report in (report for report in reports if id(report) not in paired):
             earlier = self._like(report, unmatched)
             unmatched.remove(earlier)
             pairs.append((report, earlier))
@@ -156,6 +161,13 @@ class Baseline:
                 f"{self.file}: it has a model {unmatched[0].model}, and this report has none - write it anew"
             )
         return pairs
+
+    def _of_one_path(self, reports: Sequence[Report]) -> list[tuple[Report, _Earlier]]:
+        """Return the reports on models that the baseline has by their path below the common folder."""
+        now, before = paths_below(report.model for report in reports), paths_below(one.model for one in self.models)
+        by_path = {before[earlier.model]: earlier for earlier in reversed(self.models)}
+        first = {now[report.model]: report for report in reversed(reports)}
+        return [(report, by_path[path]) for path, report in reversed(first.items()) if path in by_path]
 
     def _like(self, report: Report, unmatched: Sequence[_Earlier]) -> _Earlier:
         """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
@@ -228,10 +240,10 @@ def _measured(model: str, measure: Measure, before: object, verdict: Verdict) ->
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a report that `graphkit report -f json` wrote.
+    """Read a report that `graphkit report -f json` wrote, or a lock file.
 
     Raises:
-        UsageError: It cannot be read, is no JSON of a report of this version, or has no verdict.
+        UsageError: It cannot be read, is neither of this version, or has no verdict.
     """
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -239,9 +251,11 @@ def read_baseline(path: Path) -> Baseline:
         raise UsageError(f"{path}: it cannot be read as a baseline: {error} - {_HOW}") from error
     expected = versioned("report")
     schema = plain.get("schema") if isinstance(plain, dict) else None
-    if schema != expected:
+    if schema not in (expected, versioned(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {_HOW}")
     try:
+        if schema != expected:
+            return Baseline(str(path), tuple(map(_locked, _list(plain["models"]))), _all(_list(plain["fit"])))
         models = tuple(_earlier(record, plain["findings"]) for record in _list(plain["models"]))
         return Baseline(str(path), models, _of(plain["findings"], ""))
     except (KeyError, TypeError, AttributeError) as error:
@@ -252,25 +266,38 @@ _HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
 
 
 def _earlier(plain: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> _Earlier:
-    verdict, model = plain["sections"][VERDICT.name], plain["model"]
+    model = plain["model"]
+    return _checked(model, plain["sections"][VERDICT.name], _of(findings, model))
+
+
+def _locked(plain: Mapping[str, Any]) -> _Earlier:
+    return _checked(plain["model"], plain, _all(_list(plain["findings"])))
+
+
+def _checked(model: str, verdict: Mapping[str, Any], counts_of: Counts) -> _Earlier:
     texts, counts = (model, verdict["role"], verdict["target"]), [verdict[measure.field] for measure in MEASURES]
     if not all(isinstance(text, str) for text in (*texts, *_list(verdict["sections"]))):
         raise TypeError
     if not all(count is None or _is_count(count) for count in counts):
         raise TypeError
-    return _Earlier(model, verdict, _of(findings, model))
+    return _Earlier(model, verdict, counts_of)
 
 
 def _of(findings: Sequence[Mapping[str, Any]], model: str) -> Counts:
     """Return how much the findings of a model, or of none, concern."""
-    for finding in _list(findings):
-        if not all(isinstance(finding[name], str) for name in ("kind", "key", "model")) or not _is_count(
-            finding["count"]
-        ):
+    if not all(isinstance(finding["model"], str) for finding in _list(findings)):
+        raise TypeError
+    every = _all(findings)  # so that a fault in any of them is told
+    own = [finding for finding in findings if finding["model"] == model]
+    return every if len(own) == len(findings) else _all(own)
+
+
+def _all(findings: Sequence[Mapping[str, Any]]) -> Counts:
+    """Return how much findings concern, by kind and key."""
+    for finding in findings:
+        if not all(isinstance(finding[name], str) for name in ("kind", "key")) or not _is_count(finding["count"]):
             raise TypeError
-    return _counts(
-        (finding["kind"], finding["key"], finding["count"]) for finding in findings if finding["model"] == model
-    )
+    return _counts((finding["kind"], finding["key"], finding["count"]) for finding in findings)
 
 
 def _list(plain: object) -> Sequence[Any]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "click_option", "format_of", "format_option",
-    "model_argument", "output_format_option", "output_option", "read_limits", "read_pairs", "read_sizes", "takes",
+    "DRAWINGS", "FINDINGS", "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "click_option", "format_of",
+    "format_option", "model_argument", "output_format_option", "output_option", "read_limits", "read_pairs",
+    "read_sizes", "takes",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ class Format(str, Enum):
     csv = "csv"
     dot = "dot"
     mermaid = "mermaid"
+    sarif = "sarif"
+    junit = "junit"
 
 
 SUFFIXES = {
@@ -79,9 +82,13 @@ SUFFIXES = {
     ".dot": Format.dot,
     ".gv": Format.dot,
     ".mmd": Format.mermaid,
+    ".sarif": Format.sarif,
+    ".xml": Format.junit,
 }  # of files, and the format that they say
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
-REPORT_FORMATS = tuple(kind for kind in Format if kind not in (Format.dot, Format.mermaid))  # those without a drawing
+DRAWINGS = (Format.dot, Format.mermaid)
+FINDINGS = (Format.sarif, Format.junit)
+REPORT_FORMATS = tuple(kind for kind in Format if kind not in (*DRAWINGS, *FINDINGS))  # those of every result
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -264,8 +271,9 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             if chosen not in REPORT_FORMATS:
                 from graphkit.errors import UsageError
 
+                what = "drawing" if chosen in DRAWINGS else "file"
                 raise UsageError(
-                    f"{report_file}: a {chosen.value} drawing is for `graphkit report` - take another suffix"
+                    f"{report_file}: a {chosen.value} {what} is for `graphkit report` - take another suffix"
                 )
             return command(format=chosen.value, **others)
 

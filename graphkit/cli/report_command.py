@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli.flags import Asked, Format, choice, format_of, output_option, takes
+from graphkit.cli.flags import DRAWINGS, FINDINGS, Asked, Format, choice, format_of, output_option, takes
 from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
 from graphkit.cli.shell_completion import complete_model
 from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count, option, switch
@@ -45,6 +45,7 @@ class ReportFlags:
         strict: Whether any finding fails.
         fail_on: Kinds of findings that fail.
         baseline: A report than which nothing may be worse.
+        lock: The lock file to write.
         limits: Time and memory that a model may take.
     """
 
@@ -83,10 +84,14 @@ class ReportFlags:
         Flag(
             "--baseline",
             "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more "
-            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes.",
+            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file is one too.",
             Path,
             metavar="REPORT.json",
         ),
+    )
+    lock: Path | None = option(
+        None,
+        Flag("--lock", "Write the verdict on each model to a file, for a later --baseline.", Path, metavar="FILE"),
     )
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
@@ -99,7 +104,7 @@ class ReportFlags:
     def is_for_models(self) -> bool:
         """Whether there are options that say nothing about a bundle."""
         asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.fail_on)
-        return any(asked) or self.baseline is not None
+        return any(asked) or self.baseline is not None or self.lock is not None
 
 
 @click.command(short_help="Explain models: a verdict, and what it rests on.")
@@ -134,7 +139,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         names = _expanded(models, recursive=asked.recursive)
         is_alone = len(names) == 1
         loaded, broken = _loaded(names, progress, keep_going=not is_alone)
-        if chosen in (Format.dot, Format.mermaid) and loaded:
+        if chosen in DRAWINGS and loaded:
             put(_drawing(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
             return
         result: Report | Comparison
@@ -143,10 +148,13 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         else:
             result = compare(loaded, report_options, progress=progress, keep_going=True)
             result = replace(result, failures=(*broken, *result.failures))
-    if not isinstance(result, Comparison) or result.reports:
+    if not isinstance(result, Comparison) or result.reports or chosen in FINDINGS:
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
-        _show(result, chosen, output, [*files, *(path for model in loaded for path in model.files)])
+        read = [*files, *(path for model in loaded for path in model.files)]
+        _show(result, chosen, output, read)
+        if asked.lock is not None:
+            _write_lock(result, asked.lock, read)
     _exit(result, gate)
 
 
@@ -182,13 +190,21 @@ def _exit(result: Report | Comparison, gate: Gate) -> None:
 
 
 def _gate(asked: ReportFlags) -> Gate:
-    from graphkit.analysis.report_gate import Gate, read_kinds
+    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds
 
-    if asked.baseline is None:
-        return Gate(asked.strict, read_kinds(asked.fail_on))
-    from graphkit.analysis.report_gate import read_baseline
+    baseline = None if asked.baseline is None else read_baseline(asked.baseline)
+    return Gate(asked.strict, read_kinds(asked.fail_on), baseline, asked.lock is not None)
 
-    return Gate(asked.strict, read_kinds(asked.fail_on), read_baseline(asked.baseline))
+
+def _write_lock(made: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
+    """Write the lock file of a report; one in which a model is missing would let that model change unseen."""
+    from graphkit.analysis.report import Comparison
+    from graphkit.analysis.verdict_lock import verdict_lock
+
+    if isinstance(made, Comparison) and made.failures:
+        say(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
+        return
+    put(verdict_lock(made).to_json(), lock, read)
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
@@ -197,16 +213,28 @@ def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_opt
 
     if has_options:
         raise UsageError(f"{folder} is a bundle: options other than --format and --output are for models")
-    if chosen in (Format.dot, Format.mermaid):
-        raise UsageError(f"{folder} is a bundle, which has no drawing - take another --format")
+    if chosen in (*DRAWINGS, *FINDINGS):
+        what = "drawing" if chosen in DRAWINGS else "findings"
+        raise UsageError(f"{folder} is a bundle, which has no {what} - take another --format")
     _show(bundle_overview(folder), chosen, output, folder.iterdir())
 
 
 def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
-    if output is None:
+    if chosen in FINDINGS:
+        put(_findings_text(result, chosen), output, read)
+    elif output is None:
         show(result, chosen)
     else:
         put(rendered(result, chosen), output, read)
+
+
+def _findings_text(result: Result, chosen: Format) -> str:
+    from graphkit.analysis.findings_junit import junit
+    from graphkit.analysis.findings_sarif import sarif
+    from graphkit.analysis.report import Comparison, Report
+
+    assert isinstance(result, Report | Comparison)
+    return sarif(result) if chosen is Format.sarif else junit(result)
 
 
 def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpec | None]:

@@ -38,6 +38,7 @@ __all__ = [
     "module_path",
     "name_of",
     "names_in",
+    "paths_below",
     "runs_of",
     "short_paths",
 ]
@@ -105,6 +106,19 @@ def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
         stems[path] = next(name for name in names if name not in taken)
         taken.add(stems[path])
     return stems
+
+
+def paths_below(paths: Iterable[str]) -> dict[str, str]:
+    """Return each path as it is below the deepest folder that has all of them, with / on every system.
+
+    Example:
+        >>> paths_below(["a/encoder/model.onnx", "a/decoder/model.onnx"]).values()
+        dict_values(['encoder/model.onnx', 'decoder/model.onnx'])
+    """
+    parts = {path: PurePath(path).parts for path in paths}
+    levels = zip(*(path_parts[:-1] for path_parts in parts.values()), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
+    return {path: "/".join(path_parts[shared:]) for path, path_parts in parts.items()}
 
 
 def name_of(path: Path) -> str:

@@ -31,6 +31,7 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
+from graphkit.analysis.verdict_lock import VerdictLock
 from graphkit.analysis.weight_list import WeightList
 from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport
@@ -100,6 +101,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         WeightList,
         Targets,
         TargetFacts,
+        VerdictLock,
     ),
 )
 TREE: Schema = {
