@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCKED_BY", "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "NO_VERIFY", "OVERWRITE",
-    "RANGE", "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "WEIGHTS", "BundleOptions", "By", "CompareOptions",
+    "RANGE", "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "TIME", "WEIGHTS", "BundleOptions", "By", "CompareOptions",
     "DeployOptions", "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions",
     "FoldingOptions", "KvLayout", "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions",
     "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count", "option", "switch",
@@ -120,6 +120,7 @@ WEIGHTS = Flag(
 )
 NO_VERIFY = switch("--no-verify", "Skip the proof.")
 OVERWRITE = switch("--overwrite", "Replace existing files.")
+TIME = switch("--time", "Measure the latency before and after in onnxruntime, in turns.")
 STEPS = count("--steps", "Number of greedy decoding steps in the proof of a split.")
 SEED = Flag("--seed", "Seed of the generated inputs.", int, least=0)
 BLOCKED_BY = Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
@@ -152,6 +153,7 @@ class RewriteOptions:
         tolerance: Largest difference that still counts as equal. Default: 0, or 0.01 for a model with float16 tensors;
             where passes change results, their `largest_error`, relative to the largest magnitude in an output.
         limits: Time and memory that a model may take in the proof.
+        time: Whether to measure the latency before and after.
     """
 
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
@@ -160,6 +162,7 @@ class RewriteOptions:
     overwrite: bool = option(False, OVERWRITE)
     tolerance: float | None = option(None, TOLERANCE)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+    time: bool = option(False, TIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +217,7 @@ class SplitOptions:
         steps: Greedy steps of the proof.
         tolerance: Largest difference that still counts as equal.
         limits: Time and memory that a model may take in the proof.
+        time: Whether to measure the latency before and after.
     """
 
     weights: Placement = option("shared", WEIGHTS)
@@ -228,6 +232,7 @@ class SplitOptions:
     steps: int = option(SPLIT_STEPS, STEPS)
     tolerance: float = option(0.0, _tolerance(""))
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+    time: bool = option(False, TIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +245,7 @@ class DeployOptions:
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
         limits: Time and memory that a model may take.
+        time: Whether to measure the latency before and after.
     """
 
     batch: int = option(
@@ -249,6 +255,7 @@ class DeployOptions:
     verify: bool = option(True, NO_VERIFY)
     overwrite: bool = option(False, OVERWRITE)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+    time: bool = option(False, TIME)
 
 
 @dataclass(frozen=True, kw_only=True)

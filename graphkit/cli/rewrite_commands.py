@@ -23,7 +23,7 @@ from graphkit.cli.shell_completion import (
     complete_passes,
     complete_place,
 )
-from graphkit.options import RANGE, SIZES, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
+from graphkit.options import RANGE, SIZES, TIME, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -242,7 +242,7 @@ def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
 
 @click.command("rename", short_help="Rename inputs, outputs, symbols and values.")
 @rename_options
-@writes_model(RewriteOptions, short_output_file, without=SIZES)
+@writes_model(RewriteOptions, short_output_file, without=(*SIZES, TIME))
 def rename(job: Job, **texts: Sequence[str]) -> Result:
     """Rename inputs, outputs and symbols of dims, wherever they occur, and prove the result.
 

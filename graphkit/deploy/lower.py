@@ -16,6 +16,7 @@ from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_guide import guide
 from graphkit.deploy.contract.sealed_record import record_files
+from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter_output
 from graphkit.deploy.largest_score import largest_score
@@ -91,6 +92,7 @@ def lower_folder(
         judged=_judged([output / part.method.file for part in draft.parts], options, progress),
         notes=(*draft.notes, *changes.notes(output, options, progress)),
         data=draft.data,
+        costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
 
 

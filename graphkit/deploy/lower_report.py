@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.next_commands import ASKED
 from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
@@ -60,6 +61,7 @@ class LowerReport(Result):
         judged: What the judges of the user say, None where there are none.
         notes: What else to know, a sentence each.
         data: The file of weights that do not fit into the models, "" for none.
+        costs: Costs of each model, before and after.
     """
 
     title: ClassVar[str] = "Lowering"
@@ -72,6 +74,7 @@ class LowerReport(Result):
     judged: Judgements | None = None
     notes: tuple[str, ...] = ()
     data: str = ""
+    costs: tuple[CostChange, ...] = ()
 
     def heading(self) -> str:
         return f"Lowering of {self.source} for {self.target}"
@@ -146,6 +149,7 @@ class LowerReport(Result):
         if self.judged is not None:
             yield Heading(self.judged.heading())
             yield from self.judged.blocks()
+        yield from cost_change_blocks(self.costs)
 
 
 def _refused(file: LoweredFile, target: str) -> str:

@@ -11,12 +11,14 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.analysis.bundle_overview import BundleOverview, overview_of
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.deploy import hosts
 from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
 from graphkit.deploy.bundle_init import init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods
 from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
 from graphkit.deploy.write_proven import DeployFolder, write_proven
@@ -53,6 +55,7 @@ class BundleReport(Result):
         overview: The bundle.
         changes: What was done for each method, a sentence each.
         proof: None where it was not run.
+        costs: Costs of each method, and of the models that it was made of.
     """
 
     title: ClassVar[str] = "Bundle"
@@ -60,6 +63,7 @@ class BundleReport(Result):
     overview: BundleOverview
     changes: tuple[tuple[str, str], ...]
     proof: BundleProof | None
+    costs: tuple[CostChange, ...] = ()
 
     def heading(self) -> str:
         return f"Bundle of {self.source}"
@@ -78,6 +82,7 @@ class BundleReport(Result):
             yield Prose("Not run: the bundle is unverified.", "warning")
         else:
             yield from self.proof.blocks()
+        yield from cost_change_blocks(self.costs)
 
 
 def bundle_folder(
@@ -131,7 +136,8 @@ def bundle_folder(
         folder = DeployFolder(contract, models, copied, "shared", DATA)
         proof, _ = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
-    return BundleReport(name_of(path), overview_of(name_of(output), contract), changes, proof)
+    costs = bundling_costs(methods, export.pipeline or export.chains, sizes, output, options)
+    return BundleReport(name_of(path), overview_of(name_of(output), contract), changes, proof, costs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ class IsolatedSession:
 
     Attributes:
         inputs, outputs: Names, in order.
+        took: Seconds that onnxruntime took for the last run.
         close: Lets the process free the memory of the model.
 
     Raises:
@@ -60,6 +61,7 @@ class IsolatedSession:
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
+        self.took = 0.0
         current = current_process()
         self._process = Process(DEFAULT_LIMITS) if current is None else current
         end = self._process.release if current is None else partial(self._process.dropped.append, self._number)
@@ -92,6 +94,7 @@ class IsolatedSession:
             raise self._death(error, arrays) from error
         if "error" in answer:
             raise self._failure(answer)
+        self.took = answer["seconds"]
         values = self._process.worker.take(answer["values"])
         assert isinstance(values, list)
         return dict(zip(self.outputs, values, strict=True))

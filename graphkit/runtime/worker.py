@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -149,13 +150,15 @@ class _Server:
     def _run(self, request: Message, arena: Arena) -> Message:
         self._limit(request["memory"])
         feed: Any = arena.get(request["feed"], copy=False)
+        began = time.perf_counter()
         values = self.sessions[request["id"]].run(None, feed)
+        seconds = time.perf_counter() - began
         size = sum(_size(value) for value in values)
         if size > request["most"]:
             text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
             return {"error": text, "memory": True}
         encoded, _ = arena.put(values, request["end"])
-        return {"values": encoded}
+        return {"values": encoded, "seconds": seconds}
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:

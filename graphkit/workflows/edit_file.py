@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.model_interface import Port, interface
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import shape_text
@@ -42,6 +43,7 @@ class EditReport(FileReport):
         notes: Declared dims of the original that contradict what its nodes compute, in one sentence.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced model that the new one does not use.
+        costs: Costs before and after; none where only names change.
     """
 
     title: ClassVar[str] = "Edit"
@@ -54,6 +56,7 @@ class EditReport(FileReport):
     notes: tuple[str, ...]
     proof: RewriteProof | None
     unused: tuple[str, ...] = ()
+    costs: tuple[CostChange, ...] = ()
 
     def heading(self) -> str:
         return f"{super().heading()} by {self.edit}"
@@ -70,6 +73,7 @@ class EditReport(FileReport):
                 "Name:code | Dtype | Shape:note", [(p.label, p.dtype, shape_text(p.shape)) for p in ports], title=title
             )
         yield from proof_blocks(self.proof, "the file is", AGAIN.get(self.edit, ""))
+        yield from cost_change_blocks(self.costs)
 
 
 def edit_file(
@@ -122,6 +126,7 @@ def edit_file(
         notes=declarations(model).notes,
         proof=proof,
         unused=tuple(path.name for path in written.unused),
+        costs=() if isinstance(step, Rename) else rewrite.costs(),
     )
 
 

@@ -11,10 +11,11 @@ from typing import TypeVar
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Value
-from graphkit.model import Model, ModelLike
+from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.render.result import Result
@@ -23,6 +24,7 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, placed, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.merged_branches import branches, joined
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
@@ -112,6 +114,7 @@ class FileReport(Result):
     notes: tuple[str, ...]
     proof: RewriteProof | None
     unused: tuple[str, ...]
+    costs: tuple[CostChange, ...]
 
     def heading(self) -> str:
         return f"{self.title} of {self.source}"
@@ -177,6 +180,12 @@ class FileRewrite:
             {self.output: rewritten}, weights=options.weights, overwrite=options.overwrite, before=before
         )
         return saved, proofs[0] if proofs else None
+
+    def costs(self) -> tuple[CostChange, ...]:
+        """Count the costs of the original and of the written file, and time them if that is asked for."""
+        self.progress("counting costs")
+        options, written = self.options, load(self.output)
+        return (costs_before_and_after([self.model], written, options.spec, timed=options.time, limits=options.limits),)
 
     @property
     def original(self) -> ModelLike:

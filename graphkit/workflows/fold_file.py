@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, RemainingShapes, changes_table, remaining_shapes
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
@@ -46,6 +47,7 @@ class FoldReport(FileReport):
         remaining: The Shape nodes that stay, except in bodies that were left unchanged.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced model that the new one does not use.
+        costs: Costs before and after.
         declared: How many tensors got a declaration of their inferred shape.
     """
 
@@ -60,6 +62,7 @@ class FoldReport(FileReport):
     remaining: RemainingShapes
     proof: RewriteProof | None
     unused: tuple[str, ...] = ()
+    costs: tuple[CostChange, ...] = ()
     declared: int = 0
 
     def _done(self) -> str:
@@ -86,6 +89,7 @@ class FoldReport(FileReport):
         yield from declined_blocks(self.declined)
         yield from change_blocks(self.changes)
         yield from proof_blocks(self.proof, "the file is")
+        yield from cost_change_blocks(self.costs)
 
 
 def fold_file(
@@ -141,6 +145,7 @@ def fold_file(
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof=proof,
         unused=tuple(path.name for path in written.unused),
+        costs=rewrite.costs(),
         declared=declared,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -39,6 +40,7 @@ class RewriteReport(FileReport):
         unproven: Why nothing can be proven, "" where that can or was not asked for.
         failures: Unclaimed changes of the passes, a sentence each.
         unused: Data files of the replaced model that the new one does not use.
+        costs: Costs before and after.
     """
 
     title: ClassVar[str] = "Rewrite"
@@ -53,6 +55,7 @@ class RewriteReport(FileReport):
     unproven: str = ""
     failures: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    costs: tuple[CostChange, ...] = ()
 
     def findings(self) -> tuple[str, ...]:
         return (*self.failures, *super().findings())
@@ -72,6 +75,7 @@ class RewriteReport(FileReport):
             yield Heading("What stays")
             yield from declined_blocks(self.declined)
         yield from Evidence(self.proof, self.unproven, self.failures).blocks()
+        yield from cost_change_blocks(self.costs)
 
 
 def rewrite_file(
@@ -133,6 +137,7 @@ def rewrite_file(
         unproven=evidence.unproven,
         failures=evidence.failures,
         unused=tuple(path.name for path in written.unused),
+        costs=rewrite.costs(),
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.costs.typical_sizes import TYPICAL
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
 from graphkit.io.byte_source import source_of
@@ -19,6 +21,7 @@ from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
+from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.rewrite_proof import proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import SplitProof, verify_split
 
@@ -55,6 +58,7 @@ class SplitReport(Result):
         notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced models that the new ones do not use.
+        costs: Costs of the merged decoder and of each of the two, at the sizes of its step.
     """
 
     title: ClassVar[str] = "Split"
@@ -72,6 +76,7 @@ class SplitReport(Result):
     notes: tuple[str, ...]
     proof: SplitProof | None
     unused: tuple[str, ...] = ()
+    costs: tuple[CostChange, ...] = ()
 
     def heading(self) -> str:
         return f"Split of {self.source}"
@@ -93,6 +98,7 @@ class SplitReport(Result):
             yield from (Prose(change) for change in changes)
             yield from ports.blocks()
         yield from proof_blocks(self.proof, "the files are")
+        yield from cost_change_blocks(self.costs)
 
     def _sizes(self) -> Iterator[Block]:
         rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
@@ -156,6 +162,7 @@ def split_file(
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     written, proof = _save(model, made, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
+    progress("counting costs")
     return SplitReport(
         source=model.name,
         condition=made.condition,
@@ -171,6 +178,12 @@ def split_file(
         notes=declarations(model).notes,
         proof=proof,
         unused=tuple(path.name for path in written.unused),
+        costs=tuple(
+            costs_before_and_after(
+                [model], made, what=made.name, wish={"past": past}, timed=options.time, limits=options.limits
+            )
+            for made, past in ((first, 0), (with_past, TYPICAL["past"]))
+        ),
     )
 
 

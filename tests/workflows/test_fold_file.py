@@ -81,6 +81,16 @@ Proof
 
 Warning: Not run: the file is unverified. `graphkit verify` runs it.
 
+Costs before and after
+
+Costs at N 1 and L 128
+Cost                         Before   After  Ratio
+───────────────────────────────────────────────────
+file and weights              616 B   471 B   0.76
+nodes                            16       6   0.38
+multiply-accumulates (MACs)       0       0
+peak memory of activations   4.6 kB  2.6 kB   0.56
+
 """
 UNPROVEN = FoldOptions(verify=False)
 

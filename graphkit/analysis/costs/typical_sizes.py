@@ -1,7 +1,7 @@
 """Typical sizes of the symbols in a model's input dims, at which costs are told where nobody gives sizes.
 
 A sequence of 128 tokens, or one token after a past of 128; images of 224 by 224; a batch of 1. Where the model has
-relations between its dims, or bounds of them, the nearest legal sizes.
+relations between its dims, or bounds of them, or tables that end, the nearest sizes at which it runs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Shapes
-from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
+from graphkit.shapes import DimSpec, Relation, Shapes, symbol
+from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.evaluate_constraints import Constraint
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, nearest
 from graphkit.shapes.constraints.symbol_sizes import Role
 
-__all__ = ["TypicalSizes"]
+__all__ = ["TYPICAL", "TypicalSizes"]
 
 TYPICAL: Mapping[Role, int] = {
     "batch": 1,
@@ -28,17 +30,17 @@ TYPICAL: Mapping[Role, int] = {
 
 
 class TypicalSizes:
-    """Sizes for the symbols that a spec leaves open.
+    """Sizes for the symbols that a spec leaves open; `wish` says others than the typical ones, by role.
 
     Attributes:
         sizes: A size for each.
         over: The first symbol that the spec gives both bounds of, None if there is none.
     """
 
-    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes) -> None:
+    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Role, int] = {}) -> None:
         self.legal = legal_sizes(model, spec, shapes=shapes)
-        self.wish = _wish(self.legal)
-        self.sizes = next(self.legal.near(self.wish), self.wish)
+        self.wish = _wish(self.legal, wish)
+        self.sizes = _runnable(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
         self.over = next((name for name in ends if name in self.sizes), None)
         self.ends = ends.get(self.over or "", (0, 0))
@@ -60,8 +62,26 @@ class TypicalSizes:
         return next(replace(self.legal, variables=variables).near(wish), wish)
 
 
-def _wish(legal: LegalSizes) -> dict[str, int]:
-    by_role = {**TYPICAL, "sequence": TYPICAL["sequence"] if legal.past is None else 1}
+def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the nearest legal sizes at which every node runs, None where none are found; images are square if may be.
+
+    Bodies may not run at all, so that at last only nodes of the main graph are looked at.
+    """
+    shared = [place for place in collect(shapes) if not place.precondition.is_guess]
+    every = [place.precondition for place in shared]
+    main = [place.precondition for place in shared if place.scope is shapes.model.graph]
+    space = [symbol(variable.name) for variable in legal.variables if variable.role == "space"]
+    square = [Relation.equal(space[0], other) for other in space[1:]]
+    for more in ((*square, *every), every, main):
+        constraints: list[Constraint] = [*legal.relations, *more]
+        if found := next(nearest(legal.variables, constraints, wish), None):
+            return found
+    return None
+
+
+def _wish(legal: LegalSizes, wish: Mapping[Role, int]) -> dict[str, int]:
+    sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
+    by_role = {**TYPICAL, "sequence": sequence, **wish}
     by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
     return {
         variable.name: int(min(max(by_role[variable.role], variable.low), variable.high))

@@ -17,7 +17,7 @@ from graphkit.io.external import extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.model import Model
 
-__all__ = ["Weight", "WeightBits", "weight_bits", "weights"]
+__all__ = ["Weight", "WeightBits", "stored_bytes", "weight_bits", "weights"]
 
 # Operator -> the inputs that hold packed weights, and the attribute and its default that says of how many bits
 PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {
@@ -75,6 +75,16 @@ def weights(model: Model) -> list[tuple[Weight, Node | None]]:
             places.add(place)
             found.append((_weight(tensor, packed), reader))
     return found
+
+
+def stored_bytes(model: Model) -> int:
+    """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
+    external = {
+        _place(tensor): payload_size(tensor) or 0
+        for tensor, _ in walk_tensors(model.proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    return model.proto.ByteSize() + sum(external.values())
 
 
 def _stored(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:

@@ -1,0 +1,130 @@
+"""Costs before and after a lowering or a bundle: the models of an export beside what was made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.costs.typical_sizes import TYPICAL
+from graphkit.deploy.bundle_methods import MethodModel
+from graphkit.deploy.contract import Contract
+from graphkit.deploy.deploy_sizes import DeploySizes
+from graphkit.deploy.export_pipeline import Pipeline
+from graphkit.deploy.lowered_contract import Lowered
+from graphkit.model import Model, load
+from graphkit.options import BundleOptions, LowerOptions
+from graphkit.passes.state.slots import SLOTS
+from graphkit.shapes import DimSpec, infer
+from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
+from graphkit.verify.chain_verifier import Chain
+from graphkit.verify.latency import costs_before_and_after
+
+__all__ = ["bundling_costs", "lowering_costs"]
+
+
+def lowering_costs(
+    parts: Sequence[Lowered], contract: Contract, folder: Path, options: LowerOptions
+) -> tuple[CostChange, ...]:
+    """Count the costs of each lowered model, and of the model that it was made of at the sizes that were fixed."""
+    return tuple(
+        costs_before_and_after(
+            [original := _original(part)],
+            load(folder / part.method.file),
+            _spec(original, dict(options.dims)),
+            what=part.method.file,
+            wish=_lowered_at(contract, is_step=part.method.when == "step"),
+            timed=options.time,
+            limits=options.limits,
+        )
+        for part in parts
+    )
+
+
+def _original(part: Lowered) -> Model:
+    """Return what a lowered model computes, as it was exported."""
+    return next((stage.before for stage in part.stages if not stage.is_part), part.model)
+
+
+def _lowered_at(contract: Contract, *, is_step: bool) -> dict[Role, int]:
+    sizes = contract.sizes
+    wish: dict[Role, int] = {"batch": max(sizes["batch"], 1)}
+    if sizes["source"]:
+        wish["encoder"] = sizes["source"]
+    if is_step:
+        return {**wish, "sequence": 1, "past": sizes["capacity"]}
+    source = sizes.get("sound") or sizes["source"]
+    return {**wish, "sequence": source} if source else wish
+
+
+def bundling_costs(
+    methods: Sequence[MethodModel],
+    sources: Pipeline | Sequence[Chain],
+    sizes: DeploySizes,
+    folder: Path,
+    options: BundleOptions,
+) -> tuple[CostChange, ...]:
+    """Count the costs of each method, and of the models of the export that it was made of.
+
+    A step has the last slot for the new token; the slots in use are as many as are typical, or all where these are
+    fewer. Where nothing is written, nothing is timed.
+    """
+    slots, source = min(TYPICAL["past"] + 1, sizes.slots), min(TYPICAL["encoder"], sizes.source)
+    changes = []
+    for method in methods:
+        originals = _originals(method, sources)
+        is_prompt = method.when == "once" and len(originals) == 1
+        wish: dict[Role, int] = {"encoder": source, "sequence": 1, "past": slots - 1}
+        if method.when == "once":
+            wish |= {"past": 0, "sequence": slots - 1 if is_prompt else 1}
+        dims = {name: size for model in originals for name, size in _spec(model, sizes.dims).dims}
+        in_use = slots - 1 if is_prompt else 1 if method.when == "once" else slots
+        changes.append(
+            costs_before_and_after(
+                originals,
+                method.model if options.dry_run else load(folder / method.file),
+                DimSpec.of(dims),
+                what=method.file,
+                wish=wish,
+                sizes=_slots(method.model, in_use),
+                values=_counts(method, 0 if method.when == "once" else in_use - 1),
+                timed=options.time and not options.dry_run,
+                limits=options.limits,
+            )
+        )
+    return tuple(changes)
+
+
+def _slots(model: Model, in_use: int) -> dict[str, int]:
+    """Return the sizes of the symbols of slots; a ring has as many as its window at most, which its symbol names."""
+    rings = (name for name in symbol_roles(model) if name.startswith(f"{SLOTS}_"))
+    windows = {name: int(name.removeprefix(f"{SLOTS}_")) for name in rings}
+    return {SLOTS: in_use, **{name: min(window, in_use) for name, window in windows.items()}}
+
+
+def _counts(method: MethodModel, length: int) -> dict[str, np.ndarray]:
+    """Return the values of the inputs that say how many slots are in use, and of how many tokens logits are kept."""
+    numbers = {"length": length, "kept": 1}
+    shapes = infer(method.model)
+    return {
+        value.name: np.full([int(dim) for dim in shapes.dims(value) or ()], numbers[kind], np.int64)
+        for value in method.model.graph.inputs
+        if (kind := method.kinds.get(value.name)) in numbers
+    }
+
+
+def _originals(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
+    """Return the models of an export that do what a method does."""
+    if not isinstance(sources, Pipeline):
+        return [model for chain in sources if chain.name == method.name for model in chain.models]
+    if method.when == "step":
+        return [sources.step] if sources.step is not None else []
+    return [model for model in (sources.encoder, sources.first) if model is not None]
+
+
+def _spec(model: Model, dims: Mapping[str, int]) -> DimSpec:
+    """Return those of some sizes that the model has symbols for."""
+    known = symbol_roles(model)
+    return DimSpec.of({name: size for name, size in dims.items() if name in known})

@@ -1,0 +1,142 @@
+"""Latency before and after a rewrite, in onnxruntime: both run in turns, in one process, with equal options."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.analysis.costs.cost_changes import CostChange, Latency, SizedModel, cost_change, paired
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.model import Model
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.shapes.constraints.symbol_sizes import Role, Sizes, symbol_roles
+from graphkit.verify.input_generator import InputGenerator
+
+__all__ = ["costs_before_and_after"]
+
+ROUNDS, FEWEST, UNCOUNTED = 25, 5, 2
+SECONDS = 10.0  # after which no further round begins, once there are the fewest
+THREADS = 1
+Feed = Mapping[str, np.ndarray]
+
+
+def costs_before_and_after(
+    before: Sequence[Model],
+    after: Model,
+    spec: DimSpec = AS_DECLARED,
+    *,
+    what: str = "",
+    wish: Mapping[Role, int] = {},
+    sizes: Mapping[str, int] = {},
+    values: Mapping[str, np.ndarray] = {},
+    timed: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> CostChange:
+    """Count costs before and after a rewrite, and measure the latency of both if that is asked for.
+
+    Args:
+        before: The original, or several models that run one after the other.
+        after: The result.
+        spec: Sizes of the original's dims.
+        what: What to call them.
+        wish: Sizes by role, where others than the typical ones are of interest.
+        sizes: Sizes of symbols of the result.
+        values: Values of inputs of the result that decide sizes.
+        timed: Whether to measure.
+        limits: Time and memory that a model may take.
+    """
+    change = cost_change(before, after, spec, what=what, wish=wish, sizes=sizes, values=values)
+    if not timed or change.unknown:
+        return change
+    try:
+        _check_kept(before, after)
+        originals, result = paired(before, after, spec, wish, sizes, values)
+        with isolation(limits):
+            return replace(change, latency=_latency(before, originals, after, result, values))
+    except GraphkitError as error:
+        return replace(change, untimed=str(error))
+
+
+def _check_kept(before: Sequence[Model], after: Model) -> None:
+    """Raise UsageError where the result has taken the place of an original."""
+    if any(model.path is not None and model.path == after.path for model in before):
+        raise UsageError(f"{after.label}: it has replaced the original - name another file to write")
+
+
+def _latency(
+    before: Sequence[Model],
+    originals: Sequence[SizedModel],
+    after: Model,
+    result: SizedModel,
+    values: Mapping[str, np.ndarray],
+) -> Latency:
+    feeds = [_feed(model, each) for model, each in zip(before, originals, strict=True)]
+    with contextlib.ExitStack() as stack:
+        runs = [(stack.enter_context(_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
+        last = (stack.enter_context(_session(after)), {**_same_or(feeds, after, result), **values})
+        began, times = time.monotonic(), list[tuple[float, float]]()
+        while len(times) < UNCOUNTED + ROUNDS:
+            if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:
+                break
+            times.append((sum(_seconds(session, feed) for session, feed in runs), _seconds(*last)))
+    counted = times[UNCOUNTED:]
+    ratios = [now / was for was, now in counted]
+    was, now = (statistics.median(seconds) * 1000 for seconds in zip(*counted, strict=True))
+    return Latency(
+        before_ms=was,
+        after_ms=now,
+        ratio=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        rounds=len(counted),
+        threads=THREADS,
+    )
+
+
+def _session(model: Model) -> IsolatedSession:
+    source: Path | Model = model if model.path is None or model.is_edited else model.path
+    return IsolatedSession(source, optimize=True, threads=THREADS)
+
+
+def _seconds(session: IsolatedSession, feed: Feed) -> float:
+    session.run(feed)
+    return session.took
+
+
+def _feed(model: Model, sized: SizedModel) -> Feed:
+    """Return inputs of a model at its sizes."""
+    roles = symbol_roles(model)
+    by_role = {role: sized.known[name] for name, role in roles.items() if name in sized.known}
+    sizes = Sizes(
+        batch=by_role.get("batch", 1),
+        sequence=by_role.get("sequence", 1),
+        past=by_role.get("past", 0),
+        encoder=by_role.get("encoder", 4),
+        symbols=tuple(sized.known.items()),
+    )
+    later = sizes.past > 0
+    given = {
+        decoder.condition.input.name: np.full(decoder.condition.shape, decoder.cache_when == later)
+        for decoder in model.roles.merged
+    }
+    return InputGenerator(model).make(sizes, given)
+
+
+def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
+    """Return the inputs of the original where the result takes the same, else others."""
+    made = _feed(after, result)
+    known = {name: array for feed in feeds for name, array in feed.items()}
+    is_same = all(
+        name in known and (known[name].shape, known[name].dtype) == (array.shape, array.dtype)
+        for name, array in made.items()
+    )
+    return {name: known[name] for name in made} if is_same else made
