@@ -10,7 +10,7 @@ from graphkit.cli.flags import Asked, output_format_option, takes
 from graphkit.cli.model_streams import load
 from graphkit.cli.output import progress_on_terminal, say, show
 from graphkit.cli.shell_completion import complete_model
-from graphkit.model_diff.changes import SECTIONS
+from graphkit.model_diff.changes import COSTS, SECTIONS
 from graphkit.options import DiffOptions, Flag, option
 
 __all__ = ["diff"]
@@ -30,8 +30,8 @@ class DiffFlags(DiffOptions):
         "",
         Flag(
             "--fail-on",
-            "Exit with code 1 if there are differences in these sections, or more findings or blockers in B. "
-            f"Sections: {', '.join(SECTIONS)}; {ANY} stands for all.",
+            "Exit with code 1 if there are differences in these sections, or more findings, blockers or costs in B. "
+            f"Sections: {', '.join((*SECTIONS, COSTS))}; {ANY} stands for all but {COSTS}.",
             metavar="SECTION,...",
         ),
     )
@@ -47,11 +47,11 @@ class DiffFlags(DiffOptions):
 
         names = [name.strip() for name in self.fail_on.split(",") if name.strip()]
         for name in names:
-            if name not in (ANY, *SECTIONS):
-                raise UsageError(f"--fail-on {name}: no such section - {did_you_mean(name, (ANY, *SECTIONS))}")
+            if name not in (ANY, *SECTIONS, COSTS):
+                raise UsageError(f"--fail-on {name}: no such section - {did_you_mean(name, (ANY, *SECTIONS, COSTS))}")
         if "blockers" in names and self.target is None:
             raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
-        return frozenset(SECTIONS if ANY in names else names)
+        return frozenset((*SECTIONS, *names) if ANY in names else names)
 
 
 @click.command(short_help="Tell what differs between the files of two models.")

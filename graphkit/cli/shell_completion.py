@@ -96,9 +96,9 @@ def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) ->
 def complete_kinds(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a list of kinds of findings; of a diff, of its sections."""
     if context.info_name == "diff":
-        from graphkit.model_diff.changes import SECTIONS
+        from graphkit.model_diff.changes import COSTS, SECTIONS
 
-        return _of_a_list(("any", *SECTIONS), incomplete)
+        return _of_a_list(("any", *SECTIONS, COSTS), incomplete)
     from graphkit.analysis.findings import KIND_NAMES
 
     return _of_a_list(KIND_NAMES, incomplete)

@@ -8,6 +8,7 @@ from typing import Literal
 from graphkit.matching.change import Change
 
 __all__ = [
+    "COSTS",
     "SECTIONS",
     "ChangedNode",
     "FindingChange",
@@ -22,6 +23,7 @@ SECTIONS = (
     *("interface", "opsets", "metadata", "nodes", "weights", "shapes"),
     *("findings", "blockers"),
 )  # of a diff, in the order of its text
+COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 

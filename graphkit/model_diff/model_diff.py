@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.graph.names import by_family, counted, listed, module_parts
 from graphkit.matching.change import Change
 from graphkit.model_diff.changes import (
+    COSTS,
     SECTIONS,
     ChangedNode,
     FindingChange,
@@ -18,6 +20,7 @@ from graphkit.model_diff.changes import (
     ShapeChange,
     WeightChange,
 )
+from graphkit.model_diff.cost_differences import cost_blocks, is_dearer
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
@@ -48,6 +51,7 @@ class ModelDiff(Result):
         shapes: Tensors of both models with another dtype or other dims, beyond what follows from dims of inputs.
         finding_changes: Findings of a report that are new, gone, or concern another number.
         blockers: The same of what keeps a model from the target.
+        costs: What both cost, at the same sizes; no difference of its own, because it follows from others.
         target: Its name, "" for none.
         renamed_values: Names in A and in B of computed values that are the same.
         renamed_weights: Names in A and in B of constants that are equal.
@@ -67,6 +71,7 @@ class ModelDiff(Result):
     shapes: tuple[ShapeChange, ...]
     finding_changes: tuple[FindingChange, ...]
     blockers: tuple[FindingChange, ...]
+    costs: CostChange
     target: str = ""
     renamed_values: tuple[tuple[str, str], ...] = ()
     renamed_weights: tuple[tuple[str, str], ...] = ()
@@ -79,13 +84,14 @@ class ModelDiff(Result):
         return tuple(name for name in SECTIONS if self._count(name))
 
     def failing(self, sections: Collection[str]) -> tuple[str, ...]:
-        """Return those of some sections that differ; findings and blockers only where there are more in B."""
+        """Return those of some sections that differ; findings, blockers and costs only where there are more in B."""
         worse = {"findings": self.finding_changes, "blockers": self.blockers}
-        return tuple(
+        failing = tuple(
             name
             for name in self.differing
             if name in sections and (name not in worse or any(change.is_worse for change in worse[name]))
         )
+        return (*failing, COSTS) if COSTS in sections and not self.is_equal and is_dearer(self.costs) else failing
 
     def _count(self, section: str) -> int:
         found = getattr(self, "finding_changes" if section == "findings" else section)
@@ -109,6 +115,8 @@ class ModelDiff(Result):
         yield from self._shape_blocks()
         yield from _finding_blocks("Findings", self.finding_changes)
         yield from _finding_blocks(f"Blockers for {self.target}", self.blockers)
+        if not self.is_equal:
+            yield from cost_blocks(self.costs)
         if self.lists_renames:
             yield from self._rename_blocks()
 

@@ -233,19 +233,23 @@ def _joined(parts: Sequence[CostFigures]) -> CostFigures:
     )
 
 
-def cost_change_blocks(changes: Sequence[CostChange]) -> Iterator[Block]:
+def cost_change_blocks(
+    changes: Sequence[CostChange], heading: str = "Costs before and after", sides: tuple[str, str] = ("Before", "After")
+) -> Iterator[Block]:
     """Yield the end of the report of a rewrite: costs before and after."""
     if not changes:
         return
-    yield Heading("Costs before and after")
+    yield Heading(heading)
     for change in changes:
         which = f" of {change.what}" if change.what else ""
         if change.unknown:
             yield Prose(f"Costs{which} are not counted: {change.unknown}.")
             continue
-        sizes = listed([f"{name} {size:,}" for name, size in change.sizes]) or "the only sizes there are"
+        at = f" at {listed([f'{name} {size:,}' for name, size in change.sizes])}" if change.sizes else ""
         yield table(
-            "Cost | Before:number | After:number | Ratio:number", [*_rows(change)], title=f"Costs{which} at {sizes}"
+            f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number",
+            [*_rows(change)],
+            title=f"Costs{which}{at}",
         )
         if (time := change.latency) is not None:
             yield Prose(

@@ -119,6 +119,13 @@ def test_how_it_looks() -> None:
     assert list(cost_change_blocks([])) == []
 
 
+def test_dims_that_are_numbers_need_no_sizes() -> None:
+    one = model("g (float[5, 16] x) => (float[5, 16] y) { y = Relu (x) }")
+    _, table = cost_change_blocks([cost_change([one], one)])
+    assert isinstance(table, Table)
+    assert table.title == "Costs"
+
+
 @pytest.mark.parametrize("untimed", ["its weights are missing"])
 def test_why_it_is_not_timed(untimed: str) -> None:
     one = model(PRODUCT)
