@@ -17,6 +17,7 @@ from graphkit.matching.matches import Matching, is_counted, same_operator
 __all__ = ["match_graphs"]
 
 MAX_ROUNDS = 4
+FEW = 2  # names that an edit adds or takes away
 
 
 def match_graphs(
@@ -30,8 +31,9 @@ def match_graphs(
         b: The other one.
         by_order: Whether what is left within a module of one path, of one operator and dims, goes by order where both
             have as many.
-        changed: Whether a node may match, in the end, the only one that reads a tensor as it does, with other
-            attributes, another operator or other inputs beside that; where most names are the same, they say that.
+        changed: Whether a node may match, in the end, one with other attributes, another operator or other inputs:
+            that of its name where all but a few names are kept, the only one that reads a tensor as it does where most
+            differ.
     """
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         match_equal(matching, a.scope, b.scope)
@@ -52,8 +54,11 @@ def match_graphs(
         ):
             matching.add(one, two, "name")
     _match_by_structure(matching, a, b, by_name, changed=changed)
-    if changed and is_renamed:
-        _match_changed(matching, a, b)
+    if changed and (is_renamed or _names_are_kept(shared, a, b)):
+        if is_renamed:
+            _match_changed(matching, a, b)
+        else:
+            _match_names(matching, shared, by_name)
         _match_by_structure(matching, a, b, by_name, changed=changed)
     if by_order:
         _by_order(matching, a, b)
@@ -65,6 +70,20 @@ def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[
     theirs = {number(value) for value in by_name.values()}
     honest = sum(number(one) == number(by_name[one.name]) for one in shared)
     return sum(number(one) in theirs for one in shared) > 2 * honest
+
+
+def _names_are_kept(shared: Sequence[Value], a: GraphSide, b: GraphSide) -> bool:
+    """Whether all but a few names of computed tensors are in both graphs, so that one graph is an edit of the other."""
+    names = [sum(value.producer is not None for value in side.place) for side in (a, b)]
+    return sum(names) - 2 * len(shared) <= max(FEW, sum(names) // 200)
+
+
+def _match_names(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> None:
+    """Match what is left by name, whatever dims say, where the operators are the same."""
+    for one in shared:
+        two = by_name[one.name]
+        if one.producer is not None and two.producer is not None and same_operator(one.producer, two.producer):
+            matching.add(one, two, "name")
 
 
 def _match_by_structure(
