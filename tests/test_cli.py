@@ -550,6 +550,12 @@ def test_a_shape_program_never_overwrites_its_model(run: Run, model_file: Callab
     assert "is an input, which is never overwritten" in ran.err
 
 
+def test_a_finding_is_explained(run: Run) -> None:
+    assert run("explain", "merged-if").out.startswith(
+        "# merged-if: merged If crashes or slows runtimes\n\n## What it is\n"
+    )
+
+
 def test_passes_are_listed_and_explained(run: Run) -> None:
     names = [line.split()[0] for line in run("explain").out.splitlines()]
     assert "eliminate-dead-code" in names

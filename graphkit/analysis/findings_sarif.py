@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from graphkit.analysis.finding_pages import finding_page
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding
 from graphkit.analysis.report import Comparison, Failure, Report
 
@@ -41,7 +42,13 @@ def sarif(made: Report | Comparison) -> str:
 def _rules() -> Iterator[Plain]:
     for kind in KINDS:
         level = "warning" if kind.is_fault else "note"
-        yield {"id": kind.name, "shortDescription": {"text": kind.says}, "defaultConfiguration": {"level": level}}
+        page = finding_page(kind.name)
+        yield {
+            "id": kind.name,
+            "shortDescription": {"text": kind.says},
+            "help": {"text": page, "markdown": page},
+            "defaultConfiguration": {"level": level},
+        }
     yield {
         "id": UNREADABLE,
         "shortDescription": {"text": "the model cannot be read"},

@@ -27,26 +27,33 @@ from graphkit.cli.rewrite_commands import (
     split_merged,
 )
 from graphkit.cli.shape_commands import program, shapes
-from graphkit.cli.shell_completion import complete_passes, complete_target, completion
+from graphkit.cli.shell_completion import complete_explained, complete_target, completion
 from graphkit.cli.view_command import view
 
 __all__ = ["app", "examples", "explain", "schema", "targets"]
 
 
 @click.command()
-@click.argument("name", metavar="[PASS]", required=False, shell_complete=complete_passes)
+@click.argument("name", metavar="[PASS|FINDING]", required=False, shell_complete=complete_explained)
 @output_option("FILE", "Write it to a file.")
 def explain(name: str | None, output: Path | None) -> None:
-    """Explain a pass, or list all passes.
+    """Explain a pass or a kind of finding, or list all passes and findings.
 
-    PASS is one of them, or package.module:Pass.
+    PASS is one of the passes, or package.module:Pass. FINDING is a kind of finding, such as merged-if: what it is, why
+    it hurts, where it was seen, what to do.
     """
+    from graphkit.analysis.finding_pages import finding_page
+    from graphkit.analysis.findings import KIND_NAMES, KINDS
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
     from graphkit.render.document_blocks import printable
 
     if name is None:
-        put_list([(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES], output)
+        passes = [(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES]
+        put_list([*passes, *((kind.name, f"Finding: {kind.says}.") for kind in KINDS)], output)
+        return
+    if name in KIND_NAMES:
+        put(finding_page(name), output)
         return
     with current_folder_importable():
         text = explain_pass(name)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "complete_dim",
+    "complete_explained",
     "complete_input",
     "complete_kinds",
     "complete_model",
@@ -113,6 +114,13 @@ def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> C
     if "{" in closed[2]:
         return []
     return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+
+
+def complete_explained(context: click.Context, parameter: click.Parameter, incomplete: str) -> Completed:
+    """Complete a pass or a kind of finding."""
+    from graphkit.analysis.findings import KIND_NAMES
+
+    return [*complete_passes(context, parameter, incomplete), *_starting(KIND_NAMES, incomplete)]
 
 
 def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:

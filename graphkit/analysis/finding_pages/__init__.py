@@ -1,0 +1,14 @@
+"""A page for each kind of finding: what it is, why it hurts, where it was seen, what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["finding_page"]
+
+FOLDER = Path(__file__).parent
+
+
+def finding_page(kind: str) -> str:
+    """Return the page of a kind of finding, a name in `KINDS`, as Markdown."""
+    return (FOLDER / f"{kind}.md").read_text(encoding="utf-8")

@@ -1,0 +1,47 @@
+"""Each kind of finding has a page, whose commands exist, and `docs/findings.md` lists them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from graphkit.analysis import finding_pages
+from graphkit.analysis.finding_pages import finding_page
+from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind
+from graphkit.cli import app
+from graphkit.passes import PASSES
+
+FOLDER = Path(finding_pages.__file__).parent
+LIST = FOLDER.parents[2] / "docs" / "findings.md"
+PARTS = ["What it is", "Why it hurts", "Where it was seen", "What to do"]
+COMMANDS = re.compile(r"`graphkit ([a-z-]+)([^`]*)`")
+
+
+def test_every_page_is_of_a_kind() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.md")) == sorted(KIND_NAMES)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_page_says_what_and_why_and_what_to_do(kind: Kind) -> None:
+    title, *lines = finding_page(kind.name).splitlines()
+    assert title == f"# {kind.name}: {kind.says}"
+    found = [line.removeprefix("## ") for line in lines if line.startswith("#")]
+    assert found == [part for part in PARTS if part in found]
+    assert {"What it is", "Why it hurts", "What to do"} <= {*found}
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_its_commands_and_options_exist(kind: str) -> None:
+    for name, rest in COMMANDS.findall(finding_page(kind)):
+        options = {option for parameter in app.commands[name].params for option in parameter.opts}
+        assert {word for word in rest.split() if word.startswith("-")} <= options
+        asked = re.search(r"-p (\S+)", rest)
+        assert asked is None or asked[1] in {each.name() for each in PASSES}
+
+
+def test_the_list_in_the_docs_has_them_all() -> None:
+    rows = re.findall(r"^\| \[`(\S+)`\]\((\S+)\) \| (.+?) \|", LIST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(name, says) for name, _, says in rows] == [(kind.name, kind.says) for kind in KINDS]
+    assert all((LIST.parent / path).resolve() == FOLDER / f"{name}.md" for name, path, _ in rows)
