@@ -28,7 +28,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
     known in one of the models is no difference.
     """
-    dims = [(shapes[0][one].dims, shapes[1][two].dims) for one, two in matching.interface.inputs]
+    ends = (*matching.interface.inputs, *matching.interface.outputs)  # outputs for symbols of inputs that B lacks
+    dims = [(shapes[0][one].dims, shapes[1][two].dims) for one, two in ends]
     renaming = _renaming(dims), _renaming((two, one) for one, two in dims)
     differing: set[Value] = set()
     for node, one, two in _computed(matching):
@@ -52,10 +53,10 @@ def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
                     yield node, one, two
 
 
-def _renaming(inputs: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
-    """Return what the symbols of inputs are in the other model: other symbols, or the same with other bounds."""
+def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
+    """Return what symbols are in the other model: numbers, other symbols, or the same with other bounds."""
     found: dict[Expr, Expr] = {}
-    for dims, others in inputs:
+    for dims, others in ends:
         if dims is None or others is None or len(dims) != len(others):
             continue
         for dim, other_dim in zip(dims, others, strict=True):

@@ -440,6 +440,13 @@ def test_shapes_that_follow_from_dims_of_inputs_are_no_difference(dim: str) -> N
         assert found.differing == ("interface",)
 
 
+def test_shapes_that_follow_from_dims_of_an_input_that_was_replaced_are_no_difference() -> None:
+    text = "(int64[N] i) => (float[N, 2] y) {{ {} r = Relu (x) y = Tanh (r) }}"
+    a = model_of(text.format("x = Gather (table, i)"), table=np.ones((3, 2), np.float32))
+    b = model_of(text.format("").replace("int64[N] i", "float[4, 2] x").replace("float[N, 2] y", "float[4, 2] y"))
+    assert (shapes(a, b), shapes(b, a)) == ([], [])
+
+
 def test_a_dtype_that_differs_is_told() -> None:
     text = "(float[4] x) => (y) {{ c = Cast <to = {}> (x) y = Identity (c) }}"
     one, two = (model_of(text.format(dtype)) for dtype in (10, 16))
