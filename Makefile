@@ -32,7 +32,7 @@ browser-test: $(VENV)/.dev
 
 view-test: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser,view]'
-	$(BIN)/python -m pytest tests/browser tests/viewer
+	$(BIN)/python -m pytest tests/browser/test_view.py tests/viewer
 
 check: format lint types test test-slow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -141,6 +142,15 @@ def test_the_page_has_the_model_with_its_overlays(run: Run, page: dict[str, Any]
         "nodeData": ["node_data://shapes/0", "node_data://bytes moved/1", "node_data://operations/2"],
         "nodeDataTargets": ["a.onnx"] * 3,
     }
+
+
+def test_an_interrupt_ends_the_page(run: Run, page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    interrupted = lambda *_, **__: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(sys.modules["model_explorer"], "visualize_from_config", interrupted)
+    assert run("a.onnx") == (0, "", "")
+    assert page == {}
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_two_models_are_side_by_side_and_synchronised(run: Run, page: dict[str, Any]) -> None:

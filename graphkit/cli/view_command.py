@@ -82,6 +82,8 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
         models = [each for each in (first, second) if each is not None]
         show(export(made, models, asked.export, read=read, overwrite=asked.overwrite), format)
         return
+    from graphkit.io.signals import ended_by_interrupt
     from graphkit.viewer.serve_view import ANY_PORT, serve
 
-    serve(made, port=asked.port or ANY_PORT, opens_browser=asked.browser)
+    with ended_by_interrupt():
+        serve(made, port=asked.port or ANY_PORT, opens_browser=asked.browser)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["STOPPING", "StoppedError", "check_stopped", "interruptible", "undisturbed"]
+__all__ = ["STOPPING", "StoppedError", "check_stopped", "ended_by_interrupt", "interruptible", "undisturbed"]
 
 STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -56,6 +56,19 @@ def check_stopped() -> None:
     """
     if _received:
         raise StoppedError(_received[0])
+
+
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Let Ctrl+C end the block inside, which has nothing else to end it, such as a server."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -11,16 +11,18 @@ import pytest
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SWITCHES = ["--no-sandbox", "--disable-gpu"]
 Open = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """Start a browser, with the switches that a file of tests names."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: run `make browser-test`")
     if CHROMIUM is None:
         pytest.skip("needs a Chromium on PATH, such as Debian's package chromium")
     with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        started = running.chromium.launch(executable_path=CHROMIUM, args=getattr(request.module, "SWITCHES", SWITCHES))
         yield started
         started.close()
 
