@@ -24,6 +24,7 @@ OWN = {
     ("report", "format"),
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
+    ("survey", "target"),
 }  # what means something else there
 
 

@@ -29,6 +29,7 @@ LAYERS = (
     ("model_diff", "passes"),
     ("verify",),
     ("deploy", "viewer"),
+    ("fleet",),
     ("workflows",),
     ("cli",),
     ("__main__",),
@@ -39,6 +40,7 @@ HOMES = {
     "fsspec": {"io/remote/fsspec_file.py", "io/remote/http_file.py"},
     "huggingface_hub": {"io/remote/hub.py"},
     "networkx": {"graph/networkx_export.py", "render/drawings.py"},
+    "pyarrow": {"fleet/row_store.py", "fleet/survey_table.py"},
     "onnxoptimizer": {"runtime/external_tools.py"},
     "onnxruntime": {"runtime/onnxruntime_loader.py"},
     "rich": {"cli/output.py", "render/terminal.py"},
@@ -57,6 +59,7 @@ HOMES = {
                 "proof_commands",
                 "remote_options",
                 "report_command",
+                "survey_command",
             ),
             *("rewrite_commands", "shape_commands", "shell_completion", "view_command"),
         )

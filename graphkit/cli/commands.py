@@ -28,6 +28,7 @@ from graphkit.cli.rewrite_commands import (
 )
 from graphkit.cli.shape_commands import program, shapes
 from graphkit.cli.shell_completion import complete_explained, complete_target, completion
+from graphkit.cli.survey_command import survey
 from graphkit.cli.view_command import view
 
 __all__ = ["app", "examples", "explain", "schema", "targets"]
@@ -99,6 +100,7 @@ def schema(name: str | None, output: Path | None) -> None:
 
 COMMANDS = (
     reads_models(report),
+    survey,
     reads_models(shapes),
     reads_models(nodes),
     reads_models(weights),

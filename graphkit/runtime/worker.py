@@ -14,14 +14,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from graphkit.runtime.limits import allocated, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, runtime_version
 from graphkit.runtime.shared_memory import Arena
 
-__all__ = ["main", "read_message", "write_message"]
+__all__ = ["Message", "main", "read_message", "serve", "write_message"]
 
 LENGTH = struct.Struct("<Q")
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
@@ -57,14 +57,24 @@ def main(place: str, parent: str) -> None:
         place: Of the shared memory.
         parent: Id of the parent process.
     """
-    _die_with(int(parent))
+
+    def start() -> Callable[[Message], Message]:
+        arena, server = Arena(place), _Server()
+        return lambda request: server.reply(request, arena)
+
+    serve(int(parent), start)
+
+
+def serve(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:
+    """Answer requests until the parent is gone, by the function that `start` makes once output is out of its way."""
+    _die_with(parent)
     _leave_no_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     requests, replies = _pipes()
-    arena, server = Arena(place), _Server()
+    reply = start()
     write_message(replies, {"ready": True})
     for request in _received(requests):
-        write_message(replies, server.reply(request, arena))
+        write_message(replies, reply(request))
 
 
 def _die_with(parent: int) -> None:

@@ -29,6 +29,7 @@ START = (
     "importlib.import_module(sys.argv[2]).main(*sys.argv[3:])\n"
 )
 SECONDS_TO_START = 120.0
+SECONDS_TO_END = 2.0
 TAIL = 2000  # bytes of the last messages of a process
 MEANINGS = {
     "SIGFPE": "an integer division that has no result",
@@ -61,13 +62,17 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 class Worker:
-    """A child process that runs models; it starts at once, and is waited for when it is first asked."""
+    """A child process that runs models; it starts at once, and is waited for when it is first asked.
 
-    def __init__(self) -> None:
+    Args:
+        module: Its `main` answers the requests; see `graphkit.runtime.worker`.
+    """
+
+    def __init__(self, module: str = "graphkit.runtime.worker") -> None:
         self.arena = Arena()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            command("graphkit.runtime.worker", self.arena.place, str(os.getpid())),
+            command(module, self.arena.place, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -139,6 +144,9 @@ class Worker:
             answer = read_message(cast(IO[bytes], self._process.stdout))
         except (BrokenPipeError, ConnectionResetError):
             answer = None
+        if answer is None:  # its pipes close before it has ended: how it ends is its own affair
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_END)
         return answer, self._alarm.cancel()
 
     def _death(self, seconds: float, timed_out: bool) -> DiedError:

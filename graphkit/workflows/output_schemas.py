@@ -37,6 +37,7 @@ from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
+from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.render.result import Result, Sizes, versioned
 from graphkit.shapes.expr import Expr
@@ -102,6 +103,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         Targets,
         TargetFacts,
         VerdictLock,
+        SurveyTable,
     ),
 )
 TREE: Schema = {

@@ -1,0 +1,123 @@
+"""The command for many models: survey."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphkit.cli.flags import Asked, Format, format_of, output_option, takes
+from graphkit.cli.output import progress_on_terminal, put, rendered, say, show
+from graphkit.cli.shell_completion import complete_model
+from graphkit.options import LIMITS, Flag, count, option, switch
+from graphkit.runtime.limits import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from graphkit.runtime.limits import Limits
+
+__all__ = ["survey"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyFlags:
+    """What a survey does with each model, or what of a table is shown.
+
+    Attributes:
+        jobs: Processes; None for one for each processor.
+        target: Targets to count blockers for.
+        after_fold: Whether to fold each model, too.
+        retry: Whether to do models again that were errors.
+        table: The table to show.
+        where, sort, rows: See `survey_table`.
+        limits: Time and memory that a model may take.
+    """
+
+    jobs: int | None = option(None, count("--jobs", "Number of processes. Default: one for each processor."))
+    target: tuple[str, ...] = option(
+        (),
+        Flag("--target", "Count what keeps each model from a target; repeatable.", metavar="NAME", is_repeatable=True),
+    )
+    after_fold: bool = option(
+        False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
+    )
+    retry: bool = option(False, switch("--retry", "Do models again that were errors in an earlier table."))
+    table: Path | None = option(None, Flag("--show", "Show a table, the worst first.", Path, metavar="TABLE.parquet"))
+    where: tuple[str, ...] = option(
+        (),
+        Flag(
+            "--where", "Show models of a condition, such as nodes>1000; repeatable.", metavar="COND", is_repeatable=True
+        ),
+    )
+    sort: tuple[str, ...] = option(
+        (),
+        Flag(
+            "--sort", "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL", is_repeatable=True
+        ),
+    )
+    rows: int = option(50, count("--rows", "Number of rows to show; a file has all of them."))
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+
+@click.command(short_help="Make one table of many models, a row each.")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, shell_complete=complete_model)
+@output_option("FILE", "The table to write, TABLE.parquet; with --show the page or report.")
+@takes(SurveyFlags)
+def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: Path | None) -> None:
+    """Make one table of many models: a row each, with the facts of its verdict, or its error.
+
+    SOURCE is a folder, looked through with all below it, a pattern, a model, a URL, a text file of these, or - for such
+    lines on standard input. Each model is read in a process that may die. A survey that was stopped goes on where it
+    was; models that have not changed are not read again.
+    """
+    asked = options.read()
+    if asked.table is not None:
+        _show(asked, asked.table, sources, output)
+    else:
+        _survey(asked, sources, output)
+
+
+def _survey(asked: SurveyFlags, sources: Sequence[str], output: Path | None) -> None:
+    from graphkit.errors import UsageError
+    from graphkit.fleet.local_pool import LocalPool
+    from graphkit.fleet.survey import survey as run
+    from graphkit.fleet.survey_sources import models_of
+
+    if not sources:
+        raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
+    if output is None or output.suffix != ".parquet":
+        raise UsageError(f"{output or 'the table'}: is no Parquet file - name the table with -o TABLE.parquet")
+    if asked.where or asked.sort:
+        raise UsageError("--where and --sort are for a table - name one with --show")
+    models = models_of(sources, sys.stdin or ())
+    with progress_on_terminal() as progress:
+        made = run(
+            models,
+            output,
+            LocalPool(asked.jobs or 0, asked.limits),
+            targets=asked.target,
+            folds=asked.after_fold,
+            retries=asked.retry,
+            progress=progress,
+        )
+    kept = f", {made.kept:,} of them from an earlier run" if made.kept else ""
+    say(f"{made.models:,} models in {output}{kept}, {made.errors:,} errors, {made.seconds:.1f} s.")
+
+
+def _show(asked: SurveyFlags, table: Path, sources: Sequence[str], output: Path | None) -> None:
+    from graphkit.errors import UsageError
+    from graphkit.fleet.survey_table import survey_table
+
+    if sources:
+        raise UsageError(f"{sources[0]}: --show shows a table, and reads no models - leave it out, or the option")
+    chosen = format_of(None, output)
+    if output is not None and chosen not in (Format.text, Format.markdown, Format.json, Format.html, Format.csv):
+        raise UsageError(f"{output}: a {chosen.value} file is for `graphkit report` - take another suffix")
+    made = survey_table(table, where=asked.where, sort=asked.sort, most=None if output else asked.rows)
+    if output is None:
+        show(made, chosen)
+    else:
+        put(rendered(made, chosen), output, [table])

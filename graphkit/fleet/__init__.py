@@ -1,0 +1,1 @@
+"""Surveys of many models: units of work, each in a process that may die, and one table of their rows."""

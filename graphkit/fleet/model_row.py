@@ -1,0 +1,75 @@
+"""The row of one model: the facts that its verdict rests on."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+from graphkit import __version__
+from graphkit.analysis.blockers import blockers
+from graphkit.analysis.findings import Finding
+from graphkit.analysis.report import Report, report
+from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.shape_ops import shape_ops
+from graphkit.analysis.summary import Summary
+from graphkit.analysis.tensor_shapes import UnknownShapes
+from graphkit.analysis.verdict import Verdict
+from graphkit.deploy.targets import load_target
+from graphkit.errors import GraphkitError
+from graphkit.fleet.survey_task import Row, SurveyTask, blockers_column, failed_row, found_column
+from graphkit.model import Model, load
+from graphkit.passes.fold_pipeline import fold
+
+__all__ = ["model_row"]
+
+FACTS = ReportOptions(only=("verdict", "summary", "unknown-shapes"))
+
+
+def model_row(task: SurveyTask) -> Row:
+    """Return the row of a model; one that cannot be read or analysed is a row with its error."""
+    start = time.monotonic()
+    try:
+        model = load(task.path)
+        facts = {**_facts(report(model, FACTS)), **_of_targets(model, task)}
+        if task.folds:
+            facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
+    except GraphkitError as error:
+        return failed_row(task, str(error), time.monotonic() - start)
+    seconds = round(time.monotonic() - start, 3)
+    return {"path": task.path, "revision": task.revision, "graphkit": __version__, **facts, "seconds": seconds}
+
+
+def _facts(made: Report) -> dict[str, object]:
+    verdict, summary, unknown = (made.sections[name] for name in FACTS.only)
+    assert isinstance(verdict, Verdict)
+    assert isinstance(summary, Summary)
+    assert isinstance(unknown, UnknownShapes)
+    return {
+        "bytes": summary.bytes,
+        "role": verdict.role,
+        "architecture": verdict.is_a,
+        "opset": next((version for domain, version in summary.opsets if domain in ("", "ai.onnx")), None),
+        "producer": summary.producer,
+        "dtypes": ", ".join(row.dtype for row in summary.weight_bytes),
+        "parameters": summary.parameters,
+        "nodes": verdict.nodes,
+        "shape_nodes": verdict.shape_nodes,
+        "unknown_shapes": unknown.unknown,
+        "kv_bytes_per_token": verdict.kv_bytes_per_token,
+        "macs": verdict.macs.value,
+        "peak_bytes": verdict.peak_bytes.value,
+        "faults": sum(finding.is_fault for finding in verdict.faults),
+        "notes": sum(not finding.is_fault for finding in verdict.faults),
+        **_counts(verdict.faults),
+    }
+
+
+def _counts(findings: tuple[Finding, ...]) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for finding in findings:
+        counts[found_column(finding.kind)] += finding.count
+    return counts
+
+
+def _of_targets(model: Model, task: SurveyTask) -> dict[str, object]:
+    return {blockers_column(target): len(blockers(model, load_target(target)).blockers) for target in task.targets}

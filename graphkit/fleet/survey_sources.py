@@ -1,0 +1,83 @@
+"""The models of a survey: those below folders, those that a pattern matches, and those that a list names."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from graphkit.errors import UsageError
+from graphkit.io.remote.urls import is_url
+
+__all__ = ["models_of", "revision_of"]
+
+STREAM = "-"
+
+
+def models_of(sources: Iterable[str], stdin: Iterable[str]) -> list[str]:
+    """Return the path or URL of each model, once, in order.
+
+    Args:
+        sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, text files with one of these in each
+            line, and `-` for such lines on standard input.
+        stdin: The lines of standard input.
+
+    Raises:
+        UsageError: A source is nothing of all that, or has no model.
+    """
+    models: dict[str, None] = {}
+    for source in sources:
+        found = list(_expanded(source, stdin))
+        if not found:
+            raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
+        models.update(dict.fromkeys(found))
+    return sorted(models)
+
+
+def revision_of(path: str) -> str:
+    """Return a text that changes with a file: its size and when it was written; "" for a URL or a missing file."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return ""
+    return f"{state.st_size}-{state.st_mtime_ns}"
+
+
+def _expanded(source: str, stdin: Iterable[str]) -> Iterator[str]:
+    if source == STREAM:
+        yield from _listed(stdin)
+    elif is_url(source) or source.startswith("example:"):
+        yield source
+    elif os.path.isdir(source):
+        yield from _below(source)
+    elif Path(source).is_file():
+        yield from [source] if source.endswith(".onnx") else _listed(_lines(source))
+    elif glob.has_magic(source):
+        found = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        yield from (model for path in found for model in (_below(path) if os.path.isdir(path) else [path]))
+    elif source.endswith(".onnx"):
+        yield source  # a row says that it is missing
+    else:
+        raise UsageError(f"{source}: No such file or folder - check the path")
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Yield the models below a folder; hidden folders are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (os.path.join(place, name) for name in files if name.endswith(".onnx") and not name.startswith("."))
+
+
+def _listed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
+    for line in map(str.strip, lines):
+        if line and not line.startswith("#"):
+            yield from [line] if line.endswith(".onnx") or is_url(line) else _expanded(line, ())
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as a list of models - write one path in each line") from error

@@ -1,0 +1,134 @@
+"""The table of a survey as a result: the worst models first, those that conditions choose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from graphkit.errors import UsageError
+from graphkit.fleet.row_store import read_table
+from graphkit.fleet.survey_task import BLOCKERS, COLUMNS
+from graphkit.graph.names import counted
+from graphkit.render.document_blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SurveyTable", "survey_table"]
+
+CONDITION = re.compile(r"\s*(\w[\w.-]*?)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*")
+WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending"), ("path", "ascending"))
+SHOWN = (
+    "path",
+    "error",
+    "role",
+    "bytes",
+    "parameters",
+    "nodes",
+    "shape_nodes",
+    "macs",
+    "peak_bytes",
+    "faults",
+    "notes",
+)
+
+
+@dataclass(frozen=True)
+class SurveyTable(Result):
+    """Models of a survey, a row each.
+
+    Attributes:
+        models: How many the table has.
+        chosen: How many of them the conditions choose.
+        columns: The columns to show.
+        rows: The first rows, in these columns.
+    """
+
+    title: ClassVar[str] = "Survey"
+    models: int
+    chosen: int
+    errors: int
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | int | float | None, ...], ...]
+
+    def blocks(self) -> Iterator[Block]:  # noqa: D102 - see Result
+        yield Prose(
+            f"{self.chosen:,} of {counted(self.models, 'model(s)')}, {counted(self.errors, 'error(s)')}; "
+            f"{len(self.rows):,} shown."
+        )
+        yield Table([_column(name) for name in self.columns], self.rows)
+
+
+def _column(name: str) -> Column:
+    if name == "path":
+        return Column(name, "code")
+    if name == "error":
+        return Column(name, "note")
+    return Column(name, "text" if COLUMNS.get(name) is str else "number")
+
+
+def survey_table(
+    path: Path, *, where: Sequence[str] = (), sort: Sequence[str] = (), most: int | None = None
+) -> SurveyTable:
+    """Return models of a table that `graphkit survey` wrote, the worst first.
+
+    Args:
+        path: The Parquet file.
+        where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`; all have to hold.
+        sort: Columns to sort by, a `-` before those whose largest values come first.
+        most: How many rows to show, None for all.
+
+    Returns:
+        The models that the conditions choose.
+
+    Raises:
+        UsageError: The file is no such table, or a condition or a column is none.
+    """
+    table = read_table(path)
+    chosen = table
+    for condition in where:
+        chosen = chosen.filter(_mask(chosen, condition))
+    order = [_key(word, table) for word in sort] or list(WORST)
+    first = chosen.sort_by(order).slice(0, most)
+    asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
+    shown = [name for name in table.column_names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
+    rows = zip(*(first[name].to_pylist() for name in shown), strict=True)
+    errors = chosen.num_rows - chosen["error"].null_count
+    return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(shown), tuple(rows))
+
+
+def _key(word: str, table: pa.Table) -> tuple[str, str]:
+    name = word.removeprefix("-")
+    return _known(name, table, f"--sort {word}"), "descending" if word.startswith("-") else "ascending"
+
+
+def _mask(table: pa.Table, condition: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    match = CONDITION.fullmatch(condition)
+    if match is None:
+        raise UsageError(f"--where {condition}: is no condition - write one such as nodes>1000 or role=encoder")
+    name, sign, text = match.groups()
+    column = table[_known(name, table, f"--where {condition}")]
+    if sign == "~":
+        return compute.match_substring(column.cast(pa.string()), text)
+    compared = {"=": "equal", "!=": "not_equal", ">": "greater", ">=": "greater_equal", "<": "less", "<=": "less_equal"}
+    if not text:
+        return column.is_null() if sign == "=" else column.is_valid()
+    try:
+        value = pa.scalar(text if pa.types.is_string(column.type) else float(text))
+    except ValueError as error:
+        raise UsageError(f"--where {condition}: '{name}' is a number - compare it with one") from error
+    return compute.call_function(compared[sign], [column, value])
+
+
+def _known(name: str, table: pa.Table, words: str) -> str:
+    if name not in table.column_names:
+        raise UsageError(f"{words}: no column '{name}' - {did_you_mean(name, table.column_names)}")
+    return name

@@ -1,0 +1,98 @@
+"""A unit of work of a survey, one model; and the columns of the row that it becomes.
+
+Tasks and rows are plain values, so that any executor can send them anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphkit import __version__
+from graphkit.analysis.findings import KIND_NAMES
+
+__all__ = [
+    "BLOCKERS",
+    "COLUMNS",
+    "Executor",
+    "Row",
+    "SurveyTask",
+    "blockers_column",
+    "columns",
+    "failed_row",
+    "found_column",
+]
+
+Row = Mapping[str, object]
+BLOCKERS = "blockers_"  # what the columns of targets begin with
+
+COLUMNS: Mapping[str, type] = {
+    "path": str,
+    "revision": str,
+    "graphkit": str,
+    "error": str,
+    "bytes": int,
+    "role": str,
+    "architecture": str,
+    "opset": int,
+    "producer": str,
+    "dtypes": str,
+    "parameters": int,
+    "nodes": int,
+    "shape_nodes": int,
+    "shape_nodes_folded": int,
+    "unknown_shapes": int,
+    "kv_bytes_per_token": int,
+    "macs": int,
+    "peak_bytes": int,
+    "faults": int,
+    "notes": int,
+    "seconds": float,
+}  # and one for each kind of finding, and for each target
+
+
+@dataclass(frozen=True)
+class SurveyTask:
+    """A model of a survey.
+
+    Attributes:
+        path: The path or URL of the model.
+        revision: A text that changes with the file; "" where that is unknown.
+        targets: The names or files of the targets to look for blockers for.
+        folds: Whether to count the nodes that compute shapes after a fold too.
+    """
+
+    path: str
+    revision: str = ""
+    targets: tuple[str, ...] = ()
+    folds: bool = False
+
+
+class Executor(Protocol):
+    """The machines that tasks run on."""
+
+    def rows(self, tasks: Iterable[SurveyTask]) -> Iterator[Row]:
+        """Yield the row of each task as it is done, in any order; no task makes it raise."""
+
+
+def columns(targets: Iterable[str]) -> dict[str, type]:
+    """Return the columns of a table of models, and the type of each; any but the first three may be empty."""
+    found = {found_column(name): int for name in KIND_NAMES if name != "fit"}
+    return {**COLUMNS, **found, **{blockers_column(target): int for target in targets}}
+
+
+def found_column(kind: str) -> str:
+    """Return the name of the column of a kind of finding: of how many nodes, tensors or outputs it concerns."""
+    return kind.replace("-", "_")
+
+
+def blockers_column(target: str) -> str:
+    """Return the name of the column of a target."""
+    return f"{BLOCKERS}{target}"
+
+
+def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
+    """Return the row of a model that there are no facts of."""
+    start = {"path": task.path, "revision": task.revision, "graphkit": __version__}
+    return {**start, "error": error, "seconds": round(seconds, 3)}

@@ -1,0 +1,27 @@
+"""A process of tasks that some models crash, hang, or fill the memory of, by their names."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from graphkit.fleet.survey_task import SurveyTask, failed_row
+from graphkit.runtime.worker import Message, serve
+
+
+def main(_: str, parent: str) -> None:
+    serve(int(parent), lambda: reply)
+
+
+def reply(request: Message) -> Message:
+    path = request["task"]["path"]
+    if path.startswith("crash"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if path.startswith("exit"):
+        raise RecursionError("too deep")
+    if path.startswith("hang"):
+        time.sleep(60)
+    if path.startswith("large"):
+        return {}
+    return {"row": dict(failed_row(SurveyTask(path), f"pid {os.getpid()}", 0.0))}

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from builders import proto_of
+
+from graphkit.fleet import task_process
+from graphkit.fleet.local_pool import LocalPool
+from graphkit.fleet.survey_task import SurveyTask
+from graphkit.runtime.limits import Limits
+
+SECOND = Limits(seconds=1.0, memory=1 << 30)
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(task_process, "PROCESS", "poisoned_worker")
+    return
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_crash_costs_one_row() -> None:
+    rows = [str(row["error"]) for row in LocalPool(1, SECOND).rows(SurveyTask(path) for path in ("a", "crash", "b"))]
+    assert rows[1].startswith("crash: it ends the process with SIGSEGV")
+    assert rows[0].startswith("pid ")
+    assert rows[2].startswith("pid ")
+    assert rows[0] != rows[2]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("poisoned")
+def test_a_poisoned_model_costs_its_own_row_alone() -> None:
+    paths = ["a", "crash", "b", "hang", "c", "exit", "d", "large", "e"]
+    rows = {row["path"]: str(row["error"]) for row in LocalPool(1, SECOND).rows(SurveyTask(path) for path in paths)}
+    assert list(rows) == paths
+    assert rows["crash"].startswith("crash: it ends the process with SIGSEGV")
+    assert rows["hang"] == "hang: it does not finish in 1 s"
+    assert rows["exit"] == "exit: it ends the process with code 1 (RecursionError: too deep)"
+    assert rows["large"] == "large: it needs more than the 1,073,741,824 bytes that --memory allows"
+    processes = [rows[path] for path in "abcde"]
+    assert all(row.startswith("pid ") for row in processes)
+    assert len(set(processes)) == 5  # a new one after each
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("poisoned")
+def test_a_process_does_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_process, "MOST_TASKS", 3)
+    pids = [row["error"] for row in LocalPool(1, SECOND).rows(SurveyTask(str(number)) for number in range(7))]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+
+
+@pytest.mark.slow
+def test_a_model_that_needs_more_memory_than_it_may(tmp_path: Path) -> None:
+    chain = " ".join(f"x{n + 1} = Relu(x{n})" for n in range(20000))
+    onnx.save(proto_of(f"(float[N, 4] x0) => (float[N, 4] x20000) {{ {chain} }}"), tmp_path / "m.onnx")
+    (row,) = LocalPool(1, Limits(memory=1 << 20)).rows([SurveyTask(str(tmp_path / "m.onnx"))])
+    assert "--memory allows" in str(row["error"])
