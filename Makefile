@@ -44,6 +44,8 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	@if command -v tsc > /dev/null; then tsc --project tests/browser; \
+	else echo "The types of the page's script are not checked: there is no tsc on PATH (npm install --global typescript)"; fi
 
 reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py

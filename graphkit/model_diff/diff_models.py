@@ -68,6 +68,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         renamed_weights=weights.renamed,
         unread_weights=weights.unread,
         lists_renames=options.renames,
+        models=models,
     )
 
 

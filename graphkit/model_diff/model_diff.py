@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.graph.names import by_family, counted, listed, module_parts
 from graphkit.matching.change import Change
+from graphkit.model import Model
 from graphkit.model_diff.changes import (
     COSTS,
     SECTIONS,
@@ -57,6 +58,7 @@ class ModelDiff(Result):
         renamed_weights: Names in A and in B of constants that are equal.
         unread_weights: Constants of A whose bytes are missing, so that only their names and dims were compared.
         lists_renames: Whether the text lists names that differ.
+        models: Both, for a page that shows them side by side.
     """
 
     title: ClassVar[str] = "Differences"
@@ -77,6 +79,13 @@ class ModelDiff(Result):
     renamed_weights: tuple[tuple[str, str], ...] = ()
     unread_weights: tuple[str, ...] = ()
     lists_renames: bool = False
+    models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of both models, with the nodes of each that are in the other one."""
+        from graphkit.model_diff.page_pair import page_pair
+
+        return () if self.models is None else page_pair(self.models, ("A", "B"))
 
     @property
     def differing(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ MODULES = (
     "sizes",
     "graph",
     "neighbourhood",
+    "pair",
     "tables",
     "links",
     "panel",

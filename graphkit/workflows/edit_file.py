@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,6 +57,7 @@ class EditReport(FileReport):
     proof: RewriteProof | None
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
+    models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
     def heading(self) -> str:
         return f"{super().heading()} by {self.edit}"
@@ -127,6 +128,7 @@ def edit_file(
         proof=proof,
         unused=tuple(path.name for path in written.unused),
         costs=() if isinstance(step, Rename) else rewrite.costs(),
+        models=(model, outcome.model),
     )
 
 

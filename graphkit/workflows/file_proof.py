@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -108,13 +108,24 @@ NOT_ALONE = Evidence(
 
 
 class FileReport(Result):
-    """The report of a rewrite, the result of which was written to a file and proven."""
+    """The report of a rewrite, the result of which was written to a file and proven.
+
+    Attributes:
+        models: The model before and after, for a page that shows both; None if they are not at hand.
+    """
 
     source: str
     notes: tuple[str, ...]
     proof: RewriteProof | None
     unused: tuple[str, ...]
     costs: tuple[CostChange, ...]
+    models: tuple[Model, Model] | None
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs before and after, with the nodes of each that are in the other one."""
+        from graphkit.model_diff.page_pair import page_pair
+
+        return () if self.models is None else page_pair(self.models, ("the original", "the result"))
 
     def heading(self) -> str:
         return f"{self.title} of {self.source}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,6 +64,7 @@ class FoldReport(FileReport):
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
     declared: int = 0
+    models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
     def _done(self) -> str:
         if not self.changes:
@@ -147,6 +148,7 @@ def fold_file(
         unused=tuple(path.name for path in written.unused),
         costs=rewrite.costs(),
         declared=declared,
+        models=(model, outcome.model),
     )
 
 

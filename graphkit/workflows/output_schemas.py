@@ -242,7 +242,8 @@ class Maker:
     def fields(self, kind: type) -> dict[str, Schema]:
         """Return the schema of each property that the JSON of a dataclass has."""
         hints = get_type_hints(kind)
-        schemas = {field.name: self.of(hints[field.name]) for field in dataclasses.fields(kind)}
+        shown = [field.name for field in dataclasses.fields(kind) if field.metadata.get("in_json", True)]
+        schemas = {name: self.of(hints[name]) for name in shown}
         for name in kind.computed if issubclass(kind, Result) else ():
             schemas[name] = self.of(get_type_hints(getattr(kind, name).fget)["return"])
         return schemas

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -56,6 +56,7 @@ class RewriteReport(FileReport):
     failures: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
+    models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
     def findings(self) -> tuple[str, ...]:
         return (*self.failures, *super().findings())
@@ -138,6 +139,7 @@ def rewrite_file(
         failures=evidence.failures,
         unused=tuple(path.name for path in written.unused),
         costs=rewrite.costs(),
+        models=(model, outcome.model),
     )
 
 

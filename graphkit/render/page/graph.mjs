@@ -13,6 +13,8 @@ export class Graph {
   constructor(data) {
     const text = (/** @type {number} */ number) => data.texts[number];
     this.model = data.model;
+    /** @type {Map<number, number> | null} */
+    this.twins = data.twins ? new Map(Object.entries(data.twins).map(([node, twin]) => [Number(node), twin])) : null;
     this.sizes = new Sizes(data.sizes);
     /** @type {Map<number, (readonly [string, string] | null)[]>} */
     this.costs = new Map(data.costs.map(([node, ...cells]) => [node, cells.map((cell) => (cell < 0 ? null : data.formulas[cell]))]));

@@ -39,13 +39,15 @@ open();
  * @param {Graph} graph
  * @param {number} model */
 function addSliders(graph, model) {
-  const part = partOf(graph);
+  const isPair = graph.twins !== null;
+  if (isPair && model) graph.sizes.share(graphs[0].sizes);
+  const part = isPair ? null : partOf(graph);
   const form = sliders(graph.sizes, () => {
     if (part !== null) showAt(part, graph.sizes);
-    if (shownModel === model) showAt(panel, graph.sizes);
+    if (isPair || shownModel === model) showAt(panel, graphs[shownModel].sizes);
   });
-  if (form === null) return;
-  if (graphs.length === 1) document.querySelector(".contents")?.prepend(form);
+  if (form === null || (isPair && model)) return;
+  if (graphs.length === 1 || isPair) document.querySelector(".contents")?.prepend(form);
   else part?.querySelector("summary")?.after(form);
 }
 
@@ -71,7 +73,7 @@ function open() {
     const node = asked.has("value") && value >= 0 ? graph.values[value].producer : graph.nodeOf(name);
     const named = places.get(node >= 0 ? address(model, graph.path(node)) : address(model, name, "value")) ?? [];
     shownModel = model;
-    if (node >= 0) show(nodePanel(graph, model, node, named));
+    if (node >= 0) show(nodePanel(graphs, model, node, named));
     else if (value >= 0) show(valuePanel(graph, model, value, named));
     else show([element("h2", {}, name), element("p", {}, "There is no node or value of this name in the model.")]);
   } else if (location.hash) hide(); // the address of a section
@@ -88,16 +90,21 @@ function search(text) {
     const { shown, count } = graph.search(wanted, SHOWN);
     const rows = shown.map((found) => result(graph, model, found));
     const more = count > SHOWN ? `, the first ${SHOWN} here` : "";
-    const title = `${count.toLocaleString("en")} ${count === 1 ? "match" : "matches"}${more}`;
+    const where = graphs.length > 1 ? ` in ${graph.model}` : "";
+    const title = `${count.toLocaleString("en")} ${count === 1 ? "match" : "matches"}${where}${more}`;
     return [element("h2", {}, title), element("ul", { class: "results" }, ...rows)];
   });
   show(parts);
 }
 
-function result(graph, model, { node, value }) {
-  const [name, what] = node !== undefined ? [graph.path(node), "node"] : [graph.valuePath(value), "value"];
-  const kind = node !== undefined ? graph.nodes[node].op : `${graph.values[value].kind} ${graph.values[value].type}`;
-  return element("li", {}, element("a", { href: address(model, name, what) }, name), " ", element("span", {}, kind));
+/** @param {Graph} graph
+ * @param {number} model
+ * @param {{node?: number, value?: number}} found */
+function result(graph, model, { node, value = -1 }) {
+  const [name, href, kind] = node !== undefined
+    ? [graph.path(node), address(model, graph.path(node)), graph.nodes[node].op]
+    : [graph.valuePath(value), address(model, graph.valuePath(value), "value"), `${graph.values[value].kind} ${graph.values[value].type}`];
+  return element("li", {}, element("a", { href }, name), " ", element("span", {}, kind));
 }
 
 /** @param {Node[]} parts */

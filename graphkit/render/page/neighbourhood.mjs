@@ -14,7 +14,9 @@ const GAP = 14;
  * @param {number} centre */
 export function boxesAround(graph, centre) {
   const rowOf = new Map([[centre, 0]]);
-  for (const [direction, next] of [[-1, (n) => graph.before(n)], [1, (n) => graph.after(n)]]) {
+  /** @type {[number, (node: number) => number[]][]} */
+  const directions = [[-1, (node) => graph.before(node)], [1, (node) => graph.after(node)]];
+  for (const [direction, next] of directions) {
     let edge = [centre];
     for (let step = 1; step <= STEPS; step += 1) {
       edge = edge.flatMap(next).filter((node) => (rowOf.get(node) ?? direction) * direction > 0);

@@ -1,18 +1,20 @@
 // The panel of a node: its operator, what it reads and gives, where its shape comes from, where the report names it.
 import { address, element } from "./elements.mjs";
 import { neighbourhood } from "./neighbourhood.mjs";
+import { besideOther } from "./pair.mjs";
 import { moving, sized } from "./sizes.mjs";
 
 const STEPS = 40; // of a chain that are shown
 const READERS = 12;
 const MEASURES = /** @type {const} */ ([["MACs", ""], ["Operations", ""], ["Bytes moved", "B"]]);
 
-/** @param {import("./graph.mjs").Graph} graph
+/** @param {import("./graph.mjs").Graph[]} graphs
  * @param {number} model
  * @param {number} number
  * @param {Element[]} places that name the node
  * @returns {Node[]} */
-export function nodePanel(graph, model, number, places) {
+export function nodePanel(graphs, model, number, places) {
+  const graph = graphs[model];
   const node = graph.nodes[number];
   const path = graph.path(number);
   const facts = [["Operator", node.op], ["Module", node.module], ...node.attributes];
@@ -20,6 +22,7 @@ export function nodePanel(graph, model, number, places) {
     element("h2", {}, path),
     element("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, element("code", {}, value))]), ...costs(graph, number)),
+    ...besideOther(graphs, model, number),
     element("h3", {}, "Reads"), list(graph, model, node.inputs, "from"),
     element("h3", {}, "Gives"), list(graph, model, node.outputs, "to"),
   ];

@@ -29,6 +29,15 @@ export class Sizes {
     this.first = this.now();
   }
 
+  /** Move with the sizes of another model, of which this one is a rewrite.
+   * @param {Sizes} other */
+  share(other) {
+    this.symbols = this.symbols.map((symbol) => ({ ...symbol, first: other.chosen.get(symbol.name) ?? symbol.first }));
+    for (const [name, size] of this.chosen) if (!other.chosen.has(name)) other.chosen.set(name, size);
+    this.chosen = other.chosen;
+    this.first = this.now();
+  }
+
   get isMoved() {
     return this.symbols.some(({ name, first }) => this.chosen.get(name) !== first);
   }

@@ -1,0 +1,52 @@
+// A node of one of two models beside what it is in the other one.
+import { address, element } from "./elements.mjs";
+import { neighbourhood } from "./neighbourhood.mjs";
+
+/** The other model in the panel of a node: the node there, how it differs, and what is around it.
+ * @param {import("./graph.mjs").Graph[]} graphs
+ * @param {number} model
+ * @param {number} number
+ * @returns {Node[]} */
+export function besideOther(graphs, model, number) {
+  const { twins } = graphs[model];
+  if (twins === null) return [];
+  const [here, there, other] = [graphs[model], graphs[1 - model], 1 - model];
+  const twin = twins.get(number);
+  if (twin === undefined) {
+    const text = `This node is in ${here.model} alone: no node of ${there.model} matches it.`;
+    return [element("p", { class: "alone" }, text)];
+  }
+  const path = there.path(twin);
+  const link = element("a", { href: address(other, path), class: "twin" }, `${there.nodes[twin].op} ${there.nodes[twin].label}`);
+  const rows = differences(here, number, there, twin).map(([what, one, two]) =>
+    element("tr", {}, element("td", {}, what), element("td", {}, element("code", {}, one)), element("td", {}, element("code", {}, two))));
+  const shown = rows.length
+    ? element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...["", here.model, there.model]
+      .map((name) => element("th", {}, name)))), element("tbody", {}, ...rows)))
+    : element("p", {}, "Operator, attributes and shapes are the same.");
+  return [element("h3", {}, `In ${there.model}: `, link), shown,
+    element("details", {}, element("summary", {}, `Around it in ${there.model}`),
+      element("div", { class: "scroll" }, neighbourhood(there, other, twin)))];
+}
+
+/** What differs between two nodes: operator, attributes, numbers of inputs and outputs, and types.
+ * @param {import("./graph.mjs").Graph} here
+ * @param {number} one
+ * @param {import("./graph.mjs").Graph} there
+ * @param {number} two
+ * @returns {[string, string, string][]} */
+function differences(here, one, there, two) {
+  const [left, right] = [facts(here, one), facts(there, two)];
+  return [...new Set([...left.keys(), ...right.keys()])]
+    .map((what) => /** @type {[string, string, string]} */ ([what, left.get(what) ?? "", right.get(what) ?? ""]))
+    .filter(([, before, after]) => before !== after);
+}
+
+/** @param {import("./graph.mjs").Graph} graph
+ * @param {number} number */
+function facts(graph, number) {
+  const node = graph.nodes[number];
+  const types = (/** @type {number[]} */ values, /** @type {string} */ what) => values.map((value, at) =>
+    /** @type {[string, string]} */ ([`${what} ${at}`, value < 0 ? "" : graph.values[value].type]));
+  return new Map([["Operator", node.op], ...node.attributes, ...types(node.inputs, "Input"), ...types(node.outputs, "Output")]);
+}
