@@ -1,8 +1,10 @@
 """Multiply-accumulates beside onnx-tool's and onnxsim's, and peak memory beside that of onnxruntime's own allocator.
 
     python benchmarks/costs.py macs MODEL[@batch_size=1,x=1x3x8x8]... --onnx-tool PYTHON --onnxsim PYTHON
+    python benchmarks/costs.py formulas FOLDER/vit.onnx... --onnx-tool PYTHON --onnxsim PYTHON
     python benchmarks/costs.py memory MODEL[@batch_size=1]... --onnxruntime PYTHON
 
+`formulas` adds the formula of the architecture: `architectures.py` has them by the name of the file, and makes some.
 Peers need fixed sizes: all three count the model that `graphkit fold` freezes. PYTHON is that of an environment with
 the peer; none is a dependency of graphkit. `memory` compiles `allocations.c`, which counts what onnxruntime allocates.
 """
@@ -16,6 +18,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from architectures import FORMULAS
 from contenders import Case
 
 import graphkit
@@ -65,14 +68,16 @@ PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "LSTM", "GRU", 
 def main() -> None:
     """Read the command line, and print a row for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("macs", "memory"))
+    parser.add_argument("what", choices=("macs", "formulas", "memory"))
     parser.add_argument("cases", nargs="+", type=Case.parse)
     for peer in ("onnx-tool", "onnxsim", "onnxruntime"):
         parser.add_argument(f"--{peer}", metavar="PYTHON")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for case in asked.cases:
-            if asked.what == "macs":
+            if asked.what == "formulas":
+                print(f"{case.model.stem}: formula {FORMULAS[case.model.stem]():,}; ", end="", flush=True)
+            if asked.what != "memory":
                 print(_macs(case, Path(folder), asked.onnx_tool, asked.onnxsim), flush=True)
             else:
                 print(_memory(case, Path(folder), asked.onnxruntime), flush=True)
