@@ -217,7 +217,10 @@ class _Comparison:
         causes = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
         if not causes:
             causes = next((explained for explain in EXPLAINING if (explained := list(explain(case)))), [])
-        causes += weights(case, only_named=bool(causes))
+        differing = list(weights(case, only_named=bool(causes)))
+        if differing:  # a factor or an offset that no constant has is what these make
+            causes = [cause for cause in causes if cause.initializer or cause.kind not in ("scale", "offset")]
+        causes += differing
         return causes or [Cause("unknown", "no simple relation was found between the two.")]
 
     def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:

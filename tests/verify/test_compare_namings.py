@@ -62,3 +62,29 @@ def test_an_axis_is_named_where_one_model_has_the_default() -> None:
     text = "g (float[3, 3] x) => (float[3, 3] y) {{ y = Softmax{} (x) }}"
     found = texts(model_of(text.format("")), model_of(text.format(" <axis = 0>")))
     assert found == "'Softmax#0' (Softmax) of B has axis 0, and 'Softmax#0' of A has -1."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("r = Add", "r = Sub", "'sum' of B computes Sub, and 'sum' of A Add."),
+        (
+            "perm = [0, 1, 2]",
+            "perm = [1, 2, 0]",
+            "'turn' (Transpose) of B has perm [1, 2, 0], and 'turn' of A has [0, 1, 2].",
+        ),
+    ],
+)
+def test_the_node_that_computes_something_else_is_named_also_where_its_own_tensor_does_not_match(
+    before: str, after: str, text: str
+) -> None:
+    graph = """(float[2, 3, 4] x, float[2, 2, 2] z) => (int64[3] y, float[2, 2, 2] s) {
+        [turn] t_1 = Transpose <perm = [0, 1, 2]> (x)
+        [sum] r = Add (z, z)
+        [cut] c_1 = Slice (t_1, starts, ends)
+        y = Shape (c_1)
+        s = Neg (r)
+    }"""
+    ends = {"starts": np.zeros(2, np.int64), "ends": np.array([1, 2], np.int64)}
+    found = compare_models(*(model_of(words, 18, **ends) for words in (graph, graph.replace(before, after))))
+    assert text in [cause.text for one in found.divergences for cause in one.causes]

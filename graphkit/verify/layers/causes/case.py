@@ -16,7 +16,7 @@ from graphkit.model import Model
 from graphkit.verify.layers.compared_model import FLOATS, Side, constant_array
 from graphkit.verify.layers.measuring import allowed, plain
 
-__all__ = ["Case", "Cause", "Kind", "Part", "around", "padded_masks", "padding"]
+__all__ = ["HOPS", "Case", "Cause", "Kind", "Part", "around", "padded_masks", "padding"]
 
 Kind = Literal[
     "padding", "dims", "offset", "scale", "transposed", "permuted", "shifted", "positions", "term", "weights", "unknown"

@@ -12,8 +12,9 @@ import onnx.helper
 from graphkit.graph.view import Node, Value
 from graphkit.matching.graph_side import known
 from graphkit.matching.value_numbering import default_of
-from graphkit.verify.layers.causes.case import Case, Cause, Kind
+from graphkit.verify.layers.causes.case import HOPS, Case, Cause, Kind
 from graphkit.verify.layers.compared_model import FLOATS, constant_array
+from graphkit.verify.layers.measuring import plain
 
 __all__ = ["arranged", "attributes", "order", "weights"]
 
@@ -144,9 +145,40 @@ CLOSE = 1e-5
 
 
 def attributes(case: Case) -> Iterator[Cause]:
-    """Yield the attributes, such as an epsilon, in which the two nodes differ; one that is not set has its default."""
-    one, two = case.a.value.producer, case.b.value.producer if case.b is not None else None
-    if one is None or two is None or one.operator != two.operator:
+    """Yield the attributes, such as an epsilon, or operators in which the two nodes differ.
+
+    Where the two nodes are the same, those that they read are looked at, as far as their tensors differ.
+    """
+    if case.b is None:
+        return
+    pairs = [(case.a.value, case.b.value)]
+    for _ in range(HOPS):
+        nodes = [(x.producer, y.producer) for x, y in pairs]
+        both = [(one, two) for one, two in nodes if one is not None and two is not None]
+        found = [cause for one, two in both for cause in _node_differences(case, one, two)]
+        if found:
+            yield from found
+            return
+        pairs = [
+            (x, y)
+            for one, two in both
+            if one.operator == two.operator
+            for x, y in zip(one.inputs, two.inputs, strict=False)
+            if x is not None and y is not None and _are_equal(case, x, y) is False
+        ]
+
+
+def _node_differences(case: Case, one: Node, two: Node) -> Iterator[Cause]:
+    """Yield how nodes differ: one that computes something else of the same, or other numbers in attributes.
+
+    An attribute that is not set has its default.
+    """
+    if one.operator != two.operator:
+        inputs = list(zip(one.inputs, two.inputs, strict=False))
+        is_same = [x is y if x is None or y is None else _are_equal(case, x, y) for x, y in inputs]
+        if len(one.inputs) == len(two.inputs) and all(is_same):
+            text = f"'{two.label}' of B computes {two.operator}, and '{one.label}' of A {one.operator}."
+            yield Cause("weights", text)
         return
     for name in sorted(one.attributes.keys() | two.attributes.keys()):
         mine, theirs = (node.attributes.get(name, default_of(node, name)) for node in (one, two))
@@ -160,6 +192,17 @@ def attributes(case: Case) -> Iterator[Cause]:
             first, second = (_number(each) for each in (mine, theirs))
             text = f"'{two.label}' ({two.operator}) of B has {name} {second}, and '{one.label}' of A has {first}."
             yield Cause("weights", text)
+
+
+def _are_equal(case: Case, one: Value, two: Value) -> bool | None:
+    """Whether two values are equal, None where one of them is not held."""
+    assert case.b is not None
+    first, second = known(one), known(two)
+    if first is not None and second is not None:
+        same_type = (first.data_type, first.dims) == (second.data_type, second.dims)
+        return same_type and case.a.side.model.payload(first) == case.b.side.model.payload(second)
+    mine, theirs = case.a.arrays.get(one), case.b.arrays.get(two)
+    return None if mine is None or theirs is None else case.equal(plain(mine), plain(theirs))
 
 
 def _number(attribute: onnx.AttributeProto) -> str:
