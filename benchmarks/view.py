@@ -3,7 +3,8 @@
     python benchmarks/view.py MODEL... --peer PYTHON [--runs N]
 
 PYTHON is that of an environment with `model-explorer-onnx`, which is no dependency of graphkit. Each run is a process
-of its own, in turns: it starts, reads the model, and makes the JSON; graphkit's has all overlays too.
+of its own, in turns: it starts, reads the model, and makes the JSON; graphkit's has all overlays too. Times are those
+of a clock and of the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import time
 from collections.abc import Sequence
 
 END = """
-print(json.dumps([len(graph["nodes"]) for graph in graphs] + [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, sum(len(graph["nodes"]) for graph in graphs)]))
 """
 OURS = f"""
 import json, resource, sys
@@ -36,18 +38,17 @@ json.dumps(graphs)
 {END}"""
 
 
-def run(python: str, script: str, model: str) -> tuple[float, float, int]:
-    """Return seconds, megabytes, and how many nodes there are."""
+def run(python: str, script: str, model: str) -> tuple[float, ...]:
+    """Return seconds, those of the processor, megabytes, and how many nodes there are."""
     start = time.perf_counter()
     done = subprocess.run([python, "-c", script, model], check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - start
-    *nodes, kilobytes = json.loads(done.stdout.splitlines()[-1])
-    return seconds, kilobytes / 1024, sum(nodes)
+    return seconds, *json.loads(done.stdout.splitlines()[-1])
 
 
-def row(model: str, name: str, runs: Sequence[tuple[float, float, int]]) -> str:
-    seconds, megabytes, nodes = (statistics.median(column) for column in zip(*runs, strict=True))
-    return f"{model:40} {name:20} {seconds:8.2f} s {megabytes:8.0f} MB {nodes:8,.0f} nodes"
+def row(model: str, name: str, runs: Sequence[tuple[float, ...]]) -> str:
+    seconds, processor, megabytes, nodes = (statistics.median(column) for column in zip(*runs, strict=True))
+    return f"{model:40} {name:20} {seconds:8.2f} s {processor:8.2f} s {megabytes:8,.0f} MB {nodes:8,.0f} nodes"
 
 
 def main() -> None:

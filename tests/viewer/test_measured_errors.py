@@ -72,6 +72,14 @@ def test_errors_are_shown_in_both_models(tmp_path: Path) -> None:
     assert told(tmp_path / "compare.json") == [EXPECTED, EXPECTED]
 
 
+@pytest.mark.parametrize("worse", ["p", "q"])
+def test_a_node_has_its_worst_error(worse: str) -> None:
+    model = model_of("(float[4] x) => (float[2] p, float[2] q) { [two] p, q = Split <num_outputs = 2> (x) }")
+    errors = comparison(*(tensor(name, name, 0.5 if name == worse else 1e-9, name != worse) for name in ("p", "q")))
+    (data,) = view(model, errors=errors).models[0].overlays[-1].by_graph.values()
+    assert [result.value for result in data.results.values()] == [0.5]
+
+
 def test_a_real_comparison_of_a_model_with_itself_has_no_error() -> None:
     model = graphkit.load("example:causal-attention")
     compared = graphkit.compare_models(model, model)
