@@ -107,6 +107,7 @@ _HOMES = {
     "graphkit.workflows.fold_file": ("FoldReport", "fold_file"),
     "graphkit.graph.networkx_export": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
+    "graphkit.io.remote.options": ("RemoteOptions",),
     "graphkit.model": ("Model", "ModelLike", "as_model", "load"),
     "graphkit.model_diff.diff_models": ("diff",),
     "graphkit.model_diff.model_diff": ("ModelDiff",),

@@ -25,6 +25,7 @@ from graphkit.io import external, tensors
 from graphkit.io.byte_source import map_file, source_of
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
+from graphkit.io.remote.options import RemoteOptions, current_options
 from graphkit.io.remote.urls import is_url
 from graphkit.io.scratch import Scratch
 from graphkit.io.stream_files import shown
@@ -318,32 +319,37 @@ class Model:
         return full
 
 
-def load(path: str | os.PathLike[str], *, threshold: int = DEFAULT_THRESHOLD) -> Model:
+def load(
+    path: str | os.PathLike[str], *, threshold: int = DEFAULT_THRESHOLD, remote: RemoteOptions | None = None
+) -> Model:
     """Read a model without its weights.
 
     Args:
-        path: A model file (.onnx, or a text format that `onnx.load` reads), or `example:NAME`.
+        path: A model file (.onnx, or a text format that `onnx.load` reads), `example:NAME`, or a URL, such as
+            hf://ORGANISATION/NAME/onnx/model.onnx, https://… or s3://…, with the packages of graphkit[remote].
         threshold: Tensors of at least so many bytes stay in the file; smaller ones are read.
+        remote: How a model on a server is read; default: as the command line does.
 
     Returns:
         The model, whose large tensors are read when something asks for their values.
 
     Raises:
-        ModelError: The file is missing, broken, hostile, or not a model.
+        ModelError: The file is missing, broken, hostile, or not a model; or its server is.
+        UsageError: The packages for a URL are not installed, or nothing is known of its scheme.
 
     Example:
         >>> graphkit.load("example:causal-attention")
         Model('causal-attention.onnx', 213 nodes)
     """
-    return Model(_read(path, threshold))
+    return Model(_read(path, threshold, remote or current_options()))
 
 
-def _read(path: str | os.PathLike[str], threshold: int) -> Source:
+def _read(path: str | os.PathLike[str], threshold: int, remote: RemoteOptions) -> Source:
     if not isinstance(path, str) or not is_url(path):
         return read(resolve(path), threshold)
     from graphkit.io.remote.open_url import open_url
 
-    name, _source = open_url(path)  # which the path stands for as long as it is here, and then as long as the model is
+    name, _source = open_url(path, remote)  # the name stands for it as long as this, and then the model, is here
     return read(name, threshold)
 
 

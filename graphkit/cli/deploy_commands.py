@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["bundle", "contract", "lower"]
 
 LANGUAGES = ("c", "rust", "typescript")
-export_argument = click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
+
+
+def _export(_: click.Context, __: click.Parameter, name: str) -> Path:
+    """Return the path of an export, of which the weights are read as often as its proof wants them."""
+    from graphkit.errors import UsageError
+    from graphkit.io.remote.urls import is_url, shown_url
+
+    if is_url(name):
+        hint = "fetch it first, such as with `hf download` or `aws s3 cp`, and name its folder"
+        raise UsageError(f"{shown_url(name)}: an export is lowered and bundled from a folder of this machine - {hint}")
+    return Path(name)
+
+
+export_argument = click.argument("path", metavar="FOLDER_OR_MODEL", callback=_export)
 folder_output = output_option("OUT", "The folder to write to.", required=True)
 
 

@@ -162,10 +162,14 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
 def _folder(model: Model) -> Path:
     from graphkit.errors import UsageError
     from graphkit.examples import example_name
+    from graphkit.io.byte_source import source_of
     from graphkit.io.stream_files import INPUT
 
-    if model.path is None or example_name(model.path) or model.label == INPUT:
-        problem = "has no folder" if model.label == INPUT else "is an example that ships with graphkit"
+    is_here = model.path is not None and source_of(model.path).is_local
+    if model.path is None or not is_here or example_name(model.path) or model.label == INPUT:
+        problem = "is an example that ships with graphkit"
+        if model.label == INPUT or not is_here:
+            problem = "has no folder here"
         raise UsageError(f"{model.label}: {problem} - name an output folder with -o")
     return model.path.parent
 

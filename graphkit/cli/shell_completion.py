@@ -166,9 +166,10 @@ def complete_place(context: click.Context, _: click.Parameter, incomplete: str) 
 def _models(context: click.Context) -> Iterator[Model]:
     """Yield the readable models that are on the line already, those of a folder too."""
     from graphkit.errors import GraphkitError
+    from graphkit.io.remote.urls import is_url
     from graphkit.model import load
 
-    words = [word for word in context.args if not word.startswith("-")]  # click parses none before an open option
+    words = [word for word in context.args if not (word.startswith("-") or is_url(word))]  # click parses none of them
     paths = [path for word in words for path in (sorted(Path(word).glob("*.onnx")) if Path(word).is_dir() else [word])]
     for path in paths:
         with contextlib.suppress(GraphkitError, OSError):

@@ -136,7 +136,7 @@ class HttpFile(Served):
     def beside(self, location: str) -> HttpFile:
         """Return the file at a location relative to this one, on the same server."""
         label = sibling(self.label, location) if "://" in self.label else location
-        return HttpFile(sibling(self.key, location), label=label, headers=self._headers)
+        return type(self)(sibling(str(self._address), location), label=label, headers=self._headers)
 
     def _first(self, work: Awaitable[T], total: float | None, idle: float) -> T | None:
         self._idle = idle
@@ -216,6 +216,8 @@ class HttpFile(Served):
                     self._final = None  # what it led to was for a while; ask where it leads to now
                     raise _Again(_status(response.status))
                 self._final = response.url
+                for answer in (*response.history, response):
+                    self._learn(answer.headers)
                 return await self._checked(response, span, head, sink, known)
         except aiohttp.InvalidURL as error:
             raise self.error("is not a URL", "check it") from error
@@ -229,6 +231,9 @@ class HttpFile(Served):
             raise _Again(_broken(error)) from error
         except aiohttp.ClientError as error:
             raise self.error("the server does not speak HTTP as it should", "check the URL") from error
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        """Take what an answer says of where the file is."""
 
     async def _checked(
         self, response: aiohttp.ClientResponse, span: Span, head: Head | None, sink: Sink, known: Revision

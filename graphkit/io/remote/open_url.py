@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphkit.errors import UsageError
-from graphkit.io.remote.options import current_options
+from graphkit.io.remote.options import RemoteOptions
 from graphkit.io.remote.urls import local_path, scheme_of, shown_url
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["open_url"]
 
 
-def open_url(url: str) -> tuple[Path, ByteSource | None]:
+def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]:
     """Return the path that names a file, and its source, which the path stands for as long as somebody has it.
 
     Raises:
@@ -32,7 +32,7 @@ def open_url(url: str) -> tuple[Path, ByteSource | None]:
     except ImportError as error:
         hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
         raise UsageError(f"{shown_url(url)}: URLs need packages that are not installed - {hint}") from error
-    source = open_remote(served, current_options())
+    source = open_remote(served, options)
     return source.path, source
 
 

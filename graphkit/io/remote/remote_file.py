@@ -23,7 +23,7 @@ __all__ = ["RemoteFile", "open_remote"]
 FIRST = 512 << 10  # bytes of the first request: the whole of a small model
 MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
 SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
-NOTEWORTHY = 16 << 20  # bytes of weights that are worth a sentence
+NOTEWORTHY = 16 << 20  # bytes of weights of a file that are worth a sentence
 
 
 def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
@@ -76,6 +76,7 @@ class RemoteFile(ByteSource):
         self._parts = Parts(folder.new(), served.label)
         self._beside: dict[str, RemoteFile] = {}
         self._graph: list[Span] = []  # what is kept for another time
+        self._weights = 0  # bytes of weights that were asked for
         self._is_kept, self._is_model = False, location == served.name
         self._end: float | None = time.monotonic() + options.timeout  # of the time for the graph
         weakref.finalize(self, self._parts.close)
@@ -115,8 +116,9 @@ class RemoteFile(ByteSource):
         """Fetch parts of it, together, and return the file that has them."""
         missing = self._parts.missing([(start, min(stop, self.size)) for start, stop in spans])
         size = sum(stop - start for start, stop in missing)
-        if size >= NOTEWORTHY:
-            self._options.notice(f"fetching {size:,} bytes of weights of {self._served.label}")
+        if self._weights < NOTEWORTHY <= self._weights + size:
+            self._options.notice(f"fetching weights of {self._served.label}, {self._weights + size:,} bytes so far")
+        self._weights += size
         if missing:
             self._fetch(missing, None)
             self._served.check(self._known())
