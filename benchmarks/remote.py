@@ -84,7 +84,8 @@ def write_synthetic(path: Path) -> None:
     for node in nodes:
         node.name = node.output[0].replace("output", node.op_type)
         node.doc_string = (
-            f"traced from {node.output[0]}, in forward(), modeling_synthetic.py, which is long, as exporters are " * 2
+            f"traced from {node.output[0]}, in forward(), modeling_synthetic.py, as long as those of exporters are, about 200 letters, "
+            * 2
         )
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", WORDS])
@@ -196,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
     def _slowly(self, data: bytes) -> None:
         with self.lock:
             now = time.monotonic()
-            Handler.free = max(self.free, now) + len(data) / self.bandwidth
+            Handler.free = max(self.free, now - 0.1) + len(data) / self.bandwidth
             wait = self.free - now
             self.counts["bytes"] += len(data)
         if wait > 0.002:

@@ -6,6 +6,7 @@ What an answer says of its revision does not come through fsspec, so a file is a
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -40,12 +41,16 @@ class FsspecFile(Served):
         self.label = self.key = shown_url(url)
         self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
         try:
+            for part in url.split("::"):
+                _quiet(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
             self._system, self._path = fsspec.core.url_to_fs(url)
         except ImportError as error:
             hint = f"install the package that fsspec names: {error}"
             raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
         except ValueError as error:
             raise UsageError(f"{self.label}: nothing is known of {self._scheme}:// - check the URL") from error
+        except Exception as error:  # each library raises errors of its own
+            raise self.error(f"cannot be opened: {type(error).__name__}", HINT) from error
 
     def open(self, length: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Ask for size and revision, then fetch the first bytes."""
@@ -147,3 +152,8 @@ class FsspecFile(Served):
 
 def _first(info: dict[str, Any], keys: Sequence[str]) -> str:
     return next((str(info[key]) for key in keys if info.get(key)), "")
+
+
+def _quiet(system: type) -> None:
+    """Let a library log nothing where nobody asked it to: its errors are told once, as those of the model."""
+    logging.getLogger(system.__module__.partition(".")[0]).addHandler(logging.NullHandler())

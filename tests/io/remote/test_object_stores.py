@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +70,28 @@ def test_a_model_in_an_archive(tmp_path: Path) -> None:
         archive.writestr("inside/model.onnx", CONTENT)
     model = load(f"zip://inside/model.onnx::{(tmp_path / 'models.zip').as_uri()}")
     assert model.restore() == layered()
+
+
+def test_an_archive_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    problem = r"^zip://model.onnx::file:///.*nothing.zip: cannot be opened: FileNotFoundError"
+    with pytest.raises(ModelError, match=problem):
+        load(f"zip://model.onnx::{(tmp_path / 'nothing.zip').as_uri()}")
+
+
+def test_the_package_of_a_scheme_is_named() -> None:
+    """Run alone, since a file system that was imported before stays known."""
+    code = "import sys; sys.modules['s3fs'] = None; import graphkit; graphkit.load('s3://a/b')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    problem = (
+        "ModelError: s3://a/b: s3:// needs a package that is not installed - install the package that fsspec names: "
+    )
+    assert problem in result.stderr
+
+
+def test_what_a_library_logs_is_not_shown(memory: object) -> None:
+    memory.pipe("/model.onnx", CONTENT)
+    load("memory://model.onnx")
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("fsspec").handlers)
 
 
 def test_a_file_that_changes_is_an_error(memory: object, monkeypatch: pytest.MonkeyPatch) -> None:
