@@ -3,9 +3,9 @@
     python benchmarks/remote.py [--latency 50] [--bandwidth 50] [--download] [MODEL...]
 
 Without a MODEL it makes one: 24 layers, 170 tensors, 1.62 GB of weights, of which none takes room on disk, and about
-180 kB of structure. A server of this machine answers each request after so many milliseconds, and sends so many
+170 kB of structure. A server of this machine answers each request after so many milliseconds, and sends so many
 megabytes a second over all connections; it counts requests and bytes. Each reader is a process of its own; the time is
-that of the reading alone, without the imports. fsspec as it comes is `onnx`-free: graphkit's reader over the file that
+that of the reading alone, without the imports. "fsspec as it comes" is graphkit's reader over the file that
 `fsspec.open` gives, with the blocks that it fetches by default.
 """
 
@@ -36,13 +36,11 @@ LAYERS, SIZE, WORDS = 24, 1024, 50_000
 CHUNK = 64 << 10
 READERS = {
     "graphkit": """
-import graphkit
-from graphkit.io.remote.options import RemoteOptions, remote_options
-from graphkit.io.remote import http_file
-with remote_options(RemoteOptions(cache=CACHE)):
-    start = time.perf_counter()
-    model = graphkit.load(URL)
-    seconds = time.perf_counter() - start
+from graphkit import RemoteOptions, load
+from graphkit.io.remote import http_file, remote_file
+start = time.perf_counter()
+load(URL, remote=RemoteOptions(cache=CACHE))
+seconds = time.perf_counter() - start
 """,
     "fsspec as it comes": """
 import fsspec
@@ -83,10 +81,8 @@ def write_synthetic(path: Path) -> None:
     nodes.append(helper.make_node("MatMul", [f"/model/hidden.{LAYERS}", "lm_head.weight"], ["logits"]))
     for node in nodes:
         node.name = node.output[0].replace("output", node.op_type)
-        node.doc_string = (
-            f"traced from {node.output[0]}, in forward(), modeling_synthetic.py, as long as those of exporters are, about 200 letters, "
-            * 2
-        )
+        text = f"traced from {node.output[0]}, in forward(), modeling_synthetic.py, as long as those of exporters are, "
+        node.doc_string = text * 2
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", WORDS])
     before = onnx.GraphProto(node=nodes, name="synthetic").SerializeToString()

@@ -12,37 +12,39 @@ from collections.abc import Sequence
 
 __all__ = ["predicted"]
 
-LONGEST = 128  # headers of a layer
-SLACK = 64  # bytes by which the distances of two headers of one kind may differ
+HISTORY = 400  # headers to look back at
+SLACK = 64  # bytes by which two distances of one kind may differ
 
 
 def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, int]]:
-    """Return at most so many offsets, before the end, that follow if the last ones repeat; none where they do not.
+    """Return at most so many offsets, before the end, that follow if the last ones go on as they did before.
 
-    Beside each is the number of a known one like it, behind which there are others already.
+    What came before is found where the last distances were already, as many of them as possible. Beside each offset is
+    the number of a known one like it, behind which there are others already.
     """
-    known = offsets[-3 * LONGEST :]
+    known = offsets[-HISTORY:]
     steps = [after - before for before, after in itertools.pairwise(known)]
-    period = _period(steps)
-    if period is None or count < 1:
+    start = _earlier(steps)
+    if start is None:
         return []
     found: list[tuple[int, int]] = []
-    at, last = offsets[-1], steps[-period:]
-    while len(found) < count:
-        at += last[len(found) % period]
+    at, period, skipped = offsets[-1], len(steps) - start, len(offsets) - len(known)
+    for number in range(count):
+        like = start + number % period
+        at += steps[like]
         if at >= end:
             break
-        found.append((at, len(offsets) - 2 * period + len(found) % period))
+        found.append((at, skipped + (like + 1 if like + 1 < len(steps) else start)))
     return found
 
 
-def _period(steps: Sequence[int]) -> int | None:
-    """Return the number of steps after which they repeat for the longest time, the smallest of several such numbers."""
+def _earlier(steps: Sequence[int]) -> int | None:
+    """Return where the longest run of steps ends that are the last ones, too; the latest of several such places."""
     best, longest = None, 0
-    for period in range(1, min(LONGEST, len(steps) // 2) + 1):
-        repeated = 0
-        while repeated + period < len(steps) and abs(steps[-1 - repeated] - steps[-1 - repeated - period]) <= SLACK:
-            repeated += 1
-        if repeated >= period and repeated > longest:
-            best, longest = period, repeated
+    for place in range(len(steps) - 1, 0, -1):
+        length = 0
+        while length < place and abs(steps[place - 1 - length] - steps[-1 - length]) <= SLACK:
+            length += 1
+        if length > longest:
+            best, longest = place, length
     return best
