@@ -17,7 +17,8 @@ from graphkit.io.remote.options import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered().SerializeToString()  # 2.5 MB
-OPTIONS = RemoteOptions(timeout=0.4)
+OPTIONS = RemoteOptions(timeout=30)
+HURRIED = RemoteOptions(timeout=0.4)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
     assert re.search(problem, text)
     assert "\n" not in text
     assert "\x1b" not in text
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 15
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
@@ -53,7 +54,7 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
     [
         ("drop", "the connection (breaks off|ends before the data do), 4 times"),
         ("drop before", "the connection breaks off, 4 times"),
-        ("too short", "the server sends bytes|breaks off|ends before|does not send what was asked for"),
+        ("too short", "the server sends bytes|breaks off|ends before|does not speak HTTP"),
         ("too long", "sends more bytes than it was asked for|does not speak HTTP|breaks off"),
         ("endless", "the server sends more bytes than it was asked for"),
         ("other range", r"the server sends bytes [\d,]+ to [\d,]+ where [\d,]+ to [\d,]+ were asked for"),
@@ -70,7 +71,7 @@ def test_a_fault_is_one_clear_error(site: Site, fault: str, problem: str, after:
     site.fault, site.after = fault, after
     if not problem:
         problem = "the server sends less than it was asked for, 4 times"
-    refused(site, problem)
+    refused(site, problem, options=HURRIED if fault in ("slow", "drip") else OPTIONS)
     assert site.sent < 16 << 20
     assert len(site.asked) < 60
 
