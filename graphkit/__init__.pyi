@@ -43,6 +43,7 @@ from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
 from graphkit.graph.networkx_export import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.io.remote.options import RemoteOptions
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
@@ -98,10 +99,11 @@ __all__ = [
     "FoldingOptions", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
     "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode",
     "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
-    "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof",
-    "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions",
-    "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
-    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape",
+    "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions",
+    "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
+    "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError",
+    "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList",
+    "WhatIf", "WhyShape",
     "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
     "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
     "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
