@@ -270,7 +270,9 @@ def _rows(change: CostChange) -> Iterator[tuple[Cell, ...]]:
         ("multiply-accumulates (MACs)", before.macs, after.macs, ""),
         ("peak memory of activations", before.peak_bytes, after.peak_bytes, "B"),
     ):
-        yield name, amount_text(was, unit), amount_text(now, unit), _ratio(was.value, now.value)
+        is_whole = not (was.uncounted or now.uncounted)
+        ratio = _ratio(was.value, now.value) if is_whole else ""
+        yield name, amount_text(was, unit), amount_text(now, unit), ratio
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
         yield "latency", f"{time.before_ms:.3g} ms", f"{time.after_ms:.3g} ms", ratio

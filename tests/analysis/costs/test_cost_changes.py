@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.cost_changes import CostChange, Latency, cost_change, cost_change_blocks
+from graphkit.analysis.costs.cost_changes import CostChange, CostFigures, Latency, cost_change, cost_change_blocks
+from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
@@ -133,3 +134,12 @@ def test_why_it_is_not_timed(untimed: str) -> None:
     *_, prose = cost_change_blocks([CostChange("", change.sizes, change.before, change.after, untimed=untimed)])
     assert isinstance(prose, Prose)
     assert prose.text == "Latency was not measured: its weights are missing."
+
+
+@pytest.mark.parametrize(("uncounted", "ratio"), [(0, "0.50"), (1, "")])
+def test_what_is_not_whole_has_no_ratio(uncounted: int, ratio: str) -> None:
+    whole = CostFigures(8, 2, Quantity(6, "6"), Quantity(4, "4"))
+    part = CostFigures(8, 2, Quantity(3, "3", uncounted), Quantity(4, "4"))
+    _, costs = cost_change_blocks([CostChange("", (), whole, part)])
+    assert isinstance(costs, Table)
+    assert [row[-1] for row in costs.rows] == ["1.00", "1.00", ratio, "1.00"]
