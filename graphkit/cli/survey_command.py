@@ -85,6 +85,7 @@ def _survey(asked: SurveyFlags, sources: Sequence[str], output: Path | None) -> 
     from graphkit.fleet.local_pool import LocalPool
     from graphkit.fleet.survey import survey as run
     from graphkit.fleet.survey_sources import models_of
+    from graphkit.graph.names import counted
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
@@ -104,7 +105,8 @@ def _survey(asked: SurveyFlags, sources: Sequence[str], output: Path | None) -> 
             progress=progress,
         )
     kept = f", {made.kept:,} of them from an earlier run" if made.kept else ""
-    say(f"{made.models:,} models in {output}{kept}, {made.errors:,} errors, {made.seconds:.1f} s.")
+    models_text, errors_text = counted(made.models, "model(s)"), counted(made.errors, "error(s)")
+    say(f"{models_text} in {output}{kept}, {errors_text}, {made.seconds:.1f} s.")
 
 
 def _show(asked: SurveyFlags, table: Path, sources: Sequence[str], output: Path | None) -> None:

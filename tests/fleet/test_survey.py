@@ -106,6 +106,18 @@ def test_a_stopped_survey_keeps_what_is_done(folder: Path, most: int, monkeypatc
     assert rows_of(folder / "t.parquet") == rows_of(folder / "whole.parquet")
 
 
+def test_a_row_of_the_table_and_of_a_part_is_one_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A survey may be killed after the table is put in place, and before its parts are removed."""
+    models, table = models_of([str(folder / "m")], ()), folder / "t.parquet"
+    with monkeypatch.context() as patched:
+        patched.setattr(row_store.shutil, "rmtree", lambda *_, **__: None)
+        survey(models, table, Here())
+    before = rows_of(table)
+    assert len(list(folder.glob(".t.parquet.parts/*.parquet"))) > 0
+    assert survey(models, table, Here()).kept == len(models)
+    assert rows_of(table) == before
+
+
 def test_a_file_that_is_no_table_is_never_replaced(folder: Path) -> None:
     table = folder / "t.parquet"
     table.write_bytes(b"PAR1 and more")

@@ -1,0 +1,77 @@
+"""Surveys by the command line that are killed: no row is lost, none is doubled, and no process stays."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from catalogue import catalogue
+
+SURVEY = (sys.executable, "-m", "graphkit", "survey")
+
+
+def surveyed(folder: Path, table: str, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [*SURVEY, "m", "-o", table, *options]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def rows_of(table: Path) -> list[dict[str, object]]:
+    return pq.read_table(table).drop_columns(["seconds"]).to_pylist()
+
+
+def killed(folder: Path, seconds: float, number: int) -> bool:
+    """Start a survey, kill it after a time, and return whether it was still running; its processes end with it."""
+    run = subprocess.Popen([*SURVEY, "m", "-o", "t.parquet", "--jobs", "2"], cwd=folder, stderr=subprocess.DEVNULL)
+    try:
+        run.wait(seconds)
+        return False
+    except subprocess.TimeoutExpired:
+        children = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(number)
+        run.wait(60)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == []
+        return True
+
+
+@pytest.mark.slow
+def test_a_thousand_models_and_ten_kills(tmp_path: Path) -> None:
+    hostile = catalogue(tmp_path / "m", 1000, 50)
+    assert len(hostile) == 50
+    random_of = random.Random(10)
+    stopped = []
+    for number in range(10):
+        stopped.append(killed(tmp_path, random_of.uniform(1, 4), signal.SIGINT if number % 3 == 2 else signal.SIGKILL))
+    ran = surveyed(tmp_path, "t.parquet", "--jobs", "2")
+    assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["1,000", "models"])
+    assert sum(stopped) >= 5  # else the kills come too late to show anything
+    rows = rows_of(tmp_path / "t.parquet")
+    paths = [str(row["path"]) for row in rows]
+    assert paths == sorted(set(paths))
+    assert paths == sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "m").rglob("*.onnx"))
+    assert sum(row["error"] is not None for row in rows) == 50
+    assert list(tmp_path.glob(".t.parquet.parts")) == []
+    assert surveyed(tmp_path, "alone.parquet", "--jobs", "1").returncode == 0
+    assert rows_of(tmp_path / "alone.parquet") == rows
+
+
+@pytest.mark.slow
+def test_one_process_and_two_give_the_same_rows_and_a_killed_worker_costs_at_most_its_row(tmp_path: Path) -> None:
+    catalogue(tmp_path / "m", 12, 5, real=0)
+    assert surveyed(tmp_path, "two.parquet", "--jobs", "2").returncode == 0
+    run = subprocess.Popen([*SURVEY, "m", "-o", "one.parquet", "--jobs", "1"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    children: list[psutil.Process] = []
+    while not children and run.poll() is None:
+        children = psutil.Process(run.pid).children()
+        time.sleep(0.01)
+    children[0].send_signal(signal.SIGKILL)
+    assert run.wait(60) in (0, 2)  # 2: killed before it was ready, which ends the survey with an error
+    assert surveyed(tmp_path, "one.parquet", "--jobs", "1", "--retry").returncode == 0
+    assert rows_of(tmp_path / "one.parquet") == rows_of(tmp_path / "two.parquet")

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import onnx
+import pytest
+from builders import proto_of
+
+from graphkit.cli import main
+from graphkit.workflows.output_schemas import schema_of
+
+Run = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    def call(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["graphkit", "survey", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as stop:
+            return (stop.code, *capsys.readouterr())
+        return (0, *capsys.readouterr())
+
+    return call
+
+
+def test_a_survey_and_its_table(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    for name in ("a", "<b>"):
+        onnx.save(proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"), tmp_path / "m" / f"{name}.onnx")
+    (tmp_path / "m" / "broken.onnx").write_bytes(b"\x08")
+    code, out, err = run("m", "-o", "t.parquet", "--jobs", "1")
+    assert (code, err) == (0, "")
+    assert out.startswith("3 models in t.parquet, 1 error, ")
+    assert ", 2 of them" not in out
+    code, out, _ = run("--show", "t.parquet", "--rows", "2")
+    lines = out.splitlines()
+    assert (code, lines[2]) == (0, "3 of 3 models, 1 error; 2 shown.")
+    assert lines[6].startswith("m/broken.onnx")
+    assert run("--show", "t.parquet", "--where", "path~<b>", "-o", "page.html")[0] == 0
+    assert "m/&lt;b&gt;.onnx" in (tmp_path / "page.html").read_text()
+    assert run("--show", "t.parquet", "--sort", "path", "-o", "t.json")[0] == 0
+    plain = json.loads((tmp_path / "t.json").read_text())
+    jsonschema.validate(plain, schema_of("survey-table"))
+    assert [row[0] for row in plain["rows"]] == ["m/<b>.onnx", "m/a.onnx", "m/broken.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-o", "t.parquet"], "no models to survey - name a folder, a pattern, or a list of models"),
+        (["x.onnx"], "the table: is no Parquet file - name the table with -o TABLE.parquet"),
+        (["x.onnx", "-o", "t.csv"], "t.csv: is no Parquet file - name the table with -o TABLE.parquet"),
+        (["nowhere", "-o", "t.parquet"], "nowhere: No such file or folder - check the path"),
+        (["x.onnx", "-o", "t.parquet", "--sort", "path"], "--where and --sort are for a table - name one with --show"),
+        (["x.onnx", "-o", "no/t.parquet"], "no/t.parquet: cannot be written: No such file or directory - name another"),
+        (["x.onnx", "-o", "t.parquet", "--target", "etos"], "no target 'etos' - did you mean"),
+        (["--show", "gone.parquet"], "gone.parquet: cannot be read as a table: "),
+        (["m", "--show", "t.parquet"], "m: --show shows a table, and reads no models - leave it out, or the option"),
+        (["--show", "t.parquet", "-o", "x.sarif"], "x.sarif: a sarif file is for `graphkit report` - take another"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, arguments: list[str], says: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"Error: {says}"), err
+
+
+def test_without_pyarrow(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert run("x.onnx", "-o", "t.parquet")[::2] == (
+        2,
+        "Error: a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'\n",
+    )
