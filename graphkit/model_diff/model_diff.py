@@ -22,6 +22,7 @@ from graphkit.model_diff.changes import (
     WeightChange,
 )
 from graphkit.model_diff.cost_differences import cost_blocks, is_dearer
+from graphkit.model_diff.difference_rows import COLUMNS, difference_rows
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
@@ -128,6 +129,10 @@ class ModelDiff(Result):
             yield from cost_blocks(self.costs)
         if self.lists_renames:
             yield from self._rename_blocks()
+
+    def csv_tables(self) -> Iterator[Table]:
+        """Yield one table with a row for each difference, which is empty where nothing differs."""
+        yield table(COLUMNS, list(difference_rows(self)))
 
     def _verdict(self) -> Iterator[str]:
         if self.is_equal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 from graphkit.render.document_blocks import Cell, Column, Formula, Table, printable
@@ -11,6 +12,7 @@ from graphkit.render.document_blocks import Cell, Column, Formula, Table, printa
 __all__ = ["csv_text"]
 
 FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
+NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
 def csv_text(tables: Iterable[Table]) -> str:
@@ -49,4 +51,4 @@ def _cell(cell: Cell, column: Column) -> Cell:
 
 def _text(text: str) -> str:
     text = printable(text)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text

@@ -13,7 +13,7 @@ from builders import model_of
 from onnx import helper, numpy_helper
 
 from graphkit.model import Model
-from graphkit.model_diff.changes import LoneNode, NodeChanges
+from graphkit.model_diff.changes import SECTIONS, LoneNode, NodeChanges
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.options import DiffOptions
@@ -484,3 +484,16 @@ def test_findings_are_told() -> None:
         "unknown-shapes: 1 tensor of unknown shape from 'y' on: ?0.NonZero#3: it is how many elements of 'f' are "
         "not zero 0 -> 1"
     ]
+
+
+def test_csv_has_a_row_for_each_difference_and_its_columns_alone_where_there_is_none() -> None:
+    header = "Section,In A,In B,Difference,A,B\n"
+    assert diff(base(), base()).to_csv() == header
+    text = TEXT.replace("axis = -1, ", "axis = 1, ").replace("Tanh (p)", "Sigmoid (p)").replace("last", "=1+1")
+    other = edited(lambda proto: setattr(proto.graph.node[0], "name", "=1+1"), base(text.replace("[=1+1]", "[last]")))
+    assert diff(base(), other).to_csv().splitlines()[1:] == [
+        "nodes,norm,'=1+1,axis,-1,1",
+        "nodes,side,side,operator,Tanh,Sigmoid",
+    ]
+    kinds = [line.split(",")[0] for line in diff(base(SHAPES, shape=np.array([-1, 4])), base()).to_csv().splitlines()]
+    assert kinds == sorted(kinds, key=["Section", *SECTIONS].index)

@@ -37,6 +37,11 @@ def test_no_spreadsheet_computes_a_name(name: str) -> None:
     assert csv_text([table("A:code", [(name,)])]) == f"A\n'{name}\n"
 
 
+@pytest.mark.parametrize("number", ["-1", "-0.5", "-3.4028235e+38"])
+def test_a_negative_number_stays_one(number: str) -> None:
+    assert csv_text([table("A", [(number,)])]) == f"A\n{number}\n"
+
+
 @examples(25, 200)
 @given(st.lists(st.text(), min_size=1, max_size=8))
 def test_every_cell_reads_back(cells: list[str]) -> None:
