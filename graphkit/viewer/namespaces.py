@@ -150,13 +150,13 @@ def _families(paths: Mapping[Node, Path]) -> _Families:
 
 
 def _alike(members: Mapping[str, Counter[tuple[Path, str]]]) -> str | None:
-    """Return which modules are built alike, None if most are not."""
+    """Return which modules are built alike, None if most are not, or have no modules in them: steps of a sequence."""
     groups: defaultdict[frozenset[tuple[tuple[Path, str], int]], list[str]] = defaultdict(list)
     for name, counts in members.items():
         groups[frozenset(counts.items())].append(name)
     most = max(groups.values(), key=len)
-    nodes = sum(members[most[0]].values())
-    if len(members) < 2 or 2 * len(most) <= len(members) or nodes < 2:
+    has_modules = any(inner for inner, _ in members[most[0]])
+    if len(members) < 2 or 2 * len(most) <= len(members) or not has_modules:
         return None
     others = [family_labels(names) for names in groups.values() if names is not most]
     text = f"{len(most)} built alike: {family_labels(most)}"

@@ -63,14 +63,14 @@ def test_repeated_layers_are_in_one_group() -> None:
 
 
 def test_a_group_of_layers_alone_needs_no_other_one() -> None:
-    layers = [f"/layers/{layer}/{part}" for layer in range(3) for part in ("Tanh", "Tanh_1")]
-    spaces = namespaces(chain(*(name.replace("/layers/", "/layers/layers.") for name in layers)).graph)
-    assert set(spaces.of_node.values()) == {"layers/layers.0", "layers/layers.1", "layers/layers.2"}
+    layers = [f"/layers/layers.{layer}/{part}" for layer in range(3) for part in ("a/Tanh", "a/Tanh_1")]
+    spaces = namespaces(chain(*layers).graph)
+    assert set(spaces.of_node.values()) == {"layers/layers.0/a", "layers/layers.1/a", "layers/layers.2/a"}
     assert spaces.repeated == {"layers": "3 built alike: layers.{0-2}"}
 
 
 def test_a_layer_that_is_built_otherwise_is_told() -> None:
-    names = [f"/layers.{layer}/{part}" for layer in range(3) for part in ("Tanh", "Tanh_1")]
+    names = [f"/layers.{layer}/{part}" for layer in range(3) for part in ("a/Tanh", "Tanh")]
     spaces = namespaces(chain(*names, "Exp /layers.1/Exp").graph)
     assert spaces.repeated == {"layers.{0-2}": "2 built alike: layers.{0,2}; built otherwise: layers.1"}
 
@@ -78,10 +78,15 @@ def test_a_layer_that_is_built_otherwise_is_told() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ("/block/layer.0/Tanh", "/block/layer.0/Tanh_1", "/block/layer.1/Tanh", "Exp /block/layer.1/Exp"),  # not alike
-        ("/m/conv.1/Tanh", "/m/conv.2/Tanh", "/m/conv.3/Tanh"),  # of one node each
-        ("/m/stage1/Tanh", "/m/stage1/Tanh_1", "/m/stage2/Tanh", "/m/stage2/Tanh_1"),  # no list
-        ("/m/layers.7/Tanh", "/m/layers.7/Tanh_1"),  # alone
+        (
+            "/block/layer.0/a/Tanh",
+            "/block/layer.0/Tanh",
+            "/block/layer.1/a/Tanh",
+            "Exp /block/layer.1/Exp",
+        ),  # not alike
+        ("/m/ff.0/Tanh", "/m/ff.0/Tanh_1", "/m/ff.3/Tanh", "/m/ff.3/Tanh_1"),  # steps of a sequence
+        ("/m/stage1/a/Tanh", "/m/stage1/Tanh", "/m/stage2/a/Tanh", "/m/stage2/Tanh"),  # no list
+        ("/m/layers.7/a/Tanh", "/m/layers.7/Tanh"),  # alone
     ],
 )
 def test_other_modules_stay_as_they_are(names: tuple[str, ...]) -> None:
