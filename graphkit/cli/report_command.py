@@ -155,7 +155,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         _show(result, chosen, output, read)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
-    _exit(result, gate)
+    _exit(result, gate, output if chosen is Format.html else None)
 
 
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
@@ -175,9 +175,13 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
     )
 
 
-def _exit(result: Report | Comparison, gate: Gate) -> None:
-    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any."""
+def _exit(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
+    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
+
+    Where a page was written, the address of the node that a failure names there follows it.
+    """
     from graphkit.analysis.report import Comparison
+    from graphkit.cli.page_addresses import page_address
 
     failures = result.failures if isinstance(result, Comparison) else ()
     for failure in failures:
@@ -185,6 +189,8 @@ def _exit(result: Report | Comparison, gate: Gate) -> None:
     reasons = list(gate.failures(result))
     for reason in reasons:
         say(reason, is_error=True)
+        if page is not None and (address := page_address(page, result, reason)):
+            say(f"  {address}", is_error=True)
     if failures or reasons:
         raise SystemExit(2 if failures else 1)
 

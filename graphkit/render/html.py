@@ -32,7 +32,7 @@ STYLE = """
   --bar0: #3b6fb6; --bar1: #e08a3c; --warn: #fff3d6; --warnline: #c98a00; --shape: #dfeaf8; --const: #ececec;
   --data: #e3f3e3; --consumer: #fbe3cf;
   font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem; }
-@media (prefers-color-scheme: dark) { .graphkit { --ink: #e4e8ee; --soft: #9aa6b5; --line: #3a424e;
+@media screen and (prefers-color-scheme: dark) { .graphkit { --ink: #e4e8ee; --soft: #9aa6b5; --line: #3a424e;
   --paper: #14181e; --bar0: #6d9fe0; --bar1: #e8a364; --warn: #3a3016; --warnline: #d9a62e; --shape: #23364e;
   --const: #30343a; --data: #213a25; --consumer: #4a3320; } }
 .graphkit h1 { font-size: 1.6rem; } .graphkit h2 { font-size: 1.25rem; margin-top: 2rem; }

@@ -140,6 +140,30 @@ def test_two_models_have_addresses_of_their_own(open_page: Open) -> None:
     heads(page, "/blocks.1/Softmax")
 
 
+def test_the_table_of_several_models_sorts_and_leads_to_each(open_page: Open) -> None:
+    page = open_page(graphkit.compare(["example:causal-attention", "example:merged-decoder"]).to_html())
+    models = page.locator("#top table").first
+    names = models.locator("tbody td:first-child")
+    expect(names).to_have_text(["example:causal-attention", "example:merged-decoder"])
+    models.get_by_role("button", name="Nodes").click()
+    expect(names).to_have_text(["example:merged-decoder", "example:causal-attention"])
+    models.get_by_role("link", name="example:causal-attention").click()
+    expect(page.locator("section", has=page.locator("h2:text-is('example:causal-attention')"))).to_be_in_viewport()
+
+
+def test_sliders_of_several_models_move_their_own_numbers(open_page: Open) -> None:
+    page = open_page(graphkit.compare(["example:causal-attention", "example:merged-decoder"]).to_html())
+    expect(page.locator("section .sizes")).to_have_count(2)
+    first, second = (
+        page.locator(f"section:has(h2:text-is('example:{name}'))") for name in ("causal-attention", "merged-decoder")
+    )
+    others = second.locator("data").all_inner_texts()
+    first.get_by_label("batch_size, as a number").fill("7")
+    expect(first.locator("p.stays")).to_have_count(1)
+    expect(second.locator("data")).to_have_text(others)
+    expect(second.locator("p.stays")).to_have_count(0)
+
+
 def test_dark_mode_is_dark(open_page: Open, merged: str) -> None:
     page = open_page(merged, color_scheme="dark")
     for place in ("body", "#panel"):

@@ -22,9 +22,10 @@ export function linkNames(page, graphs) {
     }
     return "";
   };
+  const sections = new Map([...page.querySelectorAll("section")].map((each) => [each.querySelector("h2")?.textContent, each.id]));
   for (const code of page.querySelectorAll("td code")) {
     const name = code.textContent ?? "";
-    const href = found(name, code);
+    const href = found(name, code) || (sections.has(name) ? `#${sections.get(name)}` : "");
     if (href) code.replaceChildren(element("a", { href }, name));
     else if (/\{[0-9ij]/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }

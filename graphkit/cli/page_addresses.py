@@ -1,0 +1,48 @@
+"""Addresses of nodes on the page of a report, so that lines of a log lead there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from urllib.parse import quote
+
+from graphkit.analysis.report import Comparison, Report
+from graphkit.graph.view import all_nodes, all_scopes
+from graphkit.model import Model
+
+__all__ = ["page_address"]
+
+QUOTED = re.compile(r"'([^'\n]{1,400})'")
+UNQUOTED = "!~*'()"  # by encodeURIComponent, with which `render/page/elements.mjs` makes addresses
+
+
+def page_address(page: PurePath, made: Report | Comparison, text: str) -> str:
+    """Return the address of the first node or value that a text names, "" if it names none of a model.
+
+    Example:
+        >>> made = graphkit.report("example:merged-decoder")
+        >>> page_address(PurePath("page.html"), made, "'optimum::if' has two branches")
+        'page.html#node=optimum%3A%3Aif'
+    """
+    reports = list(enumerate(made.reports if isinstance(made, Comparison) else (made,)))
+    reports.sort(key=lambda each: not text.startswith(f"{each[1].model}: "))
+    for name in QUOTED.findall(text):
+        for number, report in reports:
+            if report.source is not None and (kind := _kind(report.source, name)):
+                model = f"model={number}&" if number else ""
+                return f"{page}#{model}{kind}={quote(name, safe=UNQUOTED)}"
+    return ""
+
+
+def _kind(model: Model, name: str) -> str:
+    """Return whether a name is that of a node or of a value, "" for any other name."""
+    if any(node.path == name for node in all_nodes(model.scopes)):
+        return "node"
+    return "value" if name in _values(model) else ""
+
+
+def _values(model: Model) -> Iterator[str]:
+    for scope in all_scopes(model.scopes):
+        for value in scope.values.values():
+            yield from (value.name, f"{scope.path}::{value.name}")

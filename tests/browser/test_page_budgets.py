@@ -1,0 +1,93 @@
+"""What a page of a large model may weigh and take, and that it can be printed and worked by keys alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_checks import expect, heads
+
+Page = Any  # Playwright's, which is installed for the tests of pages alone
+Open = Callable[..., Page]
+REPORTS = Path(__file__).parents[2] / "reports"
+LARGE = ("gemma-270m", "detr-resnet-50-quantized", "nllb-600m-merged")  # 5,701, 3,211 and 5,580 nodes
+
+
+def example(name: str) -> str:
+    return (REPORTS / f"{name}.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_page_is_light_and_soon_usable(open_page: Open, name: str) -> None:
+    html = example(name)
+    (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
+    assert len(html.encode()) < 3_000_000
+    assert len(style.encode()) + len(script.encode()) < 300_000
+    page = open_page(html)
+    seconds = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd / 1000")
+    assert 0 < seconds < 2  # the script has run by then
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_slider_and_a_search_answer_at_once(open_page: Open, name: str) -> None:
+    page = open_page(example(name))
+    seconds = page.evaluate("""() => {
+        const begin = performance.now();
+        for (const [place, value] of [[".sizes input[type=number]", "2"], ["#search", "softmax"]]) {
+            const field = document.querySelector(place);
+            field.value = value;
+            field.dispatchEvent(new Event("input"));
+        }
+        return (performance.now() - begin) / 1000;
+    }""")
+    assert page.locator("#costs p.stays").count() == 1
+    assert seconds < 1
+
+
+def test_a_page_can_be_worked_by_keys_alone(open_page: Open) -> None:
+    page = open_page(example("marian-tiny-merged"))
+    page.keyboard.press("/")
+    page.keyboard.type("layers.0/self_attn/Softmax")
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel h2")).to_have_text(re.compile("layers.0/self_attn/Softmax"))
+    page.keyboard.press("Escape")
+    expect(page.locator("#panel")).to_be_hidden()
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("batch_size", exact=True)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    heading = page.locator("#costs th button").first
+    heading.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#costs th").first).to_have_attribute("aria-sort", "ascending")
+    page.locator("#costs summary").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#costs table").first).to_be_hidden()
+
+
+def test_a_page_prints_as_a_document(open_page: Open) -> None:
+    page = open_page(example("marian-tiny-merged"), "#node=optimum%3A%3Aif", color_scheme="dark")
+    heads(page, "optimum::if")
+    page.locator("#costs summary").click(position={"x": 5, "y": 5})
+    expect(page.locator("#costs table").first).to_be_hidden()
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for place in ("header.bar", ".contents", "#panel", ".filter >> nth=0", ".sizes"):
+        expect(page.locator(place)).to_be_hidden()
+    expect(page.locator("#costs table").first).to_be_visible()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+
+
+def test_pictures_are_there_without_a_script(open_page: Open) -> None:
+    page = open_page(example("marian-tiny-merged"), java_script_enabled=False)
+    for picture in ("svg.chart", "svg.treemap"):
+        expect(page.locator(f"#costs {picture}")).to_be_visible()
+    expect(page.locator(".sizes")).to_have_count(0)
+
+
+def test_nothing_is_wider_than_a_narrow_screen(open_page: Open) -> None:
+    page = open_page(example("gemma-270m"), viewport={"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
