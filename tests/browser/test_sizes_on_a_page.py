@@ -38,7 +38,7 @@ def set_sizes(page: Page, sizes: Mapping[str, int]) -> None:
 @pytest.mark.parametrize(
     ("model", "sizes"),
     [
-        ("example:causal-attention", {"batch_size": 3, "sequence_length": 77}),
+        ("example:causal-attention", {"batch_size": 3, "sequence_length": 27}),
         (
             "example:merged-decoder",
             {
@@ -71,7 +71,7 @@ def _totals(model: str, sizes: Mapping[str, int]) -> dict[str, str]:
 
 def test_rows_and_shares_move_too(open_page: Open, attention: str) -> None:
     page = open_page(attention)
-    sizes = {"batch_size": 3, "sequence_length": 77}
+    sizes = {"batch_size": 3, "sequence_length": 27}
     set_sizes(page, sizes)
     layers = page.locator("#costs table", has=page.locator("caption", has_text="Costs by layer"))
     tables = [
@@ -87,7 +87,7 @@ def test_a_slider_moves_by_keys_and_the_panel_follows(open_page: Open, attention
     page = open_page(attention, "#node=%2Fblocks.0%2FSoftmax")
     heads(page, "/blocks.0/Softmax")
     dims = page.locator("#panel data[data-unit=dims]").first
-    expect(dims).to_have_text("= [1, 2, 128, 128]")
+    expect(dims).to_have_text("= [1, 2, 32, 32]")
     page.get_by_label("sequence_length", exact=True).focus()
     page.keyboard.press("End")
     expect(dims).to_have_text("= [1, 2, 4096, 4096]")
