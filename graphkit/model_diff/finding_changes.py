@@ -9,7 +9,7 @@ from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import report
 from graphkit.analysis.report_sections import ReportOptions, judged_sections
 from graphkit.model import Model
-from graphkit.model_diff.changes import FindingChange
+from graphkit.model_diff.changes import COSTS, FindingChange
 
 if TYPE_CHECKING:
     from graphkit.deploy.targets import Target
@@ -19,8 +19,9 @@ __all__ = ["finding_changes", "findings_of"]
 
 def findings_of(model: Model, target: Target | None) -> tuple[Finding, ...]:
     """Return the findings of a report, blockers of a target included where there is one."""
-    options = ReportOptions(target=target)
-    return report(model, ReportOptions(only=tuple(s.name for s in judged_sections(options)), target=target)).found()
+    sections = [section.name for section in judged_sections(ReportOptions(target=target))]
+    only = tuple(name for name in sections if name != COSTS)  # which find nothing, and take a while
+    return report(model, ReportOptions(only=only, target=target)).found()
 
 
 def finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[FindingChange]:
