@@ -96,7 +96,8 @@ def survey_table(
     order = [_key(word, table) for word in sort] or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
-    shown = [name for name in table.column_names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
+    names = sorted(table.column_names, key="error".__eq__)  # a sentence, which comes last
+    shown = [name for name in names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
     rows = zip(*(first[name].to_pylist() for name in shown), strict=True)
     errors = chosen.num_rows - chosen["error"].null_count
     return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(shown), tuple(rows))
