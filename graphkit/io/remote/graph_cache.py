@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from graphkit.io.remote.server import Revision
 
 __all__ = ["Entry", "folder", "read", "write"]
@@ -40,8 +42,6 @@ class Entry:
 
 def folder() -> Path:
     """Return the folder of the cache, which XDG_CACHE_HOME moves on Linux."""
-    from platformdirs import user_cache_path
-
     return Path(user_cache_path("graphkit", appauthor=False)) / "graphs"
 
 

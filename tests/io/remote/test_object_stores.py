@@ -78,6 +78,7 @@ def test_an_archive_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None
         load(f"zip://model.onnx::{(tmp_path / 'nothing.zip').as_uri()}")
 
 
+@pytest.mark.slow
 def test_the_package_of_a_scheme_is_named() -> None:
     """Run alone, since a file system that was imported before stays known."""
     code = "import sys; sys.modules['s3fs'] = None; import graphkit; graphkit.load('s3://a/b')"
