@@ -68,6 +68,11 @@ class Facts:
         return label if self.model.path is not None and label != INPUT and _is_word(label) else None
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine, which folders of models must be."""
+        return "://" not in self.model.label
+
+    @property
     def target(self) -> str:
         """The target, with the dims that were given; "" without one."""
         blockers = self.blockers
@@ -121,13 +126,13 @@ def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
         if "merged-if" in facts.kinds:
             if len({merged.condition for merged in facts.control.merged}) == 1:
                 yield _command("split-merged", name, "-o", _output(stem, ".split"))
-        elif "blockers" in facts.kinds and role in ALONE:
+        elif "blockers" in facts.kinds and role in ALONE and facts.is_local:
             yield from _lower(name, stem, [facts])
         elif "shape-chains" in facts.kinds:
             yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
-        if role == "decoder-only" and facts.has_slots:
+        if role == "decoder-only" and facts.has_slots and facts.is_local:
             yield _bundle(name, stem, [facts])
-        elif role in RECURRENT:
+        elif role in RECURRENT and facts.is_local:
             yield _command("bundle", name, "-o", _output(stem, ".bundle"))
         if CHECKABLE & set(facts.kinds):
             yield _command("report", name, "--only", "hazards", "--check-hazards")

@@ -122,3 +122,12 @@ def test_temporary_files_go_with_the_model(model: str, tmp_path: Path, monkeypat
     assert len(list(tmp_path.glob("graphkit-*"))) == 1
     del loaded
     assert list(tmp_path.glob("graphkit-*")) == []
+
+
+def test_a_verdict_names_no_command_for_which_it_must_be_a_file(
+    site: Site, run: Command, model_file: Callable[[str], Path]
+) -> None:
+    path = model_file("cache-styles/cache_k_l0")
+    url = site.put("/decoder.onnx", path.read_bytes())
+    commands = [run("report", name, "--only", "verdict")[1].count("$ graphkit bundle") for name in (path, url)]
+    assert commands == [1, 0]
