@@ -27,7 +27,7 @@ EXAMPLE = "example:causal-attention"
 def test_every_command_writes_a_file() -> None:
     for command in COMMANDS:
         options = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
-        if command.name == "completion":  # which goes into a shell
+        if command.name in ("completion", "view"):  # which go into a shell, and into a browser
             continue
         assert "--output" in options, command.name
         prints_a_result = "--format" in options
@@ -100,7 +100,7 @@ def test_where_a_report_cannot_go_is_said_before_any_work(run: Run, tmp_path: Pa
         ),
         (
             tmp_path / "a.pdf",
-            "'.pdf' says no format - take one of .txt, .md, .json, .html, .htm, .csv, .dot, .gv, .mmd, or",
+            "'.pdf' says no format - take one of .txt, .md, .json, .html, .htm, .csv, .dot, .gv, .mmd, .sarif, .xml, or",
         ),
     ):
         code, printed, error = run("fold", EXAMPLE, "-o", out, "--no-verify", "--report", file)

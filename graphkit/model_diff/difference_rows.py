@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.matching.change import Change
+from graphkit.model_diff.changes import FindingChange, NodeChanges, ShapeChange, WeightChange
 
 __all__ = ["COLUMNS", "difference_rows"]
 
@@ -14,22 +13,33 @@ COLUMNS = "Section | In A:code | In B:code | Difference | A | B"
 Row = tuple[str, str, str, str, str | int | None, str | int | None]
 
 
-def difference_rows(found: ModelDiff) -> Iterator[Row]:
-    """Yield a row for each difference: its section, its names in both models, what differs, and what both have."""
-    for section, changes in (("interface", found.interface), ("opsets", found.opsets), ("metadata", found.metadata)):
+def difference_rows(
+    headers: Mapping[str, Sequence[Change]],
+    nodes: NodeChanges,
+    weights: Sequence[WeightChange],
+    shapes: Sequence[ShapeChange],
+    findings: Mapping[str, Sequence[FindingChange]],
+) -> Iterator[Row]:
+    """Yield a row for each difference: its section, its names in both models, what differs, and what both have.
+
+    Args:
+        headers, findings: Changes by the section that has them.
+        nodes, weights, shapes: The changes of these sections.
+    """
+    for section, changes in headers.items():
         for change in changes:
             yield section, change.what, change.what, "", change.before, change.after
-    for node in found.nodes.removed:
+    for node in nodes.removed:
         yield "nodes", node.node, "", "removed", node.operator, None
-    for node in found.nodes.added:
+    for node in nodes.added:
         yield "nodes", "", node.node, "added", None, node.operator
-    for pair in found.nodes.changed:
+    for pair in nodes.changed:
         for change in pair.changes:
             yield "nodes", pair.node, pair.other, change.what, change.before, change.after
-    for weight in found.weights:
+    for weight in weights:
         yield "weights", weight.name, weight.other, weight.kind, weight.before, weight.after
-    for shape in found.shapes:
+    for shape in shapes:
         yield "shapes", shape.value, shape.other, "follows" if shape.follows else "begins", shape.before, shape.after
-    for section, findings in (("findings", found.finding_changes), ("blockers", found.blockers)):
-        for finding in findings:
+    for section, found in findings.items():
+        for finding in found:
             yield section, finding.text, finding.text, finding.kind, finding.before, finding.after

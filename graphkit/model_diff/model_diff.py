@@ -132,7 +132,9 @@ class ModelDiff(Result):
 
     def csv_tables(self) -> Iterator[Table]:
         """Yield one table with a row for each difference, which is empty where nothing differs."""
-        yield table(COLUMNS, list(difference_rows(self)))
+        headers = {"interface": self.interface, "opsets": self.opsets, "metadata": self.metadata}
+        findings = {"findings": self.finding_changes, "blockers": self.blockers}
+        yield table(COLUMNS, [*difference_rows(headers, self.nodes, self.weights, self.shapes, findings)])
 
     def _verdict(self) -> Iterator[str]:
         if self.is_equal:
