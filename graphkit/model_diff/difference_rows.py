@@ -23,8 +23,11 @@ def difference_rows(
     """Yield a row for each difference: its section, its names in both models, what differs, and what both have.
 
     Args:
-        headers, findings: Changes by the section that has them.
-        nodes, weights, shapes: The changes of these sections.
+        headers: Changes by the section that has them.
+        nodes: Those of nodes.
+        weights: Those of weights.
+        shapes: Those of shapes.
+        findings: Changes of findings by the section that has them.
     """
     for section, changes in headers.items():
         for change in changes:
