@@ -29,7 +29,10 @@ FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent / "tests" / "models"
 # Report -> model, and how to report on it.
 REPORTS = {
-    "detr-resnet-50-quantized": ("detr-resnet-50/model_quantized", ReportOptions(optimize=True)),
+    "detr-resnet-50-quantized": (
+        "detr-resnet-50/model_quantized",
+        ReportOptions(optimize=True, target=load_target("ethos-u85")),
+    ),
     "nllb-600m-merged": ("nllb-600m/decoder_model_merged", ReportOptions()),
     "marian-tiny-merged": ("marian-tiny/decoder_model_merged", ReportOptions()),
     "gemma-270m": ("gemma-270m/model", ReportOptions()),

@@ -23,7 +23,6 @@ __all__ = ["Verdict", "verdict_lines", "verdict_of"]
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
-COSTS = 2  # rows
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,18 @@ class Verdict(Judged):
     def blocks(self) -> Iterator[Block]:
         size = f"{sized(self.bytes, 'B')}, {sized(self.parameters)} parameters"
         first = f"{self.is_a[:1].upper()}{self.is_a[1:]}: {size}."
-        yield verdict_lines(first, self.faults, self.commands, costs=self._costs())
+        others = rows(first) + len(in_order(self.faults)) + len(self.commands[:COMMANDS])
+        yield verdict_lines(first, self.faults, self.commands, costs=self._costs(2 if others + 2 <= ROWS else 1))
 
-    def _costs(self) -> str:
-        """Return the costs in two rows, with the sizes at which they are told, and why some are not counted."""
+    def _costs(self, room: int) -> str:
+        """Return the costs with the sizes at which they are told, as many as fit into the rows, and what is unknown."""
         costs = f"MACs {_amount(self.macs)}, peak of activations {_amount(self.peak_bytes, 'B')}"
         sizes = [f"{name} {size:,}" for name, size in self.sizes]
         text = f"{costs}."
         for count in range(1, len(sizes) + 1):
             more = f" and {len(sizes) - count:,} more" if count < len(sizes) else ""
             longer = f"{costs}, for {', '.join(sizes[:count])}{more}."
-            text = longer if rows(longer) <= COSTS else text
+            text = longer if rows(longer) <= room else text
         return f"{text} {cut(f'Not counted: {self.uncounted}.')}" if self.uncounted else text
 
 

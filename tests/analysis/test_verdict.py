@@ -38,12 +38,12 @@ def test_a_merged_decoder_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 example:merged-decoder
 
 Merged decoder of an encoder-decoder, 1 layer: 129.1 kB, 5.0 k parameters.
-MACs 8.7 k, peak of activations 24.7 kB, for batch_size 1,
-decoder_sequence_length 1, past_decoder_sequence_length 31 and 1 more.
+MACs 8.7 k, peak of activations 24.7 kB, for batch_size 1 and 3 more.
 ! merged If crashes or slows runtimes: 'optimum::if' (control-flow)
 ! the encoder KV comes back empty: present.0.encoder.{key|value} (kv-cache)
 ! shapes not known before a run: 4 tensors behind If ... (unknown-shapes)
-- also: shape-chains, size-limit
+- shapes computed at run time: 196 of 720 nodes (shape-ops)
+- fails above a size: decoder_sequence_length=33 (Gather) and 1 more (hazards)
 $ graphkit split-merged example:merged-decoder -o merged-decoder.split
 
 """

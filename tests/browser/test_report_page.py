@@ -70,6 +70,17 @@ def test_an_address_opens_a_node(open_page: Open, merged: str) -> None:
     expect(page.locator("#panel .neighbourhood text.framed")).to_have_text(["else_branch", "then_branch"])
 
 
+def test_of_many_outputs_the_first_are_shown(open_page: Open) -> None:
+    puts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name, size in (("x", 9), ("y3", 1))]
+    node = helper.make_node("Split", ["x"], [f"y{number}" for number in range(9)], "split", num_outputs=9)
+    graph = helper.make_graph([node], "g", puts[:1], puts[1:])
+    model = Model.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    page = open_page(graphkit.report(model).to_html(), "#node=split")
+    expect(page.locator("#panel .values li:visible")).to_have_count(7)
+    page.click("#panel summary:has-text('3 more')")
+    expect(page.locator("#panel .values li:visible")).to_have_count(10)
+
+
 def test_an_address_of_nothing_says_so(open_page: Open, merged: str) -> None:
     page = open_page(merged, "#node=nothing")
     expect(page.locator("#panel")).to_contain_text("no node or value of this name")
@@ -94,8 +105,8 @@ def test_a_box_of_the_drawing_leads_to_its_node(open_page: Open, merged: str) ->
 
 def test_why_a_shape_is_what_it_is(open_page: Open, merged: str) -> None:
     page = open_page(merged, "#node=optimum%3A%3Aif")
-    page.click("#panel details >> nth=0")
-    rows = page.locator("#panel details >> nth=0").locator("tr")
+    page.click("#panel .body > details >> nth=0")
+    rows = page.locator("#panel .body > details >> nth=0").locator("tr")
     expect(rows.filter(has_text="input_ids")).not_to_have_count(0)
     cells = rows.last.locator("td")
     expect(cells).to_have_text(["If", "logits", "float32 [batch_size, decoder_sequence_length, 64]"])

@@ -6,6 +6,7 @@ import { moving, sized } from "./sizes.mjs";
 
 const STEPS = 40; // of a chain that are shown
 const READERS = 12;
+const VALUES = 6; // read or given, that are shown at once
 const MEASURES = /** @type {const} */ ([["MACs", ""], ["Operations", ""], ["Bytes moved", "B"]]);
 
 /** @param {import("./graph.mjs").Graph[]} graphs
@@ -84,7 +85,11 @@ function list(graph, model, values, direction) {
       ...(value.unknown ? [element("br"), element("em", {}, value.unknown)] : []),
       ...(others.length ? [element("br"), `${direction}`, ...shown, ...more] : []));
   });
-  return element("ul", { class: "values" }, ...(rows.length ? rows : [element("li", {}, "nothing")]));
+  const first = element("ul", { class: "values" }, ...(rows.length ? rows.slice(0, VALUES) : [element("li", {}, "nothing")]));
+  if (rows.length <= VALUES) return first;
+  const others = element("details", {}, element("summary", {}, `${rows.length - VALUES} more`),
+    element("ul", { class: "values" }, ...rows.slice(VALUES)));
+  return element("div", {}, first, others);
 }
 
 function link(graph, model, node) {
