@@ -127,7 +127,11 @@ def test_nothing_is_written_where_the_proof_fails(piped: Run, monkeypatch: pytes
             ("fold", "-", "-o", "-", "--weights", "shared"),
             "--weights shared: standard output takes weights inline - leave the option out",
         ),
-        (EXAMPLE.read_bytes(), ("split-merged", "-"), "standard input: has no folder - name an output folder with -o"),
+        (
+            EXAMPLE.read_bytes(),
+            ("split-merged", "-"),
+            "standard input: has no folder here - name an output folder with -o",
+        ),
     ],
 )
 def test_what_cannot_come_or_go_through_a_pipe_is_one_error(
