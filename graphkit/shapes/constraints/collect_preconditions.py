@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import joined
@@ -136,7 +137,12 @@ def _has_symbols(precondition: Precondition) -> bool:
 
 def collect(shapes: Shapes) -> list[SharedPrecondition]:
     """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
-    collector = _Collector(shapes)
-    for scope in shapes.model.scopes:
-        collector.scope(scope)
-    return list(collector.found.values())
+    if shapes not in _KNOWN:
+        collector = _Collector(shapes)
+        for scope in shapes.model.scopes:
+            collector.scope(scope)
+        _KNOWN[shapes] = tuple(collector.found.values())
+    return list(_KNOWN[shapes])
+
+
+_KNOWN: WeakKeyDictionary[Shapes, tuple[SharedPrecondition, ...]] = WeakKeyDictionary()  # a report asks twice
