@@ -43,7 +43,8 @@ class Formula:
         text: How it is shown.
         value: The number at the sizes that are shown; None if it is not known.
         expression: In the input dims; "" if there is none that could be read.
-        unit: `B` for bytes; for a part of a whole, `%` for its share, `/` for the quotient.
+        unit: `B` for bytes; for a part of a whole, `%` for its share, `/` for the quotient, `ratio` for that with two
+            decimals.
         whole: The whole, as an expression.
         is_peak: Whether the number is a maximum, of which the expression is what counts at these sizes.
     """
@@ -51,7 +52,7 @@ class Formula:
     text: str
     value: int | None
     expression: str
-    unit: Literal["", "B", "%", "/"] = ""
+    unit: Literal["", "B", "%", "/", "ratio"] = ""
     whole: str = ""
     is_peak: bool = False
 

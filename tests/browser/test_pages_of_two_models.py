@@ -12,6 +12,7 @@ import pytest
 from page_checks import expect, heads
 
 import graphkit
+from graphkit.analysis.costs.cost_formulas import formula
 
 Page = Any  # Playwright's, which is installed for the tests of pages alone
 Open = Callable[..., Page]
@@ -73,3 +74,14 @@ def test_the_page_of_a_diff_shows_a_changed_attribute(open_page: Open) -> None:
     rows = page.locator("#panel h3:has-text('In B') ~ .scroll >> nth=0 >> tr")
     expect(rows).to_have_count(2)
     expect(rows.nth(1).locator("td")).to_have_text(["axis", "-1", "2"])
+
+
+def test_costs_before_and_after_move_too(open_page: Open, folded: str) -> None:
+    page = open_page(folded)
+    rows = page.locator("tr", has_text="multiply-accumulates")
+    first = rows.locator("data").all_inner_texts()
+    page.get_by_label("sequence_length, as a number", exact=True).fill("9")
+    found = graphkit.costs("example:causal-attention", dims={"batch_size": 1, "sequence_length": 9})
+    expect(rows.locator("data")).to_have_text([formula(found.macs).text, formula(found.macs).text, "1.00"])
+    assert first[:2] != rows.locator("data").all_inner_texts()[:2]
+    expect(page.locator("tr", has_text="peak memory").locator("data.stays")).to_have_count(3)

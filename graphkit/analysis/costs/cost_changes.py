@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphkit.analysis.costs.amounts import Amount, total
-from graphkit.analysis.costs.cost_rows import Quantity, amount_text
+from graphkit.analysis.costs.cost_formulas import fixed, formula, ratio_formula
+from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
@@ -266,16 +267,19 @@ def _rows(change: CostChange) -> Iterator[tuple[Cell, ...]]:
         return
     yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio(before.bytes, after.bytes)
     yield "nodes", before.nodes, after.nodes, _ratio(before.nodes, after.nodes)
-    for name, was, now, unit in (
-        ("multiply-accumulates (MACs)", before.macs, after.macs, ""),
-        ("peak memory of activations", before.peak_bytes, after.peak_bytes, "B"),
-    ):
-        is_whole = not (was.uncounted or now.uncounted)
-        ratio = _ratio(was.value, now.value) if is_whole else ""
-        yield name, amount_text(was, unit), amount_text(now, unit), ratio
+    yield (
+        "multiply-accumulates (MACs)",
+        formula(before.macs),
+        formula(after.macs),
+        ratio_formula(after.macs, before.macs),
+    )
+    peaks = [
+        replace(peak, expression="") for peak in (before.peak_bytes, after.peak_bytes)
+    ]  # which hold near the sizes
+    yield "peak memory of activations", *(formula(peak, "B") for peak in peaks), ratio_formula(peaks[1], peaks[0])
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
-        yield "latency", f"{time.before_ms:.3g} ms", f"{time.after_ms:.3g} ms", ratio
+        yield "latency", fixed(f"{time.before_ms:.3g} ms"), fixed(f"{time.after_ms:.3g} ms"), fixed(ratio)
 
 
 def _ratio(before: int | None, after: int | None) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 from graphkit.analysis.costs.cost_rows import AliveTensor, Quantity, amount_text
 from graphkit.render.document_blocks import Formula
 
-__all__ = ["alive_formula", "formula", "intensity_formula", "share_formula"]
+__all__ = ["alive_formula", "fixed", "formula", "intensity_formula", "ratio_formula", "share_formula"]
 
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat
 
@@ -15,6 +15,18 @@ LONG = 2000  # characters of an expression that the shares of a whole do not rep
 def formula(quantity: Quantity, unit: Literal["", "B"] = "", *, is_peak: bool = False) -> Formula:
     """Return a number in short, with its expression."""
     return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit, is_peak=is_peak)
+
+
+def fixed(text: str) -> Formula:
+    """Return a number that depends on the sizes in a way that no expression tells: a page says so at others."""
+    return Formula(text, None, "", "ratio")
+
+
+def ratio_formula(now: Quantity, was: Quantity) -> Formula | str:
+    """Return a number after a rewrite over that before, "" where one of them is not known, or not whole."""
+    if not was.value or now.value is None or was.uncounted or now.uncounted:
+        return ""
+    return Formula(f"{now.value / was.value:.2f}", now.value, now.expression, "ratio", was.expression)
 
 
 def alive_formula(tensor: AliveTensor) -> Formula:

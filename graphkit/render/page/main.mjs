@@ -41,7 +41,7 @@ open();
 function addSliders(graph, model) {
   const isPair = graph.twins !== null;
   if (isPair && model) graph.sizes.share(graphs[0].sizes);
-  const part = isPair ? null : partOf(graph);
+  const part = isPair ? page : partOf(graph);
   const form = sliders(graph.sizes, () => {
     if (part !== null) showAt(part, graph.sizes);
     if (isPair || shownModel === model) showAt(panel, graphs[shownModel].sizes);

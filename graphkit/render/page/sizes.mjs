@@ -183,7 +183,8 @@ function textAt(place, sizes, now) {
   if (whole) {
     const of = sizes.at(whole, now);
     if (!of) return null;
-    return unit === "%" ? `${tenths((100 * Number(after)) / Number(of))} %` : tenths(Number(after) / Number(of));
+    const part = Number(after) / Number(of);
+    return unit === "%" ? `${tenths(100 * part)} %` : unit === "ratio" ? part.toFixed(2) : tenths(part);
   }
   if (peak) {
     const others = sizes.peaks.map((text) => sizes.at(text, now) ?? 0n);
