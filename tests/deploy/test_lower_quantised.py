@@ -58,6 +58,7 @@ def test_dequantize_lowers_and_measures(bert: Path, tmp_path: Path) -> None:
     assert not any("Integer" in each or "Dynamic" in each for each in operators)
 
 
+@pytest.mark.slow
 def test_static_quantisation_lowers_as_it_is(bert: Path, tmp_path: Path) -> None:
     report = lower_folder(bert / "qdq", tmp_path, OPTIONS)
     assert report.proof is not None

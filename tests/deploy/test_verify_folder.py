@@ -174,6 +174,7 @@ def test_a_bundle_that_was_changed_fails_and_says_so_from_then_on(bundled: tuple
         graphkit.Bundle(out)
 
 
+@pytest.mark.slow
 def test_tokens_of_a_bundle(bundled: tuple[Path, Path]) -> None:
     export, out = bundled
     quantise(out / "decode.onnx", 1 / 256)

@@ -176,7 +176,7 @@ def words(found: ModelDiff) -> list[str]:
     return [*(each.node for each in nodes), *weights, *(f"'{name}'" for name in weights)]
 
 
-@examples(120, 2000)
+@examples(60, 2000)
 @given(st.integers(0, 1 << 32))
 def test_a_single_edit_is_told_where_it_is(seed: int) -> None:
     proto, choose = random_proto(seed), random.Random(seed)

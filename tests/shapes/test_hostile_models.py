@@ -52,6 +52,7 @@ def test_many_symbols_take_no_time(make: Callable[[int], list[onnx.NodeProto]], 
     assert time.process_time() - start < SECONDS
 
 
+@pytest.mark.slow
 def test_functions_that_double_at_each_level_take_no_time() -> None:
     head = '<domain: "local", opset_import: ["" : 18, "local" : 1]>'
     calls = [f"{head} f{n}(a) => (c) {{ b = local.f{n + 1}(a) c = local.f{n + 1}(b) }}" for n in range(25)]

@@ -103,6 +103,7 @@ def test_a_function_that_calls_itself_is_unknown() -> None:
     assert [row.reason for row in found.unknown] == ["the function calls itself, at once or through others"]
 
 
+@pytest.mark.slow
 def test_functions_in_functions_take_bounded_time() -> None:
     calls = "".join(
         f'<domain: "f", opset_import: ["" : 21, "f" : 1]> f{n} (p) => (r) {{ m = f.f{n + 1} (p) r = f.f{n + 1} (m) }} '
