@@ -141,10 +141,11 @@ def _worst(areas: Sequence[float], side: float) -> float:
 def _row(areas: Sequence[float], box: _Box) -> tuple[list[_Box], _Box]:
     """Return the boxes of a row along the shorter side of a box, and the rest of the box."""
     is_wide = box.width >= box.height
-    thickness = sum(areas) / (box.height if is_wide else box.width)
+    short, long = (box.height, box.width) if is_wide else (box.width, box.height)
+    thickness = min(sum(areas) / short, long)  # rounding may want more
     boxes, at = [], box.y if is_wide else box.x
     for area in areas:
-        length = area / thickness
+        length = short * (area / sum(areas))
         boxes.append(_Box(box.x, at, thickness, length) if is_wide else _Box(at, box.y, length, thickness))
         at += length
     if is_wide:
