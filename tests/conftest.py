@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -155,3 +155,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return (stop.value.code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def run_report(
+    run: Callable[..., tuple[object, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[object, str, str]]:
+    """Run `graphkit report` in the temporary folder of the test; see `run`."""
+    monkeypatch.chdir(tmp_path)
+    return partial(run, "report")

@@ -19,7 +19,6 @@ from junitparser import Error, Failure, JUnitXml
 from sarif_pydantic import Sarif
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli import main
 from graphkit.graph.names import paths_below
 from graphkit.workflows.output_schemas import schema_of
 
@@ -28,18 +27,6 @@ Run = Callable[..., tuple[object, str, str]]
 MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
 PLAIN = "(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
 LONGER = "(float[N, 4] x) => (float[N, 4] y) { z = Relu(x) y = Relu(z) }"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    def call(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["graphkit", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return (stop.value.code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture
@@ -57,9 +44,9 @@ def broken(folder: Path) -> Path:
     return path
 
 
-def test_findings_as_sarif(run: Run, folder: Path) -> None:
+def test_findings_as_sarif(run_report: Run, folder: Path) -> None:
     broken(folder)
-    code, out, _ = run("m", "-r", MERGED, "--only", "verdict", "-o", "findings.sarif")
+    code, out, _ = run_report("m", "-r", MERGED, "--only", "verdict", "-o", "findings.sarif")
     assert (code, out) == (2, "")
     text = (folder.parent / "findings.sarif").read_text()
     log = Sarif.model_validate_json(text, strict=False)
@@ -76,9 +63,9 @@ def test_findings_as_sarif(run: Run, folder: Path) -> None:
     assert places == {"m/broken.onnx", MERGED}
 
 
-def test_the_address_of_a_model_is_relative_and_quoted(run: Run, folder: Path) -> None:
+def test_the_address_of_a_model_is_relative_and_quoted(run_report: Run, folder: Path) -> None:
     onnx.save(proto_of("(float[N, 4] x) => (float[M, 4] y) { a = NonZero(x) y = Relu(x) }"), folder / "b c" / "é.onnx")
-    _, out, _ = run(folder / "b c", "--only", "verdict", "-f", "sarif")
+    _, out, _ = run_report(folder / "b c", "--only", "verdict", "-f", "sarif")
     places = {
         place["physicalLocation"]["artifactLocation"]["uri"]
         for result in json.loads(out)["runs"][0]["results"]
@@ -87,9 +74,9 @@ def test_the_address_of_a_model_is_relative_and_quoted(run: Run, folder: Path) -
     assert places == {"m/b%20c/%C3%A9.onnx"}
 
 
-def test_findings_as_junit(run: Run, folder: Path) -> None:
+def test_findings_as_junit(run_report: Run, folder: Path) -> None:
     broken(folder)
-    code, _, _ = run("m", "-r", MERGED, CAUSAL, "--only", "verdict", "-o", "junit.xml")
+    code, _, _ = run_report("m", "-r", MERGED, CAUSAL, "--only", "verdict", "-o", "junit.xml")
     assert code == 2
     parsed = JUnitXml.fromfile(str(folder.parent / "junit.xml"))
     suites = {suite.name: suite for suite in parsed}
@@ -105,63 +92,63 @@ def test_findings_as_junit(run: Run, folder: Path) -> None:
     assert (parsed.failures, parsed.errors) == (3, 1)
 
 
-def test_a_text_from_a_model_is_no_markup(run: Run, folder: Path) -> None:
+def test_a_text_from_a_model_is_no_markup(run_report: Run, folder: Path) -> None:
     proto = proto_of("(float[N, 4] x) => (float[M, 4] y) { a = NonZero(x) y = Relu(a) }")
     proto.graph.node[0].name = "<failure>\x01&\x1b[31m"
     onnx.save(proto, folder / "a" / "model.onnx")
-    run(folder / "a", "--only", "verdict", "-o", "junit.xml")
+    run_report(folder / "a", "--only", "verdict", "-o", "junit.xml")
     assert "&lt;failure&gt;\\x01&amp;" in (folder.parent / "junit.xml").read_text()
     JUnitXml.fromfile(str(folder.parent / "junit.xml"))
 
 
-def test_a_bundle_and_other_commands_have_no_such_files(run: Run, tmp_path: Path) -> None:
+def test_a_bundle_and_other_commands_have_no_such_files(run_report: Run, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text("{}")
-    assert run(tmp_path, "-f", "sarif")[2] == (
+    assert run_report(tmp_path, "-f", "sarif")[2] == (
         f"Error: {tmp_path} is a bundle, which has no findings - take another --format\n"
     )
 
 
-def test_a_lock_file_is_a_baseline(run: Run, folder: Path) -> None:
-    assert run("m", "-r", "--only", "summary", "--lock", "graphkit.lock")[::2] == (0, "")
+def test_a_lock_file_is_a_baseline(run_report: Run, folder: Path) -> None:
+    assert run_report("m", "-r", "--only", "summary", "--lock", "graphkit.lock")[::2] == (0, "")
     lock = folder.parent / "graphkit.lock"
     plain = json.loads(lock.read_text())
     jsonschema.validate(plain, schema_of("verdict-lock"))
     assert [model["model"] for model in plain["models"]] == ["a/model.onnx", "b c/model.onnx"]
     folder.rename(folder.with_name("moved"))
-    assert run("moved", "-r", "--baseline", "graphkit.lock", "--only", "verdict")[::2] == (0, "")
+    assert run_report("moved", "-r", "--baseline", "graphkit.lock", "--only", "verdict")[::2] == (0, "")
     onnx.save(proto_of(LONGER), folder.with_name("moved") / "b c" / "model.onnx")
-    code, _, err = run("moved", "-r", "--baseline", "graphkit.lock", "--only", "verdict")
+    code, _, err = run_report("moved", "-r", "--baseline", "graphkit.lock", "--only", "verdict")
     assert (code, err.splitlines()[0]) == (1, "Grown: moved/b c/model.onnx: nodes: from 1 to 2")
 
 
-def test_models_of_one_name_are_told_apart_by_their_path_below_the_folder(run: Run, tmp_path: Path) -> None:
+def test_models_of_one_name_are_told_apart_by_their_path_below_the_folder(run_report: Run, tmp_path: Path) -> None:
     """The ends of their paths do not tell them apart where the folder itself has moved."""
     for name, text in (("a", PLAIN), ("x/a", LONGER)):
         (tmp_path / "m" / name).mkdir(parents=True)
         onnx.save(proto_of(text), tmp_path / "m" / name / "model.onnx")
     for file in ("graphkit.lock", "base.json"):
         option = ("--lock", file) if file.endswith("lock") else ("-o", file)
-        assert run("m", "-r", "--only", "verdict", *option)[0] == 0
+        assert run_report("m", "-r", "--only", "verdict", *option)[0] == 0
     (tmp_path / "m").rename(tmp_path / "moved")
     for file in ("graphkit.lock", "base.json"):
-        assert run("moved", "-r", "--baseline", file, "--only", "verdict")[::2] == (0, "")
+        assert run_report("moved", "-r", "--baseline", file, "--only", "verdict")[::2] == (0, "")
 
 
-def test_no_lock_file_is_written_where_a_model_is_broken(run: Run, folder: Path) -> None:
+def test_no_lock_file_is_written_where_a_model_is_broken(run_report: Run, folder: Path) -> None:
     broken(folder)
-    code, _, err = run("m", "-r", "--lock", "graphkit.lock", "--only", "verdict")
+    code, _, err = run_report("m", "-r", "--lock", "graphkit.lock", "--only", "verdict")
     assert code == 2
     assert err.splitlines()[0] == "Error: graphkit.lock: is not written, as not every model has a report"
     assert not (folder.parent / "graphkit.lock").exists()
 
 
-def test_a_spoilt_lock_file(run: Run, folder: Path) -> None:
-    run("m", "-r", "--lock", "graphkit.lock", "--only", "verdict")
+def test_a_spoilt_lock_file(run_report: Run, folder: Path) -> None:
+    run_report("m", "-r", "--lock", "graphkit.lock", "--only", "verdict")
     lock = folder.parent / "graphkit.lock"
     plain = json.loads(lock.read_text())
     plain["models"][0]["findings"] = [{"kind": 1, "key": "", "count": 1}]
     lock.write_text(json.dumps(plain))
-    code, _, err = run("m", "-r", "--baseline", "graphkit.lock", "--only", "verdict")
+    code, _, err = run_report("m", "-r", "--baseline", "graphkit.lock", "--only", "verdict")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("Error: graphkit.lock: it has no verdict, or is no whole report")
 
@@ -197,9 +184,9 @@ def test_the_step_of_the_action(folder: Path, tmp_path: Path) -> None:
     assert (ran.returncode, [result["ruleId"] for result in log["runs"][0]["results"]]) == (1, ["unknown-shapes"])
 
 
-def test_the_hook_names_a_command_that_exists(run: Run, folder: Path) -> None:
+def test_the_hook_names_a_command_that_exists(run_report: Run, folder: Path) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     program, command, *options = hook["entry"].split()
     assert (program, command) == ("graphkit", "report")
-    assert run(*options, *sorted(folder.rglob("*.onnx")))[0] == 0
-    assert run(*options, MERGED, CAUSAL)[0] == 1
+    assert run_report(*options, *sorted(folder.rglob("*.onnx")))[0] == 0
+    assert run_report(*options, MERGED, CAUSAL)[0] == 1

@@ -137,9 +137,14 @@ def test_why_it_is_not_timed(untimed: str) -> None:
 
 
 @pytest.mark.parametrize(("uncounted", "ratio"), [(0, "0.50"), (1, "")])
-def test_what_is_not_whole_has_no_ratio(uncounted: int, ratio: str) -> None:
-    whole = CostFigures(8, 2, Quantity(6, "6"), Quantity(4, "4"))
-    part = CostFigures(8, 2, Quantity(3, "3", uncounted), Quantity(4, "4"))
-    _, costs = cost_change_blocks([CostChange("", (), whole, part)])
+def test_each_cell_is_of_its_side_and_what_is_not_whole_has_no_ratio(uncounted: int, ratio: str) -> None:
+    before = CostFigures(8, 20, Quantity(6, "6"), Quantity(40, "40"))
+    after = CostFigures(2, 15, Quantity(3, "3", uncounted), Quantity(4, "4"))
+    _, costs = cost_change_blocks([CostChange("", (), before, after)])
     assert isinstance(costs, Table)
-    assert [cell_text(row[-1]) for row in costs.rows] == ["1.00", "1.00", ratio, "1.00"]
+    assert [tuple(map(cell_text, row[1:])) for row in costs.rows] == [
+        ("8 B", "2 B", "0.25"),
+        ("20", "15", "0.75"),
+        ("6", ">= 3" if uncounted else "3", ratio),
+        ("40 B", "4 B", "0.10"),
+    ]
