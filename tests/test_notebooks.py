@@ -51,3 +51,7 @@ def test_every_notebook_is_rendered_and_nothing_else() -> None:
     assert {path.stem for path in RENDERED.glob("*.md")} == {path.stem for path in NOTEBOOKS}
     shown = "".join(path.read_text(encoding="utf-8") for path in RENDERED.glob("*.md"))
     assert [path.name for path in RENDERED.glob("*.svg") if f"({path.name})" not in shown] == []
+
+
+def test_the_numbers_of_the_notebooks_have_no_gap() -> None:
+    assert [int(path.stem[:2]) for path in NOTEBOOKS] == list(range(1, len(NOTEBOOKS) + 1))
