@@ -73,7 +73,7 @@ class Verdict(Judged):
         yield verdict_lines(first, self.faults, self.commands, costs=self._costs(2 if others + 2 <= ROWS else 1))
 
     def _costs(self, room: int) -> str:
-        """Return the costs with the sizes at which they are told, as many as fit into the rows, and what is unknown."""
+        """Return the costs, as many of their sizes as fit into the rows, and the operators that are not counted."""
         costs = f"MACs {_amount(self.macs)}, peak of activations {_amount(self.peak_bytes, 'B')}"
         sizes = [f"{name} {size:,}" for name, size in self.sizes]
         text = f"{costs}."

@@ -68,7 +68,7 @@ class VerdictLock(Result):
 
 
 def verdict_lock(made: Report | Comparison) -> VerdictLock:
-    """Return what a lock file keeps of a report; it has the section `verdict`."""
+    """Return the lock of a report, which must have the section `verdict`."""
     reports = made.reports if isinstance(made, Comparison) else (made,)
     keys = paths_below(report.model for report in reports)
     models = {keys[report.model]: _locked(keys[report.model], report) for report in reports}

@@ -1,4 +1,4 @@
-"""Costs before and after a lowering or a bundle: the models of an export beside what was made of them."""
+"""Costs before and after a lowering or a bundle: the models of an export beside the results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lowering_costs(
 
 
 def _original(part: Lowered) -> Model:
-    """Return what a lowered model computes, as it was exported."""
+    """Return the exported model that a lowered model was made from."""
     return next((stage.before for stage in part.stages if not stage.is_part), part.model)
 
 
@@ -116,7 +116,7 @@ def _counts(method: MethodModel, length: int) -> dict[str, np.ndarray]:
 
 
 def _originals(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
-    """Return the models of an export that do what a method does."""
+    """Return the models of an export that a method replaces."""
     if not isinstance(sources, Pipeline):
         return [model for chain in sources if chain.name == method.name for model in chain.models]
     if method.when == "step":

@@ -63,7 +63,7 @@ def copied(stream: BinaryIO, path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as messages name it: what it stands for, a stream or a file on a server, or where it will be."""
+    """Return a path as messages name it: the stream or URL it stands for, or its place once it is written."""
     if path in _LABELS:
         return _LABELS[path]
     folder = _STAGES.get(path.parent, path.parent)
@@ -71,7 +71,7 @@ def shown(path: Path) -> str:
 
 
 def standing_for(path: Path, label: str) -> Callable[[], None]:
-    """Let messages name a path by what it stands for, until the function that is returned is called."""
+    """Let messages name a path by a label, until the returned function is called."""
     _LABELS[path] = label
 
     def end() -> None:

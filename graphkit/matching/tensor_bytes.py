@@ -1,4 +1,4 @@
-"""The bytes of tensors of two models, compared in blocks; what lies at one place of one file is equal unread."""
+"""The bytes of tensors of two models, compared in blocks; tensors at the same place of one file are equal unread."""
 
 from __future__ import annotations
 

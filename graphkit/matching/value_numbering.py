@@ -1,4 +1,4 @@
-"""Value numbering: what computes the same from the same inputs and constants has one number, whatever it is called.
+"""Value numbering: values that compute the same from the same inputs and constants share a number.
 
 Numbers are shared by all models that are numbered together. A call of a function has its name for an operator: what the
 function does is not looked into.

@@ -1,4 +1,4 @@
-"""The machinery of passes: what a pass derives from, the editor that records its changes, the builder of new nodes."""
+"""The machinery of passes: their base class, the editor that records changes, the builder of new nodes."""
 
 from graphkit.rewrite.base import (
     ROUNDING,

@@ -44,7 +44,7 @@ def open_model(
 
 
 def value_of() -> Callable[[np.ndarray], OrtValue]:
-    """Return what makes a value of onnxruntime of an array, whose memory it shares.
+    """Return a function that makes an `OrtValue` of an array and shares its memory.
 
     `OrtValue.ortvalue_from_numpy` looks up the device each time, which takes several times as long as the rest of it;
     here that is done once, as long as onnxruntime has the parts that it is made of.

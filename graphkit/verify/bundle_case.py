@@ -58,7 +58,7 @@ class Case:
         self.calls = [_calls_of(self.originals, self.contract, prompt) for prompt in self.prompts]
 
     def undo(self, models: Models, more: Callable[[Call], Arrays] = lambda _: {}) -> Undo:
-        """Return what undoes something in some models, with what they are fed besides."""
+        """Return the undoing of a fault: some models replaced, and further inputs for each call."""
         return partial(with_attributes, self, models={**self.models, **models}, more=more)
 
     def decoded(self) -> Iterator[float]:

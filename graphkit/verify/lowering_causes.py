@@ -1,4 +1,4 @@
-"""Causes of a lowering's differences: usual faults of what a host feeds, and what shows where none of them mends it."""
+"""Causes of a lowering's differences: usual faults of a host's feeds, and symptoms where undoing none of them helps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generat
 
 
 def _fed(scene: Scene) -> Iterator[str]:
-    """Yield the faults of inputs that mend what runs once, and the steps, else the symptoms of these."""
+    """Yield the input faults that explain the encoder and the steps, else the symptoms of the steps."""
     was_wrong = not is_mended(scene.once())
     if was_wrong and (cause := sole_cause(scene.once, _changes(scene.host, "once"))):
         yield cause.words

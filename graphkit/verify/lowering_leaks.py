@@ -1,4 +1,4 @@
-"""Leaks of a lowering: outputs that change with what padding and unused slots hold."""
+"""Leaks of a lowering: outputs that change with the contents of padding and unused slots."""
 
 from __future__ import annotations
 

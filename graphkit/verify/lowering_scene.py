@@ -174,7 +174,7 @@ class Scene:
 
     @property
     def differ(self) -> Differ:
-        """Whether an array is not what it should be, that being the second."""
+        """Whether an actual array differs from the expected one, which is the second argument."""
         return self.allowance.differ
 
     @property
@@ -183,13 +183,13 @@ class Scene:
         return {name: self.host.own(array) for name, array in self.user.items()}
 
     def distance(self, actual: np.ndarray, expected: np.ndarray) -> float:
-        """Return how far an array is from what it should be, in multiples of the tolerance."""
+        """Return the largest difference from the expected array, in multiples of the tolerance."""
         if actual.shape != expected.shape or np.isnan(expected).any():
             return math.inf
         return multiple(elementwise(expected, actual), self.allowance.of(expected))
 
     def start(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Let both begin, and return what the host and the original give once for the source."""
+        """Start both, and return the outputs of host and original that are computed once for the source."""
         expected = self.reference.start(self.source, self.own)
         return self.host.start(self.source, self.user), expected
 

@@ -29,7 +29,7 @@ class Call(Protocol):
 
     @property
     def expected(self) -> Outputs:
-        """What the oracle gives, by name."""
+        """The outputs of the oracle, by name."""
         ...
 
 
@@ -85,7 +85,7 @@ class Step:
 
     Attributes:
         where: Which one it is, in words.
-        expected: What the oracle gives, by name.
+        expected: The outputs of the oracle, by name.
         run: Repeats it.
     """
 

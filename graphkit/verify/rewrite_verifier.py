@@ -250,7 +250,7 @@ class _Proof:
         return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
 
     def _equivalence(self) -> Equivalence:
-        """Return what holds at every size and for every input."""
+        """Return the equivalence by normal forms: it holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
         before, after = self.two.models
         try:

@@ -15,7 +15,7 @@ __all__ = ["NodeSizes", "Rule", "bytes_of", "product"]
 
 
 class NodeSizes:
-    """A node with the dims of its inputs and outputs. What is not known raises UnknownError with the reason."""
+    """A node with the dims of its inputs and outputs. An unknown dim raises UnknownError with the reason."""
 
     def __init__(self, node: Node, shapes: Shapes) -> None:
         self.node, self.shapes = node, shapes

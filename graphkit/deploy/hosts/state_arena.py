@@ -131,7 +131,7 @@ class BundleState(Mapping[str, np.ndarray]):
         return view
 
     def in_use(self, state: StateTensor) -> np.ndarray:
-        """Return a view of what a method takes of a state: where its slots come first, those in use alone."""
+        """Return a view of a state as a method reads it: where its slots come first, only those in use."""
         view = self[state.name]
         return view[: state.in_use(int(self.lengths[state.length][0]))] if state.prefix else view
 

@@ -183,7 +183,7 @@ def has_no_zero(app: Application, term: Term | None) -> bool:
 
 
 def _moved(term: Term) -> Term:
-    """Return what elements of a term are moved from."""
+    """Return the term whose elements a term only moves."""
     while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
         term = term.args[0]
     return term

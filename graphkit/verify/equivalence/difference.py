@@ -29,7 +29,7 @@ def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[Expr
 
 
 def _exprs(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
-    """Return the dims of a term, what else determines it, and its elements."""
+    """Return the dims of a term, the expressions in its attributes, and its elements."""
     elements: list[Expr] = list(term.attributes[2]) if term.op == "Elements" else []  # type: ignore[call-overload]
     array = constants.array(term) if term.is_constant else None
     if array is not None and array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS:

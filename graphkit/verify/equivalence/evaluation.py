@@ -1,4 +1,4 @@
-"""Run a node of constants once: what it gives is a constant."""
+"""Run a node of constants once: its outputs are constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["constants_run_once"]
 
 
 def constants_run_once(app: Application) -> Result:
-    """Return what a node of constants gives."""
+    """Return the output of a node of constants as a constant term."""
     if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
         return None
     args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
@@ -38,7 +38,7 @@ def constants_run_once(app: Application) -> Result:
 
 
 def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Return what onnxruntime computes for a node of constants."""
+    """Run a node of constants in onnxruntime, and return its output."""
     node = onnx.NodeProto()
     node.CopyFrom(app.node.proto)
     del node.input[:]

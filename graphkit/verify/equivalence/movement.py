@@ -331,7 +331,7 @@ def refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
 
 
 def splits(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
-    """Return what each dim is the product of, so that each part is a product too; None where that is not known."""
+    """Return the factors of each dim, such that each part is a product of them; None where they are not known."""
     found: list[list[Expr]] = [[] for _ in dims]
     rest = [(axis, dim) for axis, dim in enumerate(dims) if dim != 1][::-1]
     for part in parts:

@@ -1,4 +1,4 @@
-"""Axioms of forms that targets take: copies that a Concat joins, and signs that a table takes from what it scales."""
+"""Axioms of forms that targets accept: copies that a Concat joins, and signs that move from a tensor into its table."""
 
 from __future__ import annotations
 
