@@ -46,6 +46,10 @@ class Matching:
         self.forth[one], self.back[two], self.how[one] = two, one, how
         return True
 
+    def release(self, one: Value) -> None:
+        """Take back the match of a value of A."""
+        del self.back[self.forth.pop(one)], self.how[one]
+
     def add_nodes(self, one: Node, two: Node, how: How) -> None:
         """Match the outputs of two nodes of one operator."""
         for x, y in zip(one.outputs, two.outputs, strict=False):

@@ -13,6 +13,7 @@ __all__ = [
     "ChangedNode",
     "FindingChange",
     "LoneNode",
+    "MovedNode",
     "NodeChanges",
     "ShapeChange",
     "WeightChange",
@@ -36,12 +37,35 @@ class LoneNode:
         operator: What it computes.
         module: The path of the module that it was exported from, "" where its name tells none.
         instead: The values of the other model that its readers read instead.
+        within: The path of the node in whose body it is, where the other model lacks that too, "" elsewhere.
     """
 
     node: str
     operator: str
     module: str
     instead: tuple[str, ...]
+    within: str = ""
+
+
+@dataclass(frozen=True)
+class MovedNode:
+    """A node of both models that is in another graph: a branch of an If in A, the main graph in B.
+
+    Attributes:
+        node: Its path in A.
+        other: Its path in B.
+        operator: What it computes.
+        module: The path of the module that it was exported from, "" where its name tells none.
+        graph: The path of its graph in A, "" for the main graph.
+        other_graph: The same in B.
+    """
+
+    node: str
+    other: str
+    operator: str
+    module: str
+    graph: str
+    other_graph: str
 
 
 @dataclass(frozen=True)
@@ -71,11 +95,13 @@ class NodeChanges:
         removed: Nodes that B lacks.
         added: Nodes that A lacks.
         changed: Nodes of both that differ.
+        moved: Nodes of both that are in another graph, some of them changed, too.
     """
 
     removed: tuple[LoneNode, ...] = ()
     added: tuple[LoneNode, ...] = ()
     changed: tuple[ChangedNode, ...] = ()
+    moved: tuple[MovedNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +115,7 @@ class WeightChange:
         before: Dtype and dims in A, with the values of a small one; "" where A lacks it.
         after: The same in B.
         equal_to: A constant of the same bytes: of the other model, or of A where it is in both; "" for none.
-        with_nodes: Whether all nodes that read it were removed, or added, with it.
+        with_nodes: Whether all nodes that read it, or the body that it is in, were removed, or added, with it.
     """
 
     name: str

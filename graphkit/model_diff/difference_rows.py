@@ -36,6 +36,8 @@ def difference_rows(
         yield "nodes", node.node, "", "removed", node.operator, None
     for node in nodes.added:
         yield "nodes", "", node.node, "added", None, node.operator
+    for moved in nodes.moved:
+        yield "nodes", moved.node, moved.other, "moved", moved.graph, moved.other_graph
     for pair in nodes.changed:
         for change in pair.changes:
             yield "nodes", pair.node, pair.other, change.what, change.before, change.after

@@ -105,7 +105,11 @@ class ModelDiff(Result):
 
     def _count(self, section: str) -> int:
         found = getattr(self, "finding_changes" if section == "findings" else section)
-        return sum(map(len, (found.removed, found.added, found.changed))) if section == "nodes" else len(found)
+        return (
+            sum(map(len, (found.removed, found.added, found.changed, found.moved)))
+            if section == "nodes"
+            else len(found)
+        )
 
     @property
     def is_equal(self) -> bool:
@@ -155,6 +159,7 @@ class ModelDiff(Result):
                 ("removed", self.nodes.removed),
                 ("added", self.nodes.added),
                 ("changed", self.nodes.changed),
+                ("moved", self.nodes.moved),
             )
             if found
         ]
@@ -166,8 +171,17 @@ class ModelDiff(Result):
         if not self._count("nodes"):
             return
         yield Heading("Nodes")
-        if self.nodes.removed or self.nodes.added:
-            yield from _rows("Module:code | Removed | Added", _by_module(self.nodes.removed, self.nodes.added))
+        removed, added = (
+            [node for node in nodes if not node.within] for nodes in (self.nodes.removed, self.nodes.added)
+        )
+        if removed or added:
+            yield from _rows("Module:code | Removed | Added", _by_module(removed, added))
+        for word, nodes in (("removed", self.nodes.removed), ("added", self.nodes.added)):
+            for owner, count in Counter(node.within for node in nodes if node.within).items():
+                yield Prose(f"With '{owner}', {counted(count, 'node(s)')} of its bodies {word}.")
+        moves = Counter((node.graph, node.other_graph) for node in self.nodes.moved)
+        for ends, count in moves.items():
+            yield Prose(f"{counted(count, 'node(s)')} moved from {' to '.join(map(_graph_text, ends))}.")
         changed = [_change_row(each, change) for each in self.nodes.changed for change in each.changes]
         if changed:
             joined = [(label.split(SEPARATOR), cells, count) for label, cells, count in by_family(changed)]
@@ -204,6 +218,10 @@ class ModelDiff(Result):
         if renamed:
             yield Heading("Renamed")
             yield Table((Column("A", "code"), Column("B", "code")), renamed)
+
+
+def _graph_text(path: str) -> str:
+    return f"'{path}'" if path else "the main graph"
 
 
 def _shape_row(shape: ShapeChange) -> tuple[str, tuple[str, str, str]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
 from graphkit.graph.attribute_text import tensor_text
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value
 from graphkit.matching.attribute_changes import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
 from graphkit.matching.matches import is_counted
-from graphkit.model_diff.changes import ChangedNode, LoneNode, NodeChanges
+from graphkit.model_diff.changes import ChangedNode, LoneNode, MovedNode, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 
 __all__ = ["ReadConstants", "node_changes"]
@@ -69,19 +69,37 @@ def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
         changes = (*_changes(node, twin, reading), *owners.get(node, ()))
         if changes:
             changed.append(ChangedNode(node.path, twin.path, node.operator, module_of(node), changes))
-    mine = [node for pair in matching.graphs for node in pair.a.nodes if node not in matching.forth]
-    theirs = [node for pair in matching.graphs for node in pair.b.nodes if node not in matching.back]
+    mine, theirs = matching.alone
     removed, added = _alone(mine, reading.after), _alone(theirs, reading.before)
-    return NodeChanges(removed, added, tuple(changed)), reading.constants
+    return NodeChanges(removed, added, tuple(changed), tuple(_moved(matching))), reading.constants
 
 
 def _alone(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
-    inside = (inner for node in nodes for body in node.bodies.values() for inner in all_nodes((body,)))
+    alone = set(nodes)
     return tuple(
-        LoneNode(node.path, node.operator, module_of(node), tuple(instead.get(node, ())))
-        for node in (*nodes, *inside)
+        LoneNode(
+            node.path, node.operator, module_of(node), tuple(instead.get(node, ())), within=_owner_among(alone, node)
+        )
+        for node in nodes
         if not node.is_op("Constant")  # a constant, which weights tell of
     )
+
+
+def _owner_among(nodes: Collection[Node], node: Node) -> str:
+    """Return the path of the one of some nodes in whose body another one is, the innermost, "" for none."""
+    owner = node.scope.owner
+    while owner is not None and owner not in nodes:
+        owner = owner.scope.owner
+    return owner.path if owner is not None else ""
+
+
+def _moved(matching: NodeMatching) -> Iterator[MovedNode]:
+    """Yield the nodes that are in graphs that do not match."""
+    graphs = {pair.a: pair.b for pair in matching.graphs}
+    for node, twin in matching.forth.items():
+        if graphs.get(node.scope) is not twin.scope and not node.is_op("Constant"):
+            graph, other_graph = node.scope.path, twin.scope.path
+            yield MovedNode(node.path, twin.path, node.operator, module_of(node), graph, other_graph)
 
 
 def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:

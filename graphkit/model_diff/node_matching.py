@@ -1,16 +1,20 @@
-"""Which nodes of two models are the same: from the values that match, in the main graphs, bodies and functions."""
+"""Which nodes of two models are the same: from the values that match, in the main graphs, bodies and functions.
+
+Graphs match where their nodes do. What is left is looked for in other graphs: a rewrite may have moved it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
 from graphkit.matching.matches import Matching
 from graphkit.matching.value_matching import match_graphs
 from graphkit.model import Model
 from graphkit.model_diff.interface_matching import InterfaceMatching, match_interfaces
+from graphkit.model_diff.moved_bodies import moved_bodies, release_outputs
 from graphkit.shapes import Shapes
 
 __all__ = ["GraphPair", "NodeMatching", "match_nodes"]
@@ -55,6 +59,7 @@ class NodeMatching:
         values: The values that match.
         interface: The inputs and outputs that do.
         graphs: The graphs that do.
+        moves: Others, of which one has nodes of the other.
         forth: Nodes of A, with those of B.
         back: The same the other way.
     """
@@ -62,6 +67,7 @@ class NodeMatching:
     values: Matching
     interface: InterfaceMatching
     graphs: list[GraphPair] = field(default_factory=list)
+    moves: list[GraphPair] = field(default_factory=list)
     forth: dict[Node, Node] = field(default_factory=dict)
     back: dict[Node, Node] = field(default_factory=dict)
 
@@ -77,10 +83,23 @@ class NodeMatching:
             or (matched is not None and numbers.value(matched) == numbers.value(one))
         )
 
+    @property
+    def alone(self) -> tuple[Sequence[Node], Sequence[Node]]:
+        """The nodes of each model that match none of the other, bodies included; no function that one model lacks."""
+        roots = [pair.a for pair in self.graphs], [pair.b for pair in self.graphs]
+        return _alone(roots[0], self.forth), _alone(roots[1], self.back)
+
     def pair(self, one: Node, two: Node) -> None:
         """Note that two nodes are the same, unless one of them is another one."""
         if one not in self.forth and two not in self.back:
             self.forth[one], self.back[two] = two, one
+
+
+def _alone(graphs: Sequence[Scope], matched: Mapping[Node, Node]) -> Sequence[Node]:
+    """Return the nodes of graphs that match none, and those in their bodies."""
+    alone = [node for graph in graphs for node in graph.nodes if node not in matched]
+    inside = (inner for node in alone for inner in all_nodes(tuple(node.bodies.values())) if inner not in matched)
+    return tuple(dict.fromkeys([*alone, *inside]))
 
 
 def _constant_or_itself(value: Value) -> Value:
@@ -107,12 +126,40 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     for one, two in matching.interface.outputs:
         if one.producer is not None and two.producer is not None:
             matching.values.add(one, two, "name")
-    pending = [GraphPair(a.graph, b.graph), *_functions(a, b)]
+    _match_pairs(matching, [GraphPair(a.graph, b.graph), *_functions(a, b)], (a, b), shapes)
+    _match_moved(matching, (a, b), shapes)
+    return matching
+
+
+def _match_pairs(
+    matching: NodeMatching, pending: list[GraphPair], models: tuple[Model, Model], shapes: tuple[Shapes, Shapes]
+) -> None:
     while pending:
         pair = pending.pop(0)
         matching.graphs.append(pair)
-        pending += _match_pair(matching, pair, (a, b), shapes)
-    return matching
+        pending += _match_pair(matching, pair, models, shapes)
+
+
+def _match_moved(matching: NodeMatching, models: tuple[Model, Model], shapes: tuple[Shapes, Shapes]) -> None:
+    """Match nodes that are in another graph: those of bodies that one model lacks, then what computes the same."""
+    mine, theirs = map(_by_graph, matching.alone)
+    if not mine or not theirs:
+        return
+    paired = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}
+    lone = {graph for graph in (*mine, *theirs) if graph not in paired}
+    for one, two in list(moved_bodies(matching.values, mine, theirs, lone)):
+        matching.moves.append(GraphPair(one, two))
+        release_outputs(matching.values, one, two)
+        _match_pairs(matching, list(_match_pair(matching, matching.moves[-1], models, shapes)), models, shapes)
+    _pair_equal(matching, *([node for node in nodes if not node.is_op("Constant")] for nodes in matching.alone))
+
+
+def _by_graph(nodes: Sequence[Node]) -> dict[Scope, list[Node]]:
+    found: dict[Scope, list[Node]] = {}
+    for node in nodes:
+        if not node.is_op("Constant"):
+            found.setdefault(node.scope, []).append(node)
+    return found
 
 
 def function_keys(model: Model) -> dict[tuple[str, str, str], Scope]:
@@ -133,7 +180,7 @@ def _match_pair(
 ) -> Iterator[GraphPair]:
     """Match the nodes of two graphs, and yield the bodies that match."""
     values = matching.values
-    if pair.a.parent is not None or pair.a is not models[0].graph:
+    if pair.a is not models[0].graph and pair.b is not models[1].graph:
         for one, two in zip(pair.a.inputs, pair.b.inputs, strict=False):
             values.add(one, two, "structure")
     sides = (ModelSide(models[0], pair.a, shapes[0]), ModelSide(models[1], pair.b, shapes[1]))
@@ -169,14 +216,18 @@ def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
     for node in mine:
         if _is_untold(node) and (twin := by_name.get((node.operator, _name(node)))) is not None:
             matching.pair(node, twin)
+    theirs = [node for node in pair.b.nodes if node not in matching.back]
+    _pair_equal(matching, [node for node in mine if node not in matching.forth], theirs)
+
+
+def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
+    """Match nodes that compute the same, of those that match none."""
     numbers = matching.values.numbers.nodes
     by_number: dict[int, list[Node]] = {}
-    for node in pair.b.nodes:
-        if node not in matching.back:
-            by_number.setdefault(numbers[node], []).append(node)
+    for node in theirs:
+        by_number.setdefault(numbers[node], []).append(node)
     for node in mine:
-        twins = by_number.get(numbers[node])
-        if node not in matching.forth and twins:
+        if twins := by_number.get(numbers[node]):
             matching.pair(node, twins.pop(0))
 
 

@@ -45,8 +45,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
 
 def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
     """Yield the nodes of both models with each result, those of a graph after those that they read; no constants."""
-    for pair in matching.graphs:
-        for node in in_order(pair.a):
+    for graph in dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves)):
+        for node in in_order(graph):
             twin = matching.forth.get(node) if not node.is_op("Constant") else None
             for one, two in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
                 if one is not None and two is not None:

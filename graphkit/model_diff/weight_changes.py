@@ -32,7 +32,7 @@ class Weights:
     Attributes:
         changes: One for each.
         renamed: Names in A and in B of constants that are equal.
-        unread: The constants of A whose bytes are missing, so that they count as equal where name and place are.
+        unread: The constants of A that were not compared, since bytes of theirs or of those in B are missing.
     """
 
     changes: tuple[WeightChange, ...] = ()
@@ -47,6 +47,7 @@ class _Side:
     matching: NodeMatching
     model: Model
     scopes: tuple[Scope, ...]
+    matched_graphs: Collection[Scope]
     matched: Collection[Node]
 
     @cached_property
@@ -66,10 +67,16 @@ class _Side:
         """A constant for each number, the first one."""
         return {number: value for value, number in reversed(list(self.numbers.items()))}
 
+    def is_unread(self, value: Value) -> bool:
+        """Whether its bytes are missing."""
+        return self.numbers[value] in self.matching.values.numbers.constants.unread
+
     def is_alone(self, value: Value) -> bool:
-        """Whether it is read, and only by nodes that the other model lacks."""
+        """Whether it is read, and only by nodes that the other model lacks, or is in a body that it lacks."""
         readers = [node for node, _ in value.consumers]
-        return bool(readers) and not any(node in self.matched for node in readers)
+        return bool(readers or value.scope not in self.matched_graphs) and not any(
+            node in self.matched for node in readers
+        )
 
 
 def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
@@ -86,18 +93,20 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     """
     graphs = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}  # a function of one model is none
     scopes = [tuple(all_scopes(tuple(root for root in model.scopes if root in graphs))) for model in (a, b)]
-    mine, theirs = _Side(matching, a, scopes[0], matching.forth), _Side(matching, b, scopes[1], matching.back)
+    graphs |= {graph for pair in matching.moves for graph in (pair.a, pair.b)}
+    mine = _Side(matching, a, scopes[0], graphs, matching.forth)
+    theirs = _Side(matching, b, scopes[1], graphs, matching.back)
     pairs = list(_pairs(matching, read, mine, theirs))
     changes = [change for one, two in pairs for change in _changes(one, two, mine, theirs)]
     paired = {one for one, _ in pairs}, {two for _, two in pairs}
     changes += [_removed(one, mine, theirs) for one in mine.numbers if one not in paired[0]]
     changes += [_added(two, mine, theirs) for two in theirs.numbers if two not in paired[1]]
     equal = [(one, two) for one, two in pairs if mine.numbers[one] == theirs.numbers[two]]
-    unread = matching.values.numbers.constants.unread
+    unread = {one for one in mine.numbers if mine.is_unread(one)} | {one for one, two in pairs if theirs.is_unread(two)}
     return Weights(
         tuple(changes),
         tuple(dict.fromkeys((_name(one), _name(two)) for one, two in equal if one.name != two.name)),
-        tuple(_name(one) for one, number in mine.numbers.items() if number in unread),
+        tuple(_name(one) for one in mine.numbers if one in unread),
     )
 
 
@@ -107,7 +116,7 @@ def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Si
     pairs = [(one, two) for one, two in sources if one in mine.numbers and two in theirs.numbers]
     yield from pairs
     done = {one for one, _ in pairs}, {two for _, two in pairs}
-    for graphs in matching.graphs:
+    for graphs in (*matching.graphs, *matching.moves):
         left = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
         right = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
         keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _given_name)
@@ -117,9 +126,10 @@ def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Si
                 by_key.setdefault(key(two, theirs.numbers[two]), []).append(two)
             found = [(one, twins.pop(0)) for one in left if (twins := by_key.get(key(one, mine.numbers[one])))]
             yield from found
-            matched = {value for pair in found for value in pair}
-            left = [one for one in left if one not in matched]
-            right = [two for two in right if two not in matched]
+            for taken, values in zip(done, zip(*found, strict=True), strict=False):
+                taken.update(values)
+            left = [one for one in left if one not in done[0]]
+            right = [two for two in right if two not in done[1]]
 
 
 def _name_and_number(value: Value, number: int) -> Hashable:
@@ -137,9 +147,10 @@ def _given_name(value: Value, _: int) -> Hashable:
 
 def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
     names = _name(one), _name(two)
-    if mine.numbers[one] != theirs.numbers[two]:
+    kind = _difference(one, two) if mine.numbers[one] != theirs.numbers[two] else None
+    if kind is not None and not (kind == "values" and (mine.is_unread(one) or theirs.is_unread(two))):
         equal = mine.by_number.get(theirs.numbers[two])
-        yield WeightChange(*names, _difference(one, two), _text(one), _text(two), _path(equal))
+        yield WeightChange(*names, kind, _text(one), _text(two), _path(equal))
     elif _storage(one) != _storage(two):
         yield WeightChange(*names, "storage", _storage(one), _storage(two))
 

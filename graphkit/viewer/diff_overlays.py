@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import Node
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching
-from graphkit.viewer.explorer_format import Color, NodeDataResult
+from graphkit.viewer.explorer_format import NodeDataResult
 from graphkit.viewer.overlays import Overlay, colored
 
 __all__ = ["diff_overlays"]
@@ -21,14 +21,6 @@ def diff_overlays(matching: NodeMatching) -> tuple[Overlay, Overlay]:
     results: tuple[dict[Node, NodeDataResult], dict[Node, NodeDataResult]] = {}, {}
     for (one, two), text in pairs:
         results[0][one] = results[1][two] = colored(f"changed: {text}", CHANGED)
-    results[0].update(_alone([pair.a.nodes for pair in matching.graphs], matching.forth, "removed", REMOVED))
-    results[1].update(_alone([pair.b.nodes for pair in matching.graphs], matching.back, "added", ADDED))
+    for result, nodes, word, color in zip(results, matching.alone, ("removed", "added"), (REMOVED, ADDED), strict=True):
+        result.update({node: colored(word, color) for node in nodes if not node.is_op("Constant")})
     return Overlay("diff", results[0]), Overlay("diff", results[1])
-
-
-def _alone(
-    graphs: list[tuple[Node, ...]], matched: dict[Node, Node], word: str, color: Color
-) -> dict[Node, NodeDataResult]:
-    alone = [node for nodes in graphs for node in nodes if node not in matched]
-    inside = [inner for node in alone for inner in all_nodes(tuple(node.bodies.values()))]
-    return {node: colored(word, color) for node in (*alone, *inside) if not node.is_op("Constant")}
