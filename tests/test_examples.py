@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -11,6 +12,8 @@ from graphkit.errors import UsageError
 from graphkit.examples import EXAMPLES, example_name, resolve
 from graphkit.model import load
 
+Run = Callable[..., tuple[object, str, str]]
+COPIED = ("encoder", "merged-decoder")
 FOLDER = Path(graphkit.examples.__file__).parent
 
 
@@ -60,3 +63,26 @@ def test_an_unknown_example_is_an_error(name: str, hint: str) -> None:
 @pytest.mark.parametrize("path", [Path("merged-decoder.onnx"), FOLDER / "__init__.py", FOLDER / "other.onnx"])
 def test_another_file_is_not_an_example(path: Path) -> None:
     assert example_name(path) is None
+
+
+def test_examples_are_copied(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "translation"
+    code, shown, _ = run("examples", "encoder", "example:merged-decoder", "--copy", folder)
+    assert code == 0
+    assert [line.split("  ")[0] for line in shown.splitlines()] == [f"{folder / name}.onnx" for name in COPIED]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        f"{name}.onnx": resolve(f"example:{name}").read_bytes() for name in COPIED
+    }
+
+
+def test_a_file_is_not_replaced_by_an_example(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "encoder.onnx").write_text("mine")
+    code, _, error = run("examples", "merged-decoder", "encoder", "--copy", tmp_path)
+    assert (code, error) == (2, f"Error: {tmp_path / 'encoder.onnx'}: exists - name another folder\n")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_only_examples_are_copied(run: Run, tmp_path: Path) -> None:
+    code, _, error = run("examples", "encode", "--copy", tmp_path / "new")
+    assert (code, error) == (2, "Error: no example 'encode' - did you mean 'encoder'?\n")
+    assert not (tmp_path / "new").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import click
@@ -27,7 +29,7 @@ from graphkit.cli.rewrite_commands import (
     split_merged,
 )
 from graphkit.cli.shape_commands import program, shapes
-from graphkit.cli.shell_completion import complete_explained, complete_target, completion
+from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target, completion
 from graphkit.cli.survey_command import survey
 from graphkit.cli.view_command import view
 
@@ -76,13 +78,32 @@ def targets(target: str | None, format: str) -> None:
     show(every_target() if target is None else target_facts(load_target(target)), Format(format))
 
 
-@click.command()
+@click.command(short_help="List the models that ship with graphkit, or copy them.")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_example)
+@click.option("--copy", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Copy them to a folder.")
 @output_option("FILE", "Write the list to a file.")
-def examples(output: Path | None) -> None:
-    """List the models that ship with graphkit."""
-    from graphkit.examples import EXAMPLES
+def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -> None:
+    """List the models that ship with graphkit, or copy them to a folder, as FOLDER/NAME.onnx.
 
-    put_list([(f"example:{name}", description) for name, description in EXAMPLES.items()], output)
+    NAME is one of the list, with or without `example:`; all of them by default.
+    """
+    from graphkit.errors import OutputError
+    from graphkit.examples import EXAMPLES, resolve
+    from graphkit.io.transaction import made_folder, transaction
+
+    chosen = list(dict.fromkeys(name.removeprefix("example:") for name in names or EXAMPLES))
+    sources = {name: resolve(f"example:{name}") for name in chosen}
+    if folder is not None:
+        copies = {folder / path.name: path for path in sources.values()}
+        hint = "name another folder"
+        if taken := next(filter(os.path.lexists, copies), None):
+            raise OutputError(f"{taken}: exists - {hint}")
+        with made_folder(folder), transaction([*copies], key=next(iter(copies)), overwrite=False, hint=hint) as place:
+            for target, path in copies.items():
+                shutil.copyfile(path, place(target))
+    put_list(
+        [(f"example:{name}" if folder is None else f"{folder / name}.onnx", EXAMPLES[name]) for name in chosen], output
+    )
 
 
 @click.command(short_help="Print the JSON Schema of an output, or list the schemas.")

@@ -80,6 +80,13 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Co
     return _files(incomplete) if not examples or is_a_file else examples
 
 
+def complete_example(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete the name of an example."""
+    from graphkit.examples import EXAMPLES
+
+    return _starting(EXAMPLES, incomplete)
+
+
 def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete the name of a target, or a file."""
     from graphkit.deploy.targets import NAMES
