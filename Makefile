@@ -6,6 +6,7 @@
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
+# make docs                  build the site of docs/ into docs/_build, every warning an error
 # make release-check         build sdist and wheel, and try each in an empty environment
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ NPU_PYTHON ?= python3.11
 NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 
-.PHONY: report test test-slow browser-test view-test check format lint types reports release-check npu-gate clean
+.PHONY: report test test-slow browser-test view-test check format lint types reports docs release-check npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -49,6 +50,11 @@ types: $(VENV)/.dev
 
 reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
+
+docs: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build
+	@echo "The site is docs/_build/index.html"
 
 release-check:
 	.ci/release-check $(PYTHON)

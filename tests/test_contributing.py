@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: the files that it names exist, and its examples do what it says of them."""
+"""CONTRIBUTING.md and the pages for maintainers: the files that they name exist, and examples do what they say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from graphkit.render.document_blocks import Block, table
 from graphkit.render.result import Result
 
 ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "maintainers").glob("*.md")))
+GUIDE = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 IMPORTS: dict[str, Any] = {
     one.__name__: one
     for one in (
@@ -35,7 +36,7 @@ def example(start: str) -> dict[str, Any]:
     """Run the indented block of the guide that begins with a line, and return what it defines."""
     (block,) = (block for block in re.findall(r"(?:^    .*\n|^\n)+", GUIDE, re.M) if start in block)
     names = dict(IMPORTS)
-    exec(compile(textwrap.dedent(block), "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    exec(compile(textwrap.dedent(block), "guide", "exec", dont_inherit=True), names)
     return names
 
 
@@ -49,7 +50,7 @@ def test_the_files_that_it_names_exist() -> None:
 
 
 def test_the_folders_that_it_names_exist() -> None:
-    named = set(re.findall(r"`((?:graphkit|tests|benchmarks)(?:/\w+)*)`", GUIDE))
+    named = set(re.findall(r"`((?:graphkit|tests|benchmarks|docs)(?:/\w+)*)`", GUIDE))
     assert len(named) > 15
     assert {name for name in named if not (ROOT / name).is_dir()} == set()
 

@@ -1,4 +1,4 @@
-"""Each kind of finding has a page, whose commands exist, and `docs/findings.md` lists them all."""
+"""Each kind of finding has a page, whose commands and options exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from graphkit.cli import app
 from graphkit.passes import PASSES
 
 FOLDER = Path(finding_pages.__file__).parent
-LIST = FOLDER.parents[2] / "docs" / "findings.md"
 PARTS = ["What it is", "Why it hurts", "Where it was seen", "What to do"]
 COMMANDS = re.compile(r"`graphkit ([a-z-]+)([^`]*)`")
 
@@ -39,9 +38,3 @@ def test_its_commands_and_options_exist(kind: str) -> None:
         assert {word for word in rest.split() if word.startswith("-")} <= options
         asked = re.search(r"-p (\S+)", rest)
         assert asked is None or asked[1] in {each.name() for each in PASSES}
-
-
-def test_the_list_in_the_docs_has_them_all() -> None:
-    rows = re.findall(r"^\| \[`(\S+)`\]\((\S+)\) \| (.+?) \|", LIST.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [(name, says) for name, _, says in rows] == [(kind.name, kind.says) for kind in KINDS]
-    assert all((LIST.parent / path).resolve() == FOLDER / f"{name}.md" for name, path, _ in rows)

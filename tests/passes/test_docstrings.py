@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-import textwrap
-
 import numpy as np
 import onnx
 import pytest
-from onnx import parser, printer
+from onnx import printer
 from sessions import run
+from site_pages.pass_pages import example as docstring_example
 
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.rewrite.base import Pass
 
-HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}, "local" : 1]>\n'
-EXAMPLE = re.compile(
-    r"Before(?: \(opset (?P<opset>\d+)\))?:\n\n(?P<before>.*?)\n\n"
-    r"\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)",
-    re.S,
-)
-
 
 def example(kind: type[Pass]) -> tuple[onnx.ModelProto, str, onnx.ModelProto]:
-    match = EXAMPLE.search(inspect.getdoc(kind) or "")
-    assert match, f"{kind.name()} has no Before and After in its docstring"
-    opset = int(match["opset"] or 17)
-    header = HEADER.format(opset=opset, ir=8 if opset < 20 else 11)
-    before, after = (parser.parse_model(header + textwrap.dedent(match[part])) for part in ("before", "after"))
-    return before, match["call"] or kind.name(), after
+    shown = docstring_example(kind)
+    before, after = shown.models()
+    return before, shown.call, after
 
 
 def feed(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -1,1 +1,1 @@
-"""Costs: parameters, multiply-accumulates, other operations, bytes moved, peak memory; docs/costs.md defines them."""
+"""Costs: parameters, operations, bytes moved, peak memory; docs/reference/costs.md defines them."""

@@ -32,7 +32,7 @@ WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved
 
 @dataclass(frozen=True)
 class Costs(Result):
-    """The costs of a model; docs/costs.md defines each number.
+    """The costs of a model; docs/reference/costs.md defines each number.
 
     Attributes:
         sizes: The sizes at which numbers are told: those given, and typical ones.

@@ -1,4 +1,4 @@
-"""Operations of a node besides multiply-accumulates, as an expression in the input dims; docs/costs.md has the table.
+"""Operations of a node besides multiply-accumulates, as an expression; docs/reference/costs.md has the table.
 
 One application of a function of numbers to one element counts as one: an addition, a comparison, an Exp, a Sigmoid, a
 conversion. Moving elements counts nothing. Operators whose work depends on their data, or on the algorithm that a

@@ -1,0 +1,36 @@
+"""The notebooks with their outputs, as `reports/notebooks` has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from site_pages.markdown import contents
+
+__all__ = ["pages"]
+
+ROOT = Path(__file__).parents[2]
+RENDERED = ROOT / "reports" / "notebooks"
+INDEX = """# Notebooks
+
+These notebooks run after `pip install graphkit[notebooks]`. The pages show them with their outputs.
+
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return each notebook, its drawings, and the list of them."""
+    notebooks = sorted(RENDERED.glob("*.md"))
+    titles = {path.stem: _title(path) for path in notebooks}
+    index = INDEX + "".join(f"- [{title}]({name}.md)\n" for name, title in titles.items()) + contents(titles)
+    drawings = {path.name: path.read_text(encoding="utf-8") for path in RENDERED.glob("*.svg")}
+    return {"index.md": index} | drawings | {path.name: _page(path) for path in notebooks}
+
+
+def _title(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    return next(line for line in text.splitlines() if line.startswith("# ")).removeprefix("# ")
+
+
+def _page(path: Path) -> str:
+    """Return a notebook, whose links to pages of `docs` lead from the folder of the site."""
+    return path.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("```mermaid", "```text")

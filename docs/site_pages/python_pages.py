@@ -1,0 +1,94 @@
+"""The Python reference: a page for each group of functions in the help of `graphkit`, and for each public package."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+
+import graphkit
+from site_pages.markdown import contents, prose
+
+__all__ = ["pages"]
+
+PACKAGES = (
+    "graphkit.shapes",
+    "graphkit.shapes.constraints",
+    "graphkit.rewrite",
+    "graphkit.verify",
+    "graphkit.verify.equivalence",
+    "graphkit.deploy.targets",
+    "graphkit.deploy.contract",
+    "graphkit.deploy.hosts",
+)
+GROUP = re.compile(r"^([A-Z][\w, ]+)\n((?:    .*\n)+)", re.M)
+
+
+def pages() -> dict[str, str]:
+    """Return a page for each group of names of `graphkit`, one for its other classes, and one for each package."""
+    groups = _groups()
+    grouped = {name for names in groups.values() for name in names}
+    groups["Results, options and errors"] = [name for name in sorted(graphkit.__all__) if name not in grouped]
+    made = {f"{_file(title)}.md": _page(title, "graphkit", names) for title, names in groups.items()}
+    for package in PACKAGES:
+        module = import_module(package)
+        about = prose((module.__doc__ or "").split("\n\n")[0])
+        made[f"{package}.md"] = _page(package, package, sorted(module.__all__), f"{about}\n\n")
+    help_text = inspect.cleandoc(graphkit.__doc__ or "")
+    index = f"# Python\n\n`help(graphkit)` prints this.\n\n```text\n{help_text}\n```\n\n"
+    links = "".join(f"- [{title}]({_file(title)}.md)\n" for title in groups)
+    links += "".join(f"- [`{package}`]({package}.md)\n" for package in PACKAGES)
+    return made | {"index.md": index + links + contents(name.removesuffix(".md") for name in made)}
+
+
+def _groups() -> dict[str, list[str]]:
+    """Return the names that the help of `graphkit` has under each of its headings."""
+    known = set(graphkit.__all__)
+    found = {}
+    for title, rows in GROUP.findall(graphkit.__doc__ or ""):
+        words = re.findall(r"[A-Za-z_]\w+(?:\.\w+)?", " ".join(_named(row) for row in rows.splitlines()))
+        names = dict.fromkeys(word.split(".")[0] for word in words)
+        found[title] = [name for name in names if name in known]
+    first: dict[str, str] = {}
+    for title, names in found.items():
+        for name in names:
+            first.setdefault(name, title)
+    return {title: [name for name in names if first[name] == title] for title, names in found.items()}
+
+
+def _named(row: str) -> str:
+    """Return what a row of the help names: at its start, and between backticks."""
+    start = re.match(r"    (\w[\w., ]*?)  +\S", row)
+    return " ".join([start[1] if start else "", *re.findall(r"`([\w.]+)", row)])
+
+
+def _file(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower())
+
+
+def _page(title: str, package: str, names: list[str], about: str = "") -> str:
+    module = import_module(package)
+    things = {name: getattr(module, name) for name in names}
+    elsewhere = [name for name, thing in things.items() if package != "graphkit" and _is_in_graphkit(name, thing)]
+    parts = [f"# {title}\n\n{about}"]
+    if elsewhere:
+        parts.append(f"Also in `graphkit`, and described there: {', '.join(f'`{name}`' for name in elsewhere)}.\n")
+    for name in names:
+        if name not in elsewhere:
+            parts.append(f"## {name}\n\n" + _directive(f"{package}.{name}", things[name]))
+    return "\n".join(parts)
+
+
+def _is_in_graphkit(name: str, thing: object) -> bool:
+    return name in graphkit.__all__ and getattr(graphkit, name) is thing
+
+
+def _directive(path: str, thing: object) -> str:
+    """Return what shows the docstring of a function, a class or a constant."""
+    if inspect.isclass(thing):
+        lines = [f".. autoclass:: {path}", "   :members:"]
+    elif inspect.isroutine(thing):
+        lines = [f".. autofunction:: {path}"]
+    else:
+        lines = [f".. autodata:: {path}", "   :no-value:"]
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```\n"
