@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import fsspec
@@ -52,14 +53,15 @@ class FsspecFile(Served):
         except Exception as error:  # each library raises errors of its own
             raise self.error(f"cannot be opened: {type(error).__name__}", HINT) from error
 
-    def open(self, length: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
+    def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Ask for size and revision, then fetch the first bytes."""
         end, self._seconds = time.monotonic() + seconds, seconds
         head = self._head(seconds)
         if head is None or (known and head.revision == known):
             return head and Head(head.size, known, is_known=True)
-        self.fetch([(0, min(length, head.size))], head, sink, total=end - time.monotonic(), idle=seconds)
-        return head
+        length = head.size if head.size <= whole else first
+        self.fetch([(0, length)], head, sink, total=end - time.monotonic(), idle=seconds)
+        return replace(head, fetched=length)
 
     def download(self, sink: Sink, idle: float) -> Head | None:
         """Fetch the whole file in parts."""

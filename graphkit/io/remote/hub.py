@@ -14,6 +14,7 @@ __all__ = ["HubFile", "hub_file"]
 
 ADDRESS = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SIZE = re.compile(r"\d{1,19}", re.ASCII)
 REVISION = re.compile(r"/resolve/[^/]+/")
 
 
@@ -25,6 +26,10 @@ class HubFile(HttpFile):
         if COMMIT.fullmatch(commit):
             address = REVISION.sub(f"/resolve/{commit}/", self._address.raw_path, count=1)
             self._address = self._address.with_path(address, encoded=True)
+
+    def _told_size(self, headers: Mapping[str, str]) -> int | None:
+        size = headers.get("X-Linked-Size", "")
+        return int(size) if SIZE.fullmatch(size) else None
 
 
 def hub_file(url: str) -> HubFile:

@@ -20,7 +20,8 @@ from graphkit.io.stream_files import standing_for
 
 __all__ = ["RemoteFile", "open_remote"]
 
-FIRST = 512 << 10  # bytes of the first request: the whole of a small model
+FIRST = 512 << 10  # bytes of the first request
+SMALL_FILE = 8 << 20  # bytes of a file that is fetched whole: many requests for parts of it would take longer
 MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
 SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
 NOTEWORTHY = 16 << 20  # bytes of weights of a file that are worth a sentence
@@ -41,7 +42,7 @@ def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
         raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
     owner = _Folder(folder)
     file = RemoteFile(served, owner, served.name, options)
-    file.begin(FIRST)
+    file.begin(FIRST, SMALL_FILE)
     if file.head is None:
         raise served.error("is not there", "check the URL")
     return file
@@ -83,16 +84,17 @@ class RemoteFile(ByteSource):
         weakref.finalize(self, standing_for(self.path, served.label))
         register(self)
 
-    def begin(self, length: int) -> None:
-        """Fetch the first bytes, or all of them where that is asked for."""
+    def begin(self, first: int, whole: int) -> None:
+        """Fetch the first bytes, all of a small file, or all bytes where that is asked for."""
         served, parts, options = self._served, self._parts, self._options
         if options.download:
             self.head = served.download(parts.put, options.timeout)
             spans = [(0, self.head.size)] if self.head else []
         else:
             entry = graph_cache.read(served.key) if options.cache and self._is_model else None
-            self.head = served.open(length, entry.revision if entry else Revision(), parts.put, options.timeout)
-            spans = [(0, min(length, self.head.size))] if self.head else []
+            known = entry.revision if entry else Revision()
+            self.head = served.open(first, whole, known, parts.put, options.timeout)
+            spans = [(0, self.head.fetched)] if self.head else []
             if self.head is not None and entry is not None and self.head.is_of(entry.revision, entry.size):
                 self.head, self._is_kept = Head(entry.size, entry.revision), True
                 spans = [(at, at + len(data)) for at, data in entry.parts]
@@ -102,6 +104,8 @@ class RemoteFile(ByteSource):
             parts.resize(self.head.size)
             parts.add(spans)
             self._graph += spans
+            if self.head.size <= whole and (rest := parts.missing([(0, self.head.size)])):
+                self._graph_part(rest)
 
     @property
     def size(self) -> int:
@@ -130,7 +134,7 @@ class RemoteFile(ByteSource):
         """Return the path that stands for a file beside it, and that file's size."""
         if location not in self._beside:
             data = RemoteFile(self._served.beside(location), self._folder, location, self._options)
-            data.begin(1)
+            data.begin(1, 1)
             self._beside[location] = data
         data = self._beside[location]
         return data.path, data.head.size if data.head else None

@@ -43,11 +43,13 @@ class Head:
     Attributes:
         size: Bytes of the whole file.
         is_known: Whether it still has the revision that was known, so that no bytes were sent.
+        fetched: The bytes of its beginning that came with the answer.
     """
 
     size: int
     revision: Revision
     is_known: bool = False
+    fetched: int = 0
 
     def is_of(self, revision: Revision, size: int) -> bool:
         """Whether the file still has a revision, of so many bytes."""
@@ -69,8 +71,15 @@ class Served(ABC):
     name: str
 
     @abstractmethod
-    def open(self, length: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
-        """Fetch the first bytes, at most so many, unless it has the known revision; None where there is no such file.
+    def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
+        """Fetch the first bytes; None where there is no such file.
+
+        Args:
+            first: How many bytes.
+            whole: The bytes up to which all of the file is fetched instead, where it is known in time how long it is.
+            known: The revision of which no bytes are wanted.
+            sink: What takes the bytes.
+            seconds: How long it may take.
 
         Raises:
             ModelError: It cannot be read.

@@ -140,6 +140,15 @@ class Handler(BaseHTTPRequestHandler):
             self.begin(206, {**headers, "Content-Length": str(len(body))})
             self.write(body[: len(body) // 2])
             self.connection.shutdown(socket.SHUT_RDWR)
+        elif fault == "no end":
+            self.begin(206, {**headers, "Transfer-Encoding": "chunked"})
+            self.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif fault.startswith("length "):
+            lies = {"too long": str(len(body) + 1), "too short": str(len(body) - 1), "is no number": "many"}
+            self.begin(206, {**headers, "Content-Length": lies[fault.removeprefix("length ")]})
+            self.write(body)
+            self.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "drip":
             self.begin(206, {**headers, "Content-Length": str(len(body))})
             for at in range(30):

@@ -21,6 +21,7 @@ REVISION = Revision("tag", "")
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_file, "FIRST", 4096)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
     monkeypatch.setattr(window, "STEP", 4096)
 
 

@@ -25,6 +25,7 @@ HURRIED = RemoteOptions(timeout=0.4)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model of two megabytes be a large one."""
     monkeypatch.setattr(remote_file, "FIRST", 4096)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
     monkeypatch.setattr(window, "STEP", 4096)
 
 
@@ -54,8 +55,8 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
     [
         ("drop", "the connection (breaks off|ends before the data do), 4 times"),
         ("drop before", "the connection breaks off, 4 times"),
-        ("too short", "the server sends bytes|breaks off|ends before|does not speak HTTP"),
-        ("too long", "sends more bytes than it was asked for|does not speak HTTP|breaks off"),
+        ("too short", r"the server says that [\d,]+ bytes follow, and that they are [\d,]+ to [\d,]+ - fetch all"),
+        ("too long", r"the server says that [\d,]+ bytes follow, and that they are [\d,]+ to [\d,]+ - fetch all"),
         ("endless", "the server sends more bytes than it was asked for"),
         ("other range", r"the server sends bytes [\d,]+ to [\d,]+ where [\d,]+ to [\d,]+ were asked for"),
         ("garbage range", "the server sends a range that it describes as|does not speak HTTP"),
@@ -64,6 +65,12 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
         ("drip", r"the server does not send what was asked for in 0\.4 s - raise --timeout"),
         ("no ranges", r"no parts of files, only all of 2,4\d\d,\d\d\d bytes - fetch all of it with --download"),
         ("no length", "no parts of files, only all - fetch all of it with --download"),
+        (
+            "length too long",
+            r"the server says that [\d,]+ bytes follow, and that they are [\d,]+ to [\d,]+ - fetch all",
+        ),
+        ("length too short", r"the server says that [\d,]+ bytes follow, and that|the server does not speak HTTP"),
+        ("length is no number", "the server does not speak HTTP as it should"),
         ("half", ""),
     ],
 )
@@ -74,6 +81,11 @@ def test_a_fault_is_one_clear_error(site: Site, fault: str, problem: str, after:
     refused(site, problem, options=HURRIED if fault in ("slow", "drip") else OPTIONS)
     assert site.sent < 16 << 20
     assert len(site.asked) < 60
+
+
+def test_bytes_that_all_came_before_the_connection_broke_are_taken(site: Site) -> None:
+    site.fault, site.after = "no end", 1
+    assert load(site.put("/model.onnx", CONTENT)).restore() == layered()
 
 
 @pytest.mark.parametrize("fault", ["changed", "changed size", "no ranges"])
@@ -122,6 +134,26 @@ def test_a_loop_of_redirects_ends(site: Site) -> None:
     site.fault = "loop"
     refused(site, "the server redirects more than 5 times")
     assert len(site.asked) < 10
+
+
+@pytest.mark.parametrize(
+    ("location", "problem"),
+    [
+        ("ftp://elsewhere/model.onnx", "redirects to something that is not on a web server - check the URL"),
+        ("file:///etc/passwd", "redirects to something that is not"),
+        ("http://a:99999999/m.onnx", "redirects to something that is not a URL"),
+        ("http://[bad/m.onnx", "redirects to something that is not a URL"),
+        ("", r"the server redirects more than 5 times"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_one_clear_error(site: Site, location: str, problem: str) -> None:
+    site.redirects["/model.onnx"] = location
+    refused(site, problem, url=f"{site.base}/model.onnx")
+
+
+def test_a_redirect_that_leads_nowhere_is_one_clear_error(site: Site) -> None:
+    site.fault, site.status = "status", 302
+    refused(site, r"the server answers 302 \(Found\) - check the URL")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/model.onnx", "https://[bad/model.onnx", "http://a:99999/m.onnx"])

@@ -27,6 +27,7 @@ CONTENT = layered().SerializeToString()
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model of a megabyte be a large one."""
     monkeypatch.setattr(remote_file, "FIRST", 4096)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
     monkeypatch.setattr(window, "STEP", 4096)
     monkeypatch.setattr(window, "TAIL", 1024)
 
@@ -46,6 +47,13 @@ def test_the_graph_is_read_and_the_weights_are_not(site: Site, tmp_path: Path) -
 def test_a_small_model_takes_one_request(site: Site) -> None:
     load(site.put("/model.onnx", layered(2, 16).SerializeToString()))
     assert [asked.range for asked in site.asked] == [f"bytes=0-{remote_file.FIRST - 1}"]
+
+
+def test_a_model_of_a_few_megabytes_takes_two_requests(site: Site) -> None:
+    """Its size is in the answer to the first one; parts of it would take more requests than its bytes are worth."""
+    load(site.put("/model.onnx", CONTENT))
+    first = remote_file.FIRST
+    assert [asked.range for asked in site.asked] == [f"bytes=0-{first - 1}", f"bytes={first}-{len(CONTENT) - 1}"]
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -178,6 +186,18 @@ def test_a_login_goes_to_its_own_server_alone(site: Site) -> None:
         assert "Authorization" in site.asked[0].headers
         assert len(elsewhere.asked) > 3
         assert not any("Authorization" in asked.headers for asked in elsewhere.asked)
+
+
+@pytest.mark.parametrize("login", ["", "me:secret@"])
+def test_a_proxy_of_the_environment_is_used(site: Site, monkeypatch: pytest.MonkeyPatch, login: str) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, site.base)
+    for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    site.put("http://models.invalid/model.onnx", layered(1, 8).SerializeToString())
+    assert load(f"http://{login}models.invalid/model.onnx").name == "model.onnx"
+    assert [asked.path for asked in site.asked] == ["http://models.invalid/model.onnx"]
+    assert ("Authorization" in site.asked[0].headers) == bool(login)
 
 
 def test_files_of_this_machine_have_urls_too(tmp_path: Path) -> None:

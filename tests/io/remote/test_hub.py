@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from layers import layered
-from range_server import Site
+from range_server import Site, serving
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote import remote_file
@@ -26,6 +27,7 @@ def hub(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     template = site.base + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(remote_file, "FIRST", 2048)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 2048)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     path = tmp_path / "model.onnx"
     onnx.save(layered(), path, save_as_external_data=True, location="model.onnx_data", size_threshold=1024)
@@ -48,6 +50,38 @@ def test_a_model_is_read_at_one_commit(hub: Site) -> None:
 def test_the_token_of_the_library_goes_to_the_hub(hub: Site) -> None:
     load("hf://org/name/onnx/model.onnx")
     assert hub.asked[0].headers["Authorization"] == "Bearer hf_secret"
+
+
+def test_the_token_does_not_go_where_the_hub_leads(hub: Site) -> None:
+    with serving() as elsewhere:
+        elsewhere.put("/cdn/model.onnx", hub.files["/cdn/model.onnx"])
+        hub.redirects["/org/name/resolve/main/onnx/model.onnx"] = f"{elsewhere.base}/cdn/model.onnx"
+        load("hf://org/name/onnx/model.onnx")
+        assert len(elsewhere.asked) > 1
+        assert not any("hf_secret" in str(asked.headers) for asked in elsewhere.asked)
+
+
+@pytest.mark.parametrize(
+    ("told", "ranges"),
+    [
+        (lambda size: str(size), lambda size: [(0, size - 1)]),
+        (lambda size: str(size + 1000), lambda size: [(0, size + 999)]),
+        (lambda size: str(size - 1000), lambda size: [(0, size - 1001), (size - 1000, size - 1)]),
+        (lambda _: str(1 << 60), lambda size: [(0, 2047), (2048, size - 1)]),
+        (lambda _: "-1", lambda size: [(0, 2047), (2048, size - 1)]),
+        (lambda _: "²", lambda size: [(0, 2047), (2048, size - 1)]),
+    ],
+)
+def test_all_of_a_file_is_asked_for_at_once_where_the_hub_says_how_long_it_is(
+    hub: Site, monkeypatch: pytest.MonkeyPatch, told: Callable[[int], str], ranges: Callable[[int], list[object]]
+) -> None:
+    """A wrong size costs a request."""
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 8 << 20)
+    size = len(hub.files["/cdn/model.onnx"])
+    hub.headers["X-Linked-Size"] = told(size)
+    load("hf://org/name/onnx/model.onnx")
+    asked = [request.range for request in hub.asked if request.path == "/cdn/model.onnx"]
+    assert asked == [f"bytes={start}-{stop}" for start, stop in ranges(size)]
 
 
 def test_another_revision_is_asked_for_by_name(hub: Site) -> None:

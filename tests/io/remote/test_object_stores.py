@@ -28,6 +28,7 @@ CONTENT = layered().SerializeToString()
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(remote_file, "FIRST", 4096)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
     monkeypatch.setattr(window, "STEP", 4096)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

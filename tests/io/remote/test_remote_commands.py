@@ -23,6 +23,7 @@ CONTENT = layered(3).SerializeToString()
 def model(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A model whose weights are on the server, and beside it in the current folder, for the same commands."""
     monkeypatch.setattr(remote_file, "FIRST", 2048)
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 2048)
     monkeypatch.setattr(window, "STEP", 2048)
     monkeypatch.chdir(tmp_path)
     Path("model.onnx").write_bytes(CONTENT)

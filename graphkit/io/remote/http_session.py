@@ -1,0 +1,77 @@
+"""Requests to web servers: connections that are kept, logins of ~/.netrc, proxies of the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from fsspec.asyn import get_loop, sync
+from yarl import URL
+
+from graphkit.io.remote.http_answer import Again, Fault
+
+__all__ = ["AT_ONCE", "get"]
+
+AT_ONCE = 32  # requests
+
+
+@asynccontextmanager
+async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Give the answer to a request, which may be a redirect.
+
+    Args:
+        url: The address.
+        headers: The headers; where there is no login among them, ~/.netrc may have one.
+        idle: Seconds that may pass without a byte.
+
+    Raises:
+        Again: The way to the server has a fault that may pass, such as while the answer is read.
+        Fault: It has one that does not.
+        TimeoutError: The server is too slow.
+    """
+    has_login = "Authorization" in headers
+    session, proxy = _session(has_login=has_login), _proxy(url) if has_login else None
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=idle, sock_read=idle)
+    try:
+        async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False, proxy=proxy) as response:
+            yield response
+    except aiohttp.InvalidURL as error:
+        raise Fault("is not a URL", "check it") from error
+    except aiohttp.ClientSSLError as error:
+        raise Fault("the certificate of the server does not hold") from error
+    except asyncio.TimeoutError:  # which is a fault of the connection too
+        raise
+    except aiohttp.ClientConnectorError as error:
+        raise Again("the server cannot be reached") from error
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+        raise Again("the connection breaks off") from error
+    except aiohttp.ClientError as error:
+        raise Fault("the server does not speak HTTP as it should") from error
+
+
+@cache
+def _session(*, has_login: bool) -> aiohttp.ClientSession:
+    """Return the session of this process for requests with or without a login, which keeps its connections.
+
+    Those without one take it from ~/.netrc, where there is one; aiohttp does not take both.
+    """
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=AT_ONCE),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=not has_login,
+    )
+    atexit.register(lambda: sync(get_loop(), session.close, timeout=1))
+    return session
+
+
+def _proxy(url: URL) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    if url.host is None or proxy_bypass(url.host):
+        return None
+    return getproxies().get(url.scheme)
