@@ -176,12 +176,12 @@ class Handler(BaseHTTPRequestHandler):
             self.write(b"10000\r\n" + block + b"\r\n")
 
     def write(self, data: bytes) -> None:
+        self.site.sent += len(data)  # before the client has them, and looks here
         try:
             self.wfile.write(data)
         except OSError:  # the client has left
             self.close_connection = True
             raise ConnectionResetError from None
-        self.site.sent += len(data)
 
     def handle(self) -> None:
         with suppress(OSError, ValueError):
