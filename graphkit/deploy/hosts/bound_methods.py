@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,6 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.session import BoundSession, Session
 
 __all__ = ["BoundMethods", "Sessions", "packed_files"]
-
-OWN_REFERENCES = 2  # to an array, as `sys.getrefcount` counts a local variable and its own argument
 
 
 @dataclass
@@ -127,8 +125,8 @@ class _Prefix:
 class _Results:
     """Arrays for an output that is no state, which its callers keep as long as they like.
 
-    A caller mostly drops the last result while it takes the next one, so that two arrays serve in turns, and none is
-    copied. An array of which another reference is left is not written again.
+    A caller mostly drops the last result while it takes the next one, so that two memories serve in turns, and nothing
+    is copied. A memory is not written again while the array that was last made of it is alive, or a view of that array.
 
     Args:
         port: The output.
@@ -137,26 +135,37 @@ class _Results:
 
     def __init__(self, port: BundlePort, shape: tuple[int, ...]) -> None:
         self.port, self.shape = port, shape
-        self.last: np.ndarray | None = None  # which is bound, so that onnxruntime refers to it too
-        self.before: list[np.ndarray] = []  # the one that was bound before, or none
+        self.last: _Memory | None = None  # which is bound, so that onnxruntime refers to its array
+        self.before: _Memory | None = None  # the one that was bound before
 
     def next(self) -> np.ndarray:
-        """Return an array that nothing else refers to.
+        """Return an array in a memory that nothing else refers to.
 
         Raises:
-            UsageError: There is no memory for it.
+            UsageError: There is no room for it.
         """
-        array = self.before.pop() if self.before else None
-        if array is None or sys.getrefcount(array) > OWN_REFERENCES:
+        memory = self.before
+        if memory is None or memory.given() is not None:
             try:
-                array = np.empty(self.shape, self.port.dtype)
+                memory = _Memory(self.shape, self.port.dtype)
             except (MemoryError, ValueError) as error:
                 size = f"{self.port.dtype}{list(self.shape)}"
                 raise UsageError(f"there is no memory for '{self.port.name}', {size}") from error
-        if self.last is not None:
-            self.before.append(self.last)
-        self.last = array
+        array = memory.view(np.ndarray)
+        memory.given = weakref.ref(array)
+        self.last, self.before = memory, self.last
         return array
+
+
+class _Memory(np.ndarray):
+    """The memory of an array that is given away.
+
+    A view refers to the first array of its own class that has the memory: so a view of the array that is given away
+    keeps that array alive. A count of references would not do: since Python 3.14 a variable may hold one that does not
+    count.
+    """
+
+    given: weakref.ref[np.ndarray]
 
 
 class BoundMethods:
