@@ -41,6 +41,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
+smartquotes = False  # which makes a dash of `--` in the names of options
 
 
 def setup(app: Sphinx) -> None:

@@ -44,7 +44,7 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
 COMMENT = re.compile(r"<!-- (slow|not run: (?P<reason>.+?)) -->", re.S)
 CODE = "; echo $?"
-MADE = {"_build", "notebooks"}
+ELSEWHERE = {"_build", "notebooks", "maintainers"}  # of the last, tests/test_contributing.py runs the examples
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -68,7 +68,7 @@ class Block:
 def pages() -> list[Path]:
     """Return all pages of the site that somebody wrote: `make docs` makes the others, in folders that git ignores."""
     folder = ROOT / "docs"
-    written = [path for path in folder.rglob("*.md") if not MADE & {*path.relative_to(folder).parts[:-1]}]
+    written = [path for path in folder.rglob("*.md") if not ELSEWHERE & {*path.relative_to(folder).parts[:-1]}]
     return sorted(path for path in written if len(path.relative_to(folder).parts) < 3)
 
 

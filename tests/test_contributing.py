@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +32,10 @@ MADE = {"HOST.md", "contract.json", "bundle.json", "model.onnx", "out.onnx"}  # 
 
 
 def example(start: str) -> dict[str, Any]:
-    """Run the indented block of the guide that begins with a line, and return what it defines."""
-    (block,) = (block for block in re.findall(r"(?:^    .*\n|^\n)+", GUIDE, re.M) if start in block)
+    """Run the block of Python of the guide that has a line, and return what it defines."""
+    (block,) = (block for block in re.findall(r"^```python\n(.*?)^```$", GUIDE, re.M | re.S) if start in block)
     names = dict(IMPORTS)
-    exec(compile(textwrap.dedent(block), "guide", "exec", dont_inherit=True), names)
+    exec(compile(block, "guide", "exec", dont_inherit=True), names)
     return names
 
 
