@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from graphkit.analysis.costs.amounts import Amount
 from graphkit.analysis.costs.cost_changes import CostChange, Latency, SizedModel, cost_change, paired
+from graphkit.analysis.costs.told_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
@@ -128,7 +131,20 @@ def _feed(model: Model, sized: SizedModel) -> Feed:
         decoder.condition.input.name: np.full(decoder.condition.shape, decoder.cache_when == later)
         for decoder in model.roles.merged
     }
-    return InputGenerator(model).make(sizes, given)
+    generator = InputGenerator(model)
+    shapes = generator.shapes(sizes)
+    rng = np.random.default_rng(0)
+    for value, rows in _indices(sized):
+        given[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
+    return generator.arrays(shapes, past=sizes.past, given=given)
+
+
+def _indices(sized: SizedModel) -> Iterator[tuple[Value, int]]:
+    """Yield the inputs that index computed tensors, such as the nodes of a graph, with how many rows these have."""
+    for value in sized.shapes.model.roles.inputs:
+        dims = indexed_dims(value, sized.shapes)
+        if rows := [size for dim in dims if (size := Amount.of(dim).at(sized.sizes))]:
+            yield value, min(rows)
 
 
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:

@@ -1,0 +1,103 @@
+"""Typical sizes: those of raw audio, of graphs and of images with their channels last; models run at them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import model_of
+from real_models import MODEL_NAMES
+
+from graphkit.analysis.costs.cost_changes import SizedModel
+from graphkit.model import Model, load
+from graphkit.shapes import AS_DECLARED
+from graphkit.verify import latency
+from graphkit.verify.latency import costs_before_and_after
+
+GRAPH = """(float[{nodes}, 4] x, int64[2, edges] edge_index{more}) => (float[{nodes}, 4] y)
+<int64 first = {{0}}, int64 last = {{1}}> {{
+    from = Gather <axis = 0> (edge_index, first)
+    to = Gather <axis = 0> (edge_index, last)
+    told = Gather <axis = 0> (x, from)
+    rows = Unsqueeze (to, axis)
+    y = ScatterND <reduction = "add"> (x, rows, told)
+}}"""
+
+
+def graph(nodes: str = "nodes", more: str = "") -> Model:
+    return model_of(GRAPH.format(nodes=nodes, more=more), 18, axis=np.array([1]))
+
+
+def sizes(model: Model) -> dict[str, int]:
+    return dict(SizedModel.of(model, AS_DECLARED, {}).sizes)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (graph(), {"nodes": 128, "edges": 512}),
+        (graph(more=", float[edges, 2] weights"), {"nodes": 128, "edges": 512}),
+        (graph("batch_size"), {"batch_size": 1, "edges": 128}),
+        (graph("9"), {"edges": 128}),
+    ],
+)
+def test_nodes_and_edges_of_a_graph(model: Model, expected: dict[str, int]) -> None:
+    assert sizes(model) == expected
+
+
+@pytest.mark.parametrize("nodes", ["nodes", "3"])
+def test_indices_of_nodes_are_legal_where_latency_is_measured(nodes: str) -> None:
+    found = costs_before_and_after([graph(nodes)], graph(nodes), timed=True)
+    assert (found.untimed, found.latency is not None) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(float[b, t] input_values) => (float[b, t] y) { y = Tanh (input_values) }", 16_000),
+        ("(float[b, 1, t] waveform) => (float[b, 1, t] y) { y = Tanh (waveform) }", 16_000),
+        ("(float[b, 80, t] input_features) => (float[b, 80, t] y) { y = Tanh (input_features) }", 128),  # of a spectrum
+        ("(float[b, t] x) => (float[b, t] y) { y = Tanh (x) }", 128),
+        ("(int64[b, t] audio_ids) => (int64[b, t] y) { y = Neg (audio_ids) }", 128),
+    ],
+)
+def test_samples_of_audio(text: str, expected: int) -> None:
+    assert sizes(model_of(text)) == {"b": 1, "t": expected}
+
+
+@pytest.mark.parametrize(("stride", "samples"), [(320, 16_000), (512, 16_384)])
+def test_samples_of_audio_fit_strides(stride: int, samples: int) -> None:
+    shape = f"<int64[3] s = {{0, -1, {stride}}}>"
+    text = f"(float[b, t] audio) => (float[b, n, {stride}] y) {shape} {{ y = Reshape (audio, s) }}"
+    assert sizes(model_of(text)) == {"b": 1, "t": samples}
+
+
+def test_images_with_their_channels_last_are_square() -> None:
+    text = "(float[b, h, w, 3] image) => (float[b, h, w, 3] y) { y = Tanh (image) }"
+    assert sizes(model_of(text)) == {"b": 1, "h": 224, "w": 224}
+
+
+def test_a_mask_of_a_decoder_spans_past_and_new_tokens(model_file: Callable[[str], Path]) -> None:
+    found = sizes(load(model_file("llama-int4/model")))  # whose table of angles has 128 positions
+    assert (found["past_sequence_length"], found["sequence_length"], found["total_sequence_length"]) == (127, 1, 128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_models_run_at_typical_sizes(
+    name: str, model_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "ROUNDS", 1)
+    monkeypatch.setattr(latency, "UNCOUNTED", 0)
+    file = model_file(name)
+    copy = Path(shutil.copy(file, tmp_path / "copy.onnx"))
+    found = costs_before_and_after([load(file)], load(copy), timed=True)
+    if "is missing" in found.untimed:
+        pytest.skip(found.untimed)
+    if name == "search/beamsearch-gpt2":  # its input max_length, 20 here, has to be more than the tokens
+        assert "max_length" in found.untimed or "parameters->max_length" in found.untimed
+    else:
+        assert found.untimed == ""
