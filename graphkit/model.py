@@ -156,7 +156,7 @@ class Model:
 
     @property
     def label(self) -> str:
-        """Its name beside others, such as `example:NAME`, its path, or the name of its graph."""
+        """Its name beside others, which is its path, the name of an example, or that of its graph."""
         return example_name(self.path) or shown(self.path) if self.path else self.name
 
     @cached_property
