@@ -62,6 +62,15 @@ def test_a_survey_and_its_table(run: Run, tmp_path: Path) -> None:
         (["x.onnx", "-o", "no/t.parquet"], "no/t.parquet: cannot be written: No such file or directory - name another"),
         (["x.onnx", "-o", "t.parquet", "--target", "etos"], "no target 'etos' - did you mean"),
         (["--show", "gone.parquet"], "gone.parquet: cannot be read as a table: "),
+        (
+            ["x.onnx", "-o", "t.parquet", "--scheduler", "tcp://a:1", "--dask"],
+            "--scheduler has workers already - leave",
+        ),
+        (
+            ["x.onnx", "-o", "t.parquet", "--scheduler", "tcp://a:1", "--jobs", "2"],
+            "--scheduler has workers already - ",
+        ),
+        (["x.onnx", "-o", "nothing://t.parquet"], "nothing://t.parquet: nothing is known of such URLs - check it"),
         (["m", "--show", "t.parquet"], "m: --show shows a table, and reads no models - leave it out, or the option"),
         (["--show", "t.parquet", "-o", "x.sarif"], "x.sarif: a sarif file is for `graphkit report` - take another"),
     ],
@@ -77,4 +86,12 @@ def test_without_pyarrow(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("x.onnx", "-o", "t.parquet")[::2] == (
         2,
         "Error: a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'\n",
+    )
+
+
+def test_without_distributed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert run("x.onnx", "-o", "t.parquet", "--dask")[::2] == (
+        2,
+        "Error: --scheduler and --dask need distributed - pip install 'graphkit[fleet]'\n",
     )

@@ -37,10 +37,11 @@ LAYERS = (
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "aiohttp": {"io/remote/http_file.py"},
-    "fsspec": {"io/remote/fsspec_file.py", "io/remote/http_file.py"},
+    "distributed": {"fleet/dask_pool.py"},
+    "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
     "huggingface_hub": {"io/remote/hub.py"},
     "networkx": {"graph/networkx_export.py", "render/drawings.py"},
-    "pyarrow": {"fleet/row_store.py", "fleet/survey_table.py"},
+    "pyarrow": {f"fleet/{name}.py" for name in ("row_parts", "row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},
     "onnxruntime": {"runtime/onnxruntime_loader.py"},
     "rich": {"cli/output.py", "render/terminal.py"},

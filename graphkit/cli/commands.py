@@ -121,7 +121,7 @@ def schema(name: str | None, output: Path | None) -> None:
 
 COMMANDS = (
     reads_models(report),
-    survey,
+    reads_models(survey),
     reads_models(shapes),
     reads_models(nodes),
     reads_models(weights),

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, Format, format_of, output_option, takes
+from graphkit.cli.flags import Asked, Format, format_of, takes
 from graphkit.cli.output import progress_on_terminal, put, rendered, say, show
 from graphkit.cli.shell_completion import complete_model
 from graphkit.options import LIMITS, Flag, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
+    from graphkit.fleet.survey import Executor
+    from graphkit.fleet.survey_task import RowOptions
     from graphkit.runtime.limits import Limits
 
 __all__ = ["survey"]
+
+SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ class SurveyFlags:
         retry: Whether to do models again that were errors.
         table: The table to show.
         where, sort, rows: See `survey_table`.
+        scheduler: The address of a Dask scheduler.
+        dask: Whether to start one here.
         limits: Time and memory that a model may take.
     """
 
@@ -45,7 +51,7 @@ class SurveyFlags:
         False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
     )
     retry: bool = option(False, switch("--retry", "Do models again that were errors in an earlier table."))
-    table: Path | None = option(None, Flag("--show", "Show a table, the worst first.", Path, metavar="TABLE.parquet"))
+    table: str | None = option(None, Flag("--show", "Show a table, the worst first.", metavar="TABLE.parquet"))
     where: tuple[str, ...] = option(
         (),
         Flag(
@@ -59,57 +65,81 @@ class SurveyFlags:
         ),
     )
     rows: int = option(50, count("--rows", "Number of rows to show; a file has all of them."))
+    scheduler: str | None = option(
+        None, Flag("--scheduler", "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT")
+    )
+    dask: bool = option(False, switch("--dask", "Read them on Dask workers of this machine, --jobs of them."))
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
 
 @click.command(short_help="Make one table of many models, a row each.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, shell_complete=complete_model)
-@output_option("FILE", "The table to write, TABLE.parquet; with --show the page or report.")
+@click.option(
+    "--output", "-o", metavar="FILE", help="The table to write, TABLE.parquet or a URL; with --show the page or report."
+)
 @takes(SurveyFlags)
-def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: Path | None) -> None:
+def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | None) -> None:
     """Make one table of many models: a row each, with the facts of its verdict, or its error.
 
     SOURCE is a folder, looked through with all below it, a pattern, a model, a URL, a text file of these, or - for such
-    lines on standard input. Each model is read in a process that may die. A survey that was stopped goes on where it
-    was; models that have not changed are not read again.
+    lines on standard input. Each model is read in a process that may die, here or on the workers of a Dask cluster. A
+    survey that was stopped goes on where it was; models that have not changed are not read again.
     """
     asked = options.read()
     if asked.table is not None:
-        _show(asked, asked.table, sources, output)
+        _show(asked, asked.table, sources, Path(output) if output else None)
     else:
         _survey(asked, sources, output)
 
 
-def _survey(asked: SurveyFlags, sources: Sequence[str], output: Path | None) -> None:
+def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
     from graphkit.errors import UsageError
-    from graphkit.fleet.local_pool import LocalPool
     from graphkit.fleet.survey import survey as run
     from graphkit.fleet.survey_sources import models_of
     from graphkit.graph.names import counted
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
-    if output is None or output.suffix != ".parquet":
+    if output is None or not output.endswith(".parquet"):
         raise UsageError(f"{output or 'the table'}: is no Parquet file - name the table with -o TABLE.parquet")
     if asked.where or asked.sort:
         raise UsageError("--where and --sort are for a table - name one with --show")
+    executor = _executor(asked)
     models = models_of(sources, sys.stdin or ())
     with progress_on_terminal() as progress:
-        made = run(
-            models,
-            output,
-            LocalPool(asked.jobs or 0, asked.limits),
-            targets=asked.target,
-            folds=asked.after_fold,
-            retries=asked.retry,
-            progress=progress,
-        )
+        made = run(models, output, executor, _row_options(asked), retries=asked.retry, progress=progress)
     kept = f", {made.kept:,} of them from an earlier run" if made.kept else ""
     models_text, errors_text = counted(made.models, "model(s)"), counted(made.errors, "error(s)")
     say(f"{models_text} in {output}{kept}, {errors_text}, {made.seconds:.1f} s.")
 
 
-def _show(asked: SurveyFlags, table: Path, sources: Sequence[str], output: Path | None) -> None:
+def _executor(asked: SurveyFlags) -> Executor:
+    from graphkit.errors import UsageError
+    from graphkit.fleet.local_pool import LocalPool
+
+    if asked.scheduler is None and not asked.dask:
+        return LocalPool(asked.jobs or 0, asked.limits)
+    if asked.scheduler is not None and (asked.dask or asked.jobs):
+        raise UsageError("--scheduler has workers already - leave out --dask and --jobs, or the scheduler")
+    try:
+        from graphkit.fleet.dask_pool import DaskPool
+    except ImportError as error:
+        raise UsageError("--scheduler and --dask need distributed - pip install 'graphkit[fleet]'") from error
+    return DaskPool(asked.scheduler, asked.jobs or 0, asked.limits)
+
+
+def _row_options(asked: SurveyFlags) -> RowOptions:
+    from graphkit.fleet.survey_task import RowOptions
+    from graphkit.io.remote.options import current_options
+
+    remote = current_options()
+    seconds = remote.timeout * SERVER_SHARE
+    return RowOptions(
+        targets=asked.target, folds=asked.after_fold, download=remote.download, cache=remote.cache, timeout=seconds
+    )
+
+
+def _show(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path | None) -> None:
     from graphkit.errors import UsageError
     from graphkit.fleet.survey_table import survey_table
 
@@ -122,4 +152,4 @@ def _show(asked: SurveyFlags, table: Path, sources: Sequence[str], output: Path 
     if output is None:
         show(made, chosen)
     else:
-        put(rendered(made, chosen), output, [table])
+        put(rendered(made, chosen), output, [Path(table)])

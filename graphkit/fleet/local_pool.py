@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 
+from graphkit.fleet.row_parts import PartWriter, RowParts
 from graphkit.fleet.survey_task import Row, SurveyTask
 from graphkit.fleet.task_process import TaskProcess
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, machine_memory
@@ -28,15 +30,23 @@ class LocalPool:
     Args:
         jobs: How many; 0 for one for each processor.
         limits: Time and memory that a model may take.
+        folder: Where the paths of tasks begin; "" for the folder of this process.
     """
 
-    def __init__(self, jobs: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, jobs: int = 0, limits: Limits = DEFAULT_LIMITS, folder: str = "") -> None:
         self.jobs = jobs or os.cpu_count() or 1
-        self._limits, self._memory = limits, memory_of_each(self.jobs, limits)
+        self._limits, self._memory, self._folder = limits, memory_of_each(self.jobs, limits), folder
 
-    def rows(self, tasks: Iterable[SurveyTask]) -> Iterator[Row]:
+    def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
+        """Do tasks, and put their rows into parts: see `Executor`."""
+        with PartWriter(parts) as writer, contextlib.closing(self.rows(tasks)) as rows:
+            for row in rows:
+                writer.add(row)
+                yield 1, int(row.get("error") is not None)
+
+    def rows(self, tasks: Iterable[SurveyTask]) -> Generator[Row, None, None]:
         """Yield the row of each task as it is done; the processes end with the iterator."""
-        processes = [TaskProcess(self._limits, self._memory) for _ in range(self.jobs)]
+        processes = [TaskProcess(self._limits, self._memory, self._folder) for _ in range(self.jobs)]
         idle: SimpleQueue[TaskProcess] = SimpleQueue()
         for process in processes:
             idle.put(process)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
-from graphkit import __version__
 from graphkit.analysis.blockers import blockers
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import Report, report
@@ -15,8 +14,11 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.tensor_shapes import UnknownShapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.targets import load_target
-from graphkit.errors import GraphkitError
-from graphkit.fleet.survey_task import Row, SurveyTask, blockers_column, failed_row, found_column
+from graphkit.errors import GraphkitError, ModelError
+from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
+from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, blockers_column, found_column, row_of
+from graphkit.io.remote.options import RemoteOptions
+from graphkit.io.remote.urls import is_url
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 
@@ -28,15 +30,25 @@ FACTS = ReportOptions(only=("verdict", "summary", "unknown-shapes"))
 def model_row(task: SurveyTask) -> Row:
     """Return the row of a model; one that cannot be read or analysed is a row with its error."""
     start = time.monotonic()
+    facts: dict[str, object] = {}
     try:
-        model = load(task.path)
-        facts = {**_facts(report(model, FACTS)), **_of_targets(model, task)}
-        if task.folds:
+        model = _loaded(task)
+        if not is_url(task.path):
+            facts["data_files"] = data_revisions(task.path, [file.location for file in model.source.data_files])
+        facts |= {**_facts(report(model, FACTS)), **_of_targets(model, task.options)}
+        if task.options.folds:
             facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
     except GraphkitError as error:
-        return failed_row(task, str(error), time.monotonic() - start)
-    seconds = round(time.monotonic() - start, 3)
-    return {"path": task.path, "revision": task.revision, "graphkit": __version__, **facts, "seconds": seconds}
+        is_of_tensor = isinstance(error, ModelError) and error.tensor is not None  # whose file nobody has told
+        files = facts.get("data_files", UNKNOWN if is_of_tensor else None)
+        return row_of(task, {"error": str(error), "data_files": files}, time.monotonic() - start)
+    return row_of(task, facts, time.monotonic() - start)
+
+
+def _loaded(task: SurveyTask) -> Model:
+    options = task.options
+    remote = RemoteOptions(download=options.download, cache=options.cache, timeout=options.timeout)
+    return load(task.path, remote=remote)
 
 
 def _facts(made: Report) -> dict[str, object]:
@@ -71,5 +83,5 @@ def _counts(findings: tuple[Finding, ...]) -> dict[str, int]:
     return counts
 
 
-def _of_targets(model: Model, task: SurveyTask) -> dict[str, object]:
-    return {blockers_column(target): len(blockers(model, load_target(target)).blockers) for target in task.targets}
+def _of_targets(model: Model, options: RowOptions) -> dict[str, object]:
+    return {blockers_column(name): len(blockers(model, load_target(name)).blockers) for name in options.targets}

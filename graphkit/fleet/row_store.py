@@ -1,24 +1,24 @@
-"""Rows on disk: a Parquet table, and parts beside it while a survey is under way, so that nothing done is done again.
+"""The rows of a survey: a Parquet table, and parts beside it, so that nothing that was done is done again.
 
-A part is written under another name and renamed, and so is the table; what a killed run leaves is whole rows. The next
-run takes the rows of parts, and of the table, whose file, revision and version of graphkit are the same.
+The next run takes the rows of parts, and of the table, whose files, revision and version of graphkit are the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from graphkit import __version__
 from graphkit.errors import OutputError, UsageError
-from graphkit.fleet.survey_task import Row
+from graphkit.fleet import storage
+from graphkit.fleet.row_parts import MARK, RowParts, run_of
+from graphkit.fleet.survey_sources import is_same_data
+from graphkit.graph.names import counted
+from graphkit.io.remote.urls import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,162 +28,129 @@ try:
 except ImportError:  # Windows: there two surveys into one table are not noticed
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["MARK", "RowStore", "arrow", "read_table"]
+__all__ = ["RowStore", "read_table"]
 
-MARK = b"graphkit.survey"  # key of the metadata of a table
-PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until one is written
-
-
-def arrow() -> None:
-    """Check that pyarrow is there.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise UsageError("a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'") from error
+AT_ONCE = 16  # parts that are read
+OTHER_FILE = "name another file"
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(table: str) -> pa.Table:
     """Return the table of a survey.
 
     Raises:
         UsageError: It cannot be read, or is none.
     """
-    arrow()
+    storage.arrow()
     import pyarrow as pa
-    from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path)
+        rows = storage.read(table)
     except (OSError, pa.ArrowInvalid) as error:
         problem = " ".join(str(error).split())[:120]
-        raise UsageError(f"{path}: cannot be read as a table: {problem} - name one that a survey wrote") from error
-    if MARK not in (table.schema.metadata or {}):
-        raise UsageError(f"{path}: is no table of a survey - name one that `graphkit survey` wrote")
-    return table
+        name = storage.shown(table)
+        raise UsageError(f"{name}: cannot be read as a table: {problem} - name one that a survey wrote") from error
+    if MARK not in (rows.schema.metadata or {}):
+        raise UsageError(f"{storage.shown(table)}: is no table of a survey - name one that `graphkit survey` wrote")
+    return rows
 
 
 class RowStore:
     """The rows of a survey.
 
     Args:
-        table: The Parquet file.
+        table: The path or URL of the Parquet file.
         columns: Its columns, and the type of each.
         facts: What rows depend on besides their file, in text: those of other facts are not taken over.
+
+    Attributes:
+        parts: Where the rows of tasks go.
 
     Raises:
         UsageError: The file is there and is no table of a survey, or another survey writes it.
         OutputError: Its folder takes no files.
     """
 
-    def __init__(self, table: Path, columns: Mapping[str, type], facts: str) -> None:
-        arrow()
-        import pyarrow as pa
-
-        kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-        mark = json.dumps({"graphkit": __version__, "facts": facts}).encode()
-        self._schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={MARK: mark})
-        self._table, self._parts = table, table.with_name(f".{table.name}.parts")
-        self._rows: list[Row] = []
-        self._written = time.monotonic()
-        if table.exists():
+    def __init__(self, table: str, columns: Mapping[str, type], facts: str) -> None:
+        storage.arrow()
+        self._name, self._table = storage.shown(table), storage.place(table)
+        if storage.exists(self._table):
             read_table(table)
-        try:
-            self._parts.mkdir(exist_ok=True)
-            self._lock = (self._parts / "lock").open("w")
-        except OSError as error:
-            raise OutputError(f"{table}: cannot be written: {error.strerror} - name another file") from error
-        self._take_lock()
+        folder = storage.beside(self._table, f".{storage.name_of(self._table)}.parts")
+        with storage.told(self._name, OTHER_FILE):
+            storage.make_folder(folder)
+        self._lock = None if is_url(table) else self._locked(Path(folder))
+        runs = (run_of(part) for part in storage.parquet_files(folder))
+        mark = json.dumps({"graphkit": __version__, "facts": facts})
+        self.parts = RowParts(folder, max(runs, default=0) + 1, columns, mark)
+        self._schema = self.parts.schema()
 
     def __enter__(self) -> RowStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.flush()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def done(self, revisions: Mapping[str, str], *, retries: bool = False) -> dict[str, bool]:
         """Return the models whose rows need not be made again, each with whether its row is an error."""
-        rows, kept = self._kept(revisions, retries=retries)
-        paths, errors = rows["path"], rows["error"]
-        return {paths[at].as_py(): errors[at].is_valid for at in kept}
-
-    def add(self, row: Row) -> None:
-        """Keep a row; rows are written together."""
-        self._rows.append(row)
-        if len(self._rows) >= PART_ROWS or time.monotonic() - self._written > PART_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the rows that are not written yet."""
-        import pyarrow as pa
-
-        rows, self._rows, self._written = self._rows, [], time.monotonic()
-        if rows:
-            plain = [dict(row) for row in rows]
-            self._write(pa.Table.from_pylist(plain, self._schema), self._parts / f"{uuid.uuid4().hex}.parquet")
+        rows, kept, new = self._kept(revisions)
+        columns = (rows[name].take(kept).to_pylist() for name in ("path", "error", "data_files"))
+        return {
+            path: error is not None
+            for at, path, error, data in zip(kept.to_pylist(), *columns, strict=True)
+            if not (retries and error and at >= new) and is_same_data(path, data)
+        }
 
     def finish(self, revisions: Mapping[str, str]) -> None:
-        """Write the table, with a row for each model, by path; the parts are no longer needed."""
+        """Write the table, with a row for each model, by path; the parts are no longer needed.
+
+        Raises:
+            OutputError: Rows are missing, or the table cannot be written.
+        """
+        rows, kept, _ = self._kept(revisions)
+        if missing := len(revisions) - len(kept):
+            problem = f"{counted(missing, 'row(s)')} that workers wrote cannot be found here"
+            raise OutputError(f"{self._name}: {problem} - name a table in a folder that all workers share")
+        storage.write(rows.take(kept), self._table, self.parts.folder)
+        storage.remove_folder(self.parts.folder)
+
+    def _kept(self, revisions: Mapping[str, str]) -> tuple[pa.Table, pa.Array, int]:
+        """Return all rows on disk; the places of the newest row of each model, by path; and how many are of parts."""
         import pyarrow as pa
 
-        self.flush()
-        rows, kept = self._kept(revisions, retries=False)
-        self._write(rows.take(pa.array(kept, pa.int64())), self._table)
-        shutil.rmtree(self._parts, ignore_errors=True)
-
-    def _kept(self, revisions: Mapping[str, str], *, retries: bool) -> tuple[pa.Table, Sequence[int]]:
-        """Return all rows on disk, and the place of the row of each model, by path."""
-        import pyarrow as pa
-
-        tables = [*self._read_parts(), self._read(self._table)]
-        new = sum(table.num_rows for table in tables[:-1])
-        rows = pa.concat_tables(tables)
+        *parts, table = self._tables()
+        rows, new = pa.concat_tables([*parts, table]), sum(part.num_rows for part in parts)
         kept: dict[str, int] = {}
-        columns = (rows[name].to_pylist() for name in ("path", "revision", "error"))
-        for at, (path, revision, error) in enumerate(zip(*columns, strict=True)):
+        columns = (rows[name].to_pylist() for name in ("path", "revision"))
+        for at, (path, revision) in enumerate(zip(*columns, strict=True)):
             is_known = revision or at < new  # a URL, whose revision nobody knows, is read anew for another table
-            if is_known and revisions.get(path) == revision and not (retries and error and at >= new):
+            if is_known and revisions.get(path) == revision:
                 kept.setdefault(path, at)
-        return rows, [kept[path] for path in sorted(kept)]
+        return rows, pa.array([kept[path] for path in sorted(kept)], pa.int64()), new
 
-    def _read_parts(self) -> Iterator[pa.Table]:
-        for part in sorted(self._parts.glob("*.parquet")):
-            yield self._read(part)
+    def _tables(self) -> Iterator[pa.Table]:
+        """Yield the rows of parts, those of the last run first, and of the table."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from pool.map(self._read, reversed(storage.parquet_files(self.parts.folder)))
+        yield self._read(self._table) if storage.exists(self._table) else self._schema.empty_table()
 
-    def _read(self, path: Path) -> pa.Table:
+    def _read(self, at: str) -> pa.Table:
         """Return the rows of a file; none where it was written by another graphkit, or for other targets."""
-        from pyarrow import parquet
+        with storage.told(storage.shown(at), "remove it, and start again", "cannot be read"):
+            rows = storage.read(at)
+        return rows if rows.schema.equals(self._schema, check_metadata=True) else self._schema.empty_table()
 
-        nothing = self._schema.empty_table()
-        if not path.exists():
-            return nothing
-        table = parquet.read_table(path)
-        return table if table.schema.equals(self._schema, check_metadata=True) else nothing
-
-    def _write(self, rows: pa.Table, path: Path) -> None:
-        from pyarrow import parquet
-
-        beside = self._parts / f"{uuid.uuid4().hex}.new"
-        try:
-            parquet.write_table(rows, beside)
-            beside.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise OutputError(
-                f"{path}: cannot be written: {error.strerror or error} - make room, and start again"
-            ) from error
-
-    def _take_lock(self) -> None:
+    def _locked(self, folder: Path) -> IO[str]:
+        """Return the open file that keeps other surveys away."""
+        with storage.told(self._name, OTHER_FILE):
+            lock = (folder / "lock").open("w")
         if fcntl is None:
-            return
+            return lock
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UsageError(f"{self._table}: another survey writes it - wait, or name another file") from error
-        for left in self._parts.glob("*.new"):
+            lock.close()
+            raise UsageError(f"{self._name}: another survey writes it - wait, or {OTHER_FILE}") from error
+        for left in folder.glob("*.new"):
             left.unlink()
+        return lock

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 from graphkit.deploy.targets import load_target
+from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore
-from graphkit.fleet.survey_sources import revision_of
-from graphkit.fleet.survey_task import Executor, SurveyTask, columns
+from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns
 
-__all__ = ["Survey", "survey"]
+__all__ = ["Executor", "Survey", "survey"]
+
+DEFAULT = RowOptions()
+
+
+class Executor(Protocol):
+    """The machines that tasks run on."""
+
+    def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
+        """Do tasks in any order, and put their rows into parts.
+
+        No model makes it raise.
+
+        Yields:
+            How many more are done, and how many of them are errors.
+
+        Raises:
+            GraphkitError: Machines are lost, or cannot write rows; what is done is kept.
+        """
 
 
 @dataclass(frozen=True)
@@ -34,23 +53,21 @@ class Survey:
 
 
 def survey(
-    models: Sequence[str],
-    table: Path,
+    models: Mapping[str, str],
+    table: str,
     executor: Executor,
+    options: RowOptions = DEFAULT,
     *,
-    targets: Sequence[str] = (),
-    folds: bool = False,
     retries: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """Write a table with a row for each model; models that an earlier run has done are not done again.
 
     Args:
-        models: Paths or URLs, each once.
-        table: The Parquet file.
+        models: Paths or URLs, each with a text that changes with the file, "" where that is unknown.
+        table: The path or URL of the Parquet file.
         executor: The machines that the models are read on.
-        targets: Targets to count blockers for.
-        folds: Whether to count the nodes that compute shapes after a fold too.
+        options: How rows are made.
         retries: Whether to do those again that were errors in an earlier table.
         progress: Called with how far it is.
 
@@ -59,20 +76,20 @@ def survey(
 
     Raises:
         UsageError, OutputError: See `RowStore`.
+        GraphkitError: See `Executor`.
     """
     start = time.monotonic()
-    facts = "".join(f"{name} {_digest(name)} " for name in targets) + ("folded" if folds else "")
-    with RowStore(table, columns(targets), facts) as store:
-        revisions = {model: revision_of(model) for model in models}
-        done = store.done(revisions, retries=retries)
-        errors = sum(done.values())
-        waiting = (SurveyTask(model, revisions[model], tuple(targets), folds) for model in models if model not in done)
-        for count, row in enumerate(executor.rows(waiting), 1):
-            store.add(row)
-            errors += row.get("error") is not None
-            progress(_how_far(count, len(models) - len(done), errors, time.monotonic() - start))
-        store.finish(revisions)
-    return Survey(len(models), len(done), errors, time.monotonic() - start)
+    facts = "".join(f"{name} {_digest(name)} " for name in options.targets) + ("folded" if options.folds else "")
+    with RowStore(table, columns(options.targets), facts) as store:
+        kept = store.done(models, retries=retries)
+        tasks = [SurveyTask(model, revision, options) for model, revision in models.items() if model not in kept]
+        done, errors = 0, sum(kept.values())
+        with contextlib.closing(executor.run(tasks, store.parts)) as counts:
+            for more, broken in counts:
+                done, errors = done + more, errors + broken
+                progress(_how_far(done, len(tasks), errors, time.monotonic() - start))
+        store.finish(models)
+    return Survey(len(models), len(kept), errors, time.monotonic() - start)
 
 
 def _digest(target: str) -> str:

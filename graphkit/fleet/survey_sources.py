@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,13 +11,16 @@ from pathlib import Path
 from graphkit.errors import UsageError
 from graphkit.io.remote.urls import is_url
 
-__all__ = ["models_of", "revision_of"]
+__all__ = ["UNKNOWN", "data_revisions", "is_same_data", "models_of"]
 
 STREAM = "-"
+UNKNOWN = "?"  # the data files of a model that could not be read so far
 
 
-def models_of(sources: Iterable[str], stdin: Iterable[str]) -> list[str]:
-    """Return the path or URL of each model, once, in order.
+def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
+    """Return the path or URL of each model, once, in order, each with a text that changes with the file.
+
+    The text is "" where nobody knows: for a URL, and for a file that is missing.
 
     Args:
         sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, text files with one of these in each
@@ -32,11 +36,25 @@ def models_of(sources: Iterable[str], stdin: Iterable[str]) -> list[str]:
         if not found:
             raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
         models.update(dict.fromkeys(found))
-    return sorted(models)
+    return {model: _revision(model) for model in sorted(models)}
 
 
-def revision_of(path: str) -> str:
-    """Return a text that changes with a file: its size and when it was written; "" for a URL or a missing file."""
+def data_revisions(model: str, locations: Iterable[str]) -> str | None:
+    """Return the files beside a model in text that changes with them, None for none."""
+    folder = Path(model).parent
+    found = {location: _revision(os.path.join(folder, location)) for location in sorted(locations)}
+    return json.dumps(found, ensure_ascii=False) if found else None
+
+
+def is_same_data(model: str, revisions: str | None) -> bool:
+    """Whether the files beside a model are those of `data_revisions`."""
+    if revisions is None:
+        return True
+    return revisions != UNKNOWN and data_revisions(model, json.loads(revisions)) == revisions
+
+
+def _revision(path: str) -> str:
+    """Return the size of a file and when it was written; "" for a URL or a missing file."""
     try:
         state = os.stat(path)
     except (OSError, ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphkit.errors import UsageError
@@ -73,12 +72,12 @@ def _column(name: str) -> Column:
 
 
 def survey_table(
-    path: Path, *, where: Sequence[str] = (), sort: Sequence[str] = (), most: int | None = None
+    path: str, *, where: Sequence[str] = (), sort: Sequence[str] = (), most: int | None = None
 ) -> SurveyTable:
     """Return models of a table that `graphkit survey` wrote, the worst first.
 
     Args:
-        path: The Parquet file.
+        path: The path or URL of the Parquet file.
         where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`; all have to hold.
         sort: Columns to sort by, a `-` before those whose largest values come first.
         most: How many rows to show, None for all.

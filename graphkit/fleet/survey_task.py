@@ -5,9 +5,9 @@ Tasks and rows are plain values, so that any executor can send them anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
@@ -15,13 +15,14 @@ from graphkit.analysis.findings import KIND_NAMES
 __all__ = [
     "BLOCKERS",
     "COLUMNS",
-    "Executor",
     "Row",
+    "RowOptions",
     "SurveyTask",
     "blockers_column",
     "columns",
     "failed_row",
     "found_column",
+    "row_of",
 ]
 
 Row = Mapping[str, object]
@@ -32,6 +33,7 @@ COLUMNS: Mapping[str, type] = {
     "revision": str,
     "graphkit": str,
     "error": str,
+    "data_files": str,
     "bytes": int,
     "role": str,
     "architecture": str,
@@ -52,6 +54,23 @@ COLUMNS: Mapping[str, type] = {
 }  # and one for each kind of finding, and for each target
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How the rows of a survey are made.
+
+    Attributes:
+        targets: The names or files of the targets to look for blockers for.
+        folds: Whether to count the nodes that compute shapes after a fold too.
+        download, cache, timeout: How models on servers are read: see `graphkit.RemoteOptions`.
+    """
+
+    targets: tuple[str, ...] = ()
+    folds: bool = False
+    download: bool = False
+    cache: bool = True
+    timeout: float = 60.0
+
+
 @dataclass(frozen=True)
 class SurveyTask:
     """A model of a survey.
@@ -59,21 +78,21 @@ class SurveyTask:
     Attributes:
         path: The path or URL of the model.
         revision: A text that changes with the file; "" where that is unknown.
-        targets: The names or files of the targets to look for blockers for.
-        folds: Whether to count the nodes that compute shapes after a fold too.
     """
 
     path: str
     revision: str = ""
-    targets: tuple[str, ...] = ()
-    folds: bool = False
+    options: RowOptions = RowOptions()
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
 
-class Executor(Protocol):
-    """The machines that tasks run on."""
-
-    def rows(self, tasks: Iterable[SurveyTask]) -> Iterator[Row]:
-        """Yield the row of each task as it is done, in any order; no task makes it raise."""
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> SurveyTask:
+        """Return the task that `plain` gave."""
+        options = {**plain["options"], "targets": tuple(plain["options"]["targets"])}
+        return cls(plain["path"], plain["revision"], RowOptions(**options))
 
 
 def columns(targets: Iterable[str]) -> dict[str, type]:
@@ -92,7 +111,12 @@ def blockers_column(target: str) -> str:
     return f"{BLOCKERS}{target}"
 
 
+def row_of(task: SurveyTask, facts: Row, seconds: float) -> Row:
+    """Return the row of a model."""
+    start = {"path": task.path, "revision": task.revision, "graphkit": __version__}
+    return {**start, **facts, "seconds": round(seconds, 3)}
+
+
 def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
     """Return the row of a model that there are no facts of."""
-    start = {"path": task.path, "revision": task.revision, "graphkit": __version__}
-    return {**start, "error": error, "seconds": round(seconds, 3)}
+    return row_of(task, {"error": error}, seconds)

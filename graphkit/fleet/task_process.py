@@ -6,8 +6,9 @@ has ended, or whose memory a model has filled, is replaced.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from dataclasses import asdict
 from functools import partial
 
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
@@ -26,12 +27,13 @@ class TaskProcess:
     """A process that does tasks, and is started again where one ends it.
 
     Args:
-        seconds: The time that a model may take; None for as long as limits say for the size of its file.
+        limits: The time that a model may take.
         memory: The bytes that it may take.
+        folder: Where the paths of tasks begin; "" for the folder of this process.
     """
 
-    def __init__(self, limits: Limits, memory: int) -> None:
-        self._limits, self._memory = limits, memory
+    def __init__(self, limits: Limits, memory: int, folder: str = "") -> None:
+        self._limits, self._memory, self._folder = limits, memory, folder
         self._worker: Worker | None = None
         self._done = 0
 
@@ -40,7 +42,8 @@ class TaskProcess:
         start = time.monotonic()
         worker = self._started()
         try:
-            answer = worker.ask({"task": asdict(task), "memory": self._memory}, self._limits.time(0))
+            request = {"task": task.plain(), "memory": self._memory, "folder": self._folder}
+            answer = worker.ask(request, self._limits.time(0))
         except DiedError as error:
             self.close()
             return failed_row(task, f"{task.path}: {error.why}", time.monotonic() - start)
@@ -74,8 +77,10 @@ def main(place: str, parent: str) -> None:  # noqa: ARG001 - rows need no shared
 def _reply(floor: int, request: Message) -> Message:
     from graphkit.fleet.model_row import model_row  # which the parent need not import
 
-    plain = request["task"]
-    task = SurveyTask(**{**plain, "targets": tuple(plain["targets"])})
+    if request["folder"]:
+        with contextlib.suppress(OSError):  # where it is not there, the files below it are not either
+            os.chdir(request["folder"])
+    task = SurveyTask.of(request["task"])
     limit_memory(floor + request["memory"])
     try:
         return {"row": dict(model_row(task))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from graphkit.fleet.survey_task import SurveyTask, failed_row
 from graphkit.runtime.worker import Message, serve
@@ -17,6 +18,10 @@ def main(_: str, parent: str) -> None:
 def reply(request: Message) -> Message:
     path = request["task"]["path"]
     if path.startswith("crash"):
+        _, _, tries = path.partition(" ")
+        if tries:
+            with Path(tries).open("a") as file:
+                file.write("1")
         os.kill(os.getpid(), signal.SIGSEGV)
     if path.startswith("exit"):
         raise RecursionError("too deep")
@@ -24,4 +29,4 @@ def reply(request: Message) -> Message:
         time.sleep(60)
     if path.startswith("large"):
         return {}
-    return {"row": dict(failed_row(SurveyTask(path), f"pid {os.getpid()}", 0.0))}
+    return {"row": dict(failed_row(SurveyTask.of(request["task"]), f"pid {os.getpid()}", 0.0))}

@@ -59,3 +59,9 @@ def test_a_model_that_needs_more_memory_than_it_may(tmp_path: Path) -> None:
     onnx.save(proto_of(f"(float[N, 4] x0) => (float[N, 4] x20000) {{ {chain} }}"), tmp_path / "m.onnx")
     (row,) = LocalPool(1, Limits(memory=1 << 20)).rows([SurveyTask(str(tmp_path / "m.onnx"))])
     assert "--memory allows" in str(row["error"])
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """A worker of another machine may not see the folder that paths begin at."""
+    (row,) = LocalPool(1, folder=str(tmp_path / "gone")).rows([SurveyTask("m/a.onnx")])
+    assert row["error"] == "m/a.onnx: cannot be opened: No such file or directory - check the path"

@@ -1,0 +1,195 @@
+"""The executor of many machines: tasks on the workers of a Dask cluster, many in one task of Dask.
+
+A worker does them as this machine does, in a process that may die, and writes their rows itself; what comes back is how
+many there are. Dask gives the tasks of a worker that is lost to another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from distributed import Client, Future, KilledWorker, LocalCluster, get_worker
+
+from graphkit import __version__
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.fleet.local_pool import LocalPool, memory_of_each
+from graphkit.fleet.row_parts import PartWriter, RowParts
+from graphkit.fleet.survey_task import SurveyTask, failed_row
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["DaskPool"]
+
+MOST, PER_THREAD = 64, 4  # models of a batch at most, and batches for each thread at least
+SECONDS_TO_CONNECT = 10.0
+SECONDS_TO_LOOK, SECONDS_WITHOUT_WORKERS = 5.0, 60.0
+AGAIN = "what is done is kept: start the survey again to go on"
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Models that a worker does one after the other.
+
+    Attributes:
+        folder: Where their paths begin.
+        graphkit: The version that wants their rows.
+    """
+
+    tasks: Sequence[SurveyTask]
+    parts: RowParts
+    limits: Limits
+    folder: str
+    graphkit: str
+
+
+def do_batch(batch: _Batch) -> tuple[int, int]:
+    """On a worker: do a batch, and return how many models it has, and how many of them are errors.
+
+    Raises:
+        GraphkitError: The worker cannot do that.
+    """
+    worker = get_worker()
+    if batch.graphkit != __version__:
+        raise _other_version(worker.address, __version__, batch.graphkit)
+    threads, memory = worker.state.nthreads, worker.memory_manager.memory_limit
+    most = memory_of_each(threads, batch.limits)
+    if batch.limits.memory is None and memory:
+        most = min(most, memory // threads)
+    pool = LocalPool(1, Limits(batch.limits.seconds, most), batch.folder)
+    return len(batch.tasks), sum(errors for _, errors in pool.run(batch.tasks, batch.parts))
+
+
+class DaskPool:
+    """Workers of a Dask cluster.
+
+    Args:
+        scheduler: The address of its scheduler; None for a cluster of this machine.
+        jobs: How many workers that has; 0 for one for each processor.
+        limits: Time and memory that a model may take.
+    """
+
+    def __init__(self, scheduler: str | None, jobs: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._scheduler, self._jobs, self._limits = scheduler, jobs or os.cpu_count() or 1, limits
+        self._name = scheduler or "the cluster of this machine"
+
+    def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
+        """Let workers do tasks: see `Executor`.
+
+        Raises:
+            GraphkitError: The scheduler is lost, there are no workers, or they cannot do what they are asked to.
+        """
+        if not tasks:
+            return
+        _be_quiet()
+        try:
+            with self._client() as client:
+                yield from self._counts(client, tasks, parts)
+        except (OSError, CancelledError) as error:
+            raise self._gone() from error
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Client]:
+        with contextlib.ExitStack() as stack:
+            try:
+                place = self._scheduler or stack.enter_context(_cluster_here(self._jobs))
+                client = stack.enter_context(Client(place, timeout=SECONDS_TO_CONNECT, set_as_default=False))
+            except (OSError, ValueError) as error:
+                hint = "check the address, and whether the scheduler runs"
+                raise UsageError(f"{self._name}: no scheduler answers there - {hint}") from error
+            self._check_workers(client)
+            yield client
+
+    def _counts(
+        self, client: Client, tasks: Sequence[SurveyTask], parts: RowParts
+    ) -> Generator[tuple[int, int], None, None]:
+        finished: SimpleQueue[Future] = SimpleQueue()
+        running: dict[Future, Sequence[SurveyTask]] = {}
+
+        def start(batch: Sequence[SurveyTask]) -> None:
+            work = _Batch(batch, parts, self._limits, str(Path.cwd()), __version__)
+            running[future := client.submit(do_batch, work, pure=False)] = batch
+            future.add_done_callback(finished.put)
+
+        size = max(1, min(MOST, len(tasks) // (PER_THREAD * sum(client.nthreads().values()))))
+        for at in range(0, len(tasks), size):
+            start(tasks[at : at + size])
+        while running:
+            future = self._next(finished, client)
+            batch = running.pop(future)
+            if future.cancelled():
+                raise self._gone()
+            error = future.exception()
+            if error is None:
+                yield future.result()
+            elif not isinstance(error, KilledWorker):
+                raise self._refused(error)
+            elif len(batch) > 1:  # each for itself: one of them may be why
+                for task in batch:
+                    start([task])
+            else:
+                yield _lost(batch[0], parts)
+
+    def _next(self, finished: SimpleQueue[Future], client: Client) -> Future:
+        """Return the next batch that has an end; as long as there is none, see whether there are workers."""
+        seen = time.monotonic()
+        while True:
+            with contextlib.suppress(Empty):
+                return finished.get(timeout=SECONDS_TO_LOOK)
+            seen = time.monotonic() if client.nthreads() else seen
+            if time.monotonic() - seen > SECONDS_WITHOUT_WORKERS:
+                raise self._alone()
+
+    def _check_workers(self, client: Client) -> None:
+        """Wait for the first worker, and check that those that are there have graphkit; one without it would end."""
+        try:
+            client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
+        except TimeoutError as error:
+            raise self._alone() from error
+        for address, about in client.get_versions(packages=["graphkit"])["workers"].items():
+            if (version := about["packages"]["graphkit"]) != __version__:
+                raise _other_version(address, version or "missing", __version__)
+
+    def _gone(self) -> GraphkitError:
+        return GraphkitError(f"{self._name}: the scheduler is lost - {AGAIN}")
+
+    def _alone(self) -> GraphkitError:
+        problem = f"there has been no worker for {SECONDS_WITHOUT_WORKERS:g} s"
+        return GraphkitError(
+            f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
+        )
+
+    def _refused(self, error: BaseException) -> BaseException:
+        """Return the error of a worker that cannot do a batch at all."""
+        if isinstance(error, GraphkitError):
+            return error
+        problem = f"a worker cannot run graphkit: {type(error).__name__}: {error}"
+        return UsageError(f"{self._name}: {problem} - install graphkit[fleet] {__version__} on all machines")
+
+
+def _be_quiet() -> None:
+    """Let Dask log nothing: what is wrong is told once, as an error of ours."""
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _cluster_here(workers: int) -> LocalCluster:
+    return LocalCluster(workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
+
+
+def _other_version(worker: str, version: str, wanted: str) -> UsageError:
+    problem = f"graphkit is {version} on this worker, and {wanted} where the survey runs"
+    return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra graphkit[fleet]")
+
+
+def _lost(task: SurveyTask, parts: RowParts) -> tuple[int, int]:
+    """Write the row of a model that each worker which was given it has ended with."""
+    with PartWriter(parts) as writer:
+        writer.add(failed_row(task, f"{task.path}: each worker that was given it has ended - see their logs", 0.0))
+    return 1, 1
