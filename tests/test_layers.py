@@ -36,9 +36,9 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
-    "aiohttp": {"io/remote/http_file.py"},
+    "aiohttp": {f"io/remote/{name}.py" for name in ("http_answer", "http_file", "http_session")},
     "distributed": {"fleet/dask_pool.py"},
-    "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
+    "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py", "io/remote/http_session.py"},
     "huggingface_hub": {"io/remote/hub.py"},
     "networkx": {"graph/networkx_export.py", "render/drawings.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_parts", "row_store", "storage", "survey_table")},
