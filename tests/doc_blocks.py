@@ -2,9 +2,9 @@
 
 A page's blocks run in order, in one folder and one namespace:
 
-- ``console``: each `$ command` prints what follows it. `graphkit` runs in this process, as if 80 columns wide; other
-  commands run in a shell. A command that fails, fails the test, unless it ends with `; echo $?`. `pip install` and
-  `make` do not run: their extras and targets have to exist.
+- ``console``: each `$ command` prints what follows it, which may have such a line too, as a verdict does. `graphkit`
+  runs in this process, as if 80 columns wide; other commands run in a shell. A command that fails, fails the test,
+  unless it ends with `; echo $?`. `pip install` and `make` do not run: their extras and targets have to exist.
 - ``python`` runs; ``pycon`` is a doctest.
 - ``yaml``: its `run:` commands of graphkit run; what it gives this project's action has to be an input of it.
 - ``toml``, and ``text`` that is a graph (`agraph ...`), are parsed.
@@ -110,13 +110,19 @@ class Page:
         runner(block)
 
     def _console(self, block: Block) -> None:
-        for command, shown in _commands(block.text):
-            printed = _printed(command)
-            checker = doctest.OutputChecker()
-            if shown is not None and not checker.check_output(shown, printed, doctest.ELLIPSIS):
-                example = doctest.Example(command, shown)
-                difference = checker.output_difference(example, printed, doctest.REPORT_NDIFF)
-                raise AssertionError(f"{self._place(block)}: {command}\n{difference}")
+        lines = block.text.replace("\\\n", " ").splitlines()
+        while lines:
+            line = lines.pop(0)
+            assert line.startswith("$ "), f"{self._place(block)}: a console begins with `$ `: {line!r}"
+            printed = _printed(line[2:].strip()).strip("\n").splitlines()
+            count = next((at for at, line in enumerate(lines) if line[:2] == "$ " and line not in printed), len(lines))
+            shown, lines = lines[:count], lines[count:]
+            ends = [shown, shown[:-1]] if shown[-1:] == ["..."] else [shown]  # what is left out may be nothing
+            checker, got = doctest.OutputChecker(), _text(printed)
+            if shown and not any(checker.check_output(_text(end), got, doctest.ELLIPSIS) for end in ends):
+                example = doctest.Example(line, _text(shown))
+                difference = checker.output_difference(example, got, doctest.REPORT_NDIFF)
+                raise AssertionError(f"{self._place(block)}: {line}\n{difference}")
 
     def _python(self, block: Block) -> None:
         code = compile("\n" * block.line + block.text, str(self.path), "exec")
@@ -141,16 +147,9 @@ class Page:
         return f"{self.path.relative_to(ROOT)}:{block.line}"
 
 
-def _commands(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each command with the output that follows it, None where the block shows none of any."""
-    parts = re.split(r"^\$ ", text, flags=re.M)
-    assert not parts[0].strip(), f"a console begins with `$ `: {parts[0]!r}"
-    for part in parts[1:]:
-        lines = part.splitlines(keepends=True)
-        last = next(index for index, line in enumerate(lines) if not line.endswith("\\\n"))
-        command = "".join(lines[: last + 1]).replace("\\\n", " ").strip()
-        shown = "".join(lines[last + 1 :])
-        yield command, shown or None
+def _text(lines: Sequence[str]) -> str:
+    """Return lines as one text, without spaces at their ends."""
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _steps(part: object) -> Iterator[dict[str, Any]]:
