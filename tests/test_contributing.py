@@ -51,7 +51,7 @@ def test_the_files_that_it_names_exist() -> None:
 def test_the_folders_that_it_names_exist() -> None:
     named = set(re.findall(r"`((?:graphkit|tests|benchmarks|docs)(?:/\w+)*)`", GUIDE))
     assert len(named) > 15
-    assert {name for name in named if not (ROOT / name).is_dir()} == set()
+    assert {name for name in named if not (ROOT / name).is_dir()} <= {"docs/_build"}  # which `make docs` makes
 
 
 def test_the_example_of_a_pass() -> None:
