@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import onnx
 
@@ -66,6 +67,15 @@ class WeightBits:
 
 def weights(model: Model) -> list[tuple[Weight, Node | None]]:
     """Return the tensors that are stored in a model, tied ones once, each with the first node that reads it."""
+    if model not in _KNOWN:
+        _KNOWN[model] = _weights(model)
+    return list(_KNOWN[model])
+
+
+_KNOWN: WeakKeyDictionary[Model, list[tuple[Weight, Node | None]]] = WeakKeyDictionary()  # a report asks twice
+
+
+def _weights(model: Model) -> list[tuple[Weight, Node | None]]:
     packed = _packed(all_nodes(model.scopes))
     places: set[object] = set()
     found = []
