@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.analysis.costs.typical_sizes import TYPICAL
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.contract import Contract
@@ -31,11 +31,13 @@ def lowering_costs(
     """Count the costs of each lowered model, and of the model that it was made of at the sizes that were fixed."""
     return tuple(
         costs_before_and_after(
-            [original := _original(part)],
-            load(folder / part.method.file),
-            _spec(original, dict(options.dims)),
+            BeforeAndAfter(
+                [original := _original(part)],
+                load(folder / part.method.file),
+                _spec(original, dict(options.dims)),
+                wish=_lowered_at(contract, is_step=part.method.when == "step"),
+            ),
             what=part.method.file,
-            wish=_lowered_at(contract, is_step=part.method.when == "step"),
             timed=options.time,
             limits=options.limits,
         )
@@ -83,13 +85,15 @@ def bundling_costs(
         in_use = slots - 1 if is_prompt else 1 if method.when == "once" else slots
         changes.append(
             costs_before_and_after(
-                originals,
-                method.model if options.dry_run else load(folder / method.file),
-                DimSpec.of(dims),
+                BeforeAndAfter(
+                    originals,
+                    method.model if options.dry_run else load(folder / method.file),
+                    DimSpec.of(dims),
+                    wish=wish,
+                    sizes=_slots(method.model, in_use),
+                    values=_counts(method, 0 if method.when == "once" else in_use - 1),
+                ),
                 what=method.file,
-                wish=wish,
-                sizes=_slots(method.model, in_use),
-                values=_counts(method, 0 if method.when == "once" else in_use - 1),
                 timed=options.time and not options.dry_run,
                 limits=options.limits,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit.analysis.costs.cost_changes import cost_change
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.report_sections import BLOCKERS
 from graphkit.deploy.targets import load_target
 from graphkit.graph.view import Value
@@ -62,7 +62,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         shapes=tuple(shape_changes(matching, shapes)),
         finding_changes=tuple(change for change in changes if change.kind != BLOCKERS.name),
         blockers=tuple(change for change in changes if change.kind == BLOCKERS.name),
-        costs=cost_change([first], second),
+        costs=cost_change(BeforeAndAfter([first], second)),
         target=target.name if target is not None else "",
         renamed_values=_renamed(matching, first),
         renamed_weights=weights.renamed,

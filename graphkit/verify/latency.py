@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.analysis.costs.amounts import Amount
-from graphkit.analysis.costs.cost_changes import CostChange, Latency, SizedModel, cost_change, paired
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, Latency, SizedModel, cost_change
 from graphkit.analysis.costs.told_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.view import Value
@@ -20,8 +20,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.shapes import AS_DECLARED, DimSpec
-from graphkit.shapes.constraints.symbol_sizes import Role, Sizes, symbol_roles
+from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
 __all__ = ["costs_before_and_after"]
@@ -33,38 +32,23 @@ Feed = Mapping[str, np.ndarray]
 
 
 def costs_before_and_after(
-    before: Sequence[Model],
-    after: Model,
-    spec: DimSpec = AS_DECLARED,
-    *,
-    what: str = "",
-    wish: Mapping[Role, int] = {},
-    sizes: Mapping[str, int] = {},
-    values: Mapping[str, np.ndarray] = {},
-    timed: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
+    models: BeforeAndAfter, *, what: str = "", timed: bool = False, limits: Limits = DEFAULT_LIMITS
 ) -> CostChange:
     """Count costs before and after a rewrite, and measure the latency of both if that is asked for.
 
     Args:
-        before: The original, or several models that run one after the other.
-        after: The result.
-        spec: Sizes of the original's dims.
-        what: What to call them.
-        wish: Sizes by role, where others than the typical ones are of interest.
-        sizes: Sizes of symbols of the result.
-        values: Values of inputs of the result that decide sizes.
+        models: The models, and what says their sizes.
+        what: What to call the costs.
         timed: Whether to measure.
         limits: Time and memory that a model may take.
     """
-    change = cost_change(before, after, spec, what=what, wish=wish, sizes=sizes, values=values)
+    change = cost_change(models, what)
     if not timed or change.unknown:
         return change
     try:
-        _check_kept(before, after)
-        originals, result = paired(before, after, spec, wish, sizes, values)
+        _check_kept(models.before, models.after)
         with isolation(limits):
-            return replace(change, latency=_latency(before, originals, after, result, values))
+            return replace(change, latency=_latency(models))
     except GraphkitError as error:
         return replace(change, untimed=str(error))
 
@@ -75,17 +59,13 @@ def _check_kept(before: Sequence[Model], after: Model) -> None:
         raise UsageError(f"{after.label}: it has replaced the original - name another file to write")
 
 
-def _latency(
-    before: Sequence[Model],
-    originals: Sequence[SizedModel],
-    after: Model,
-    result: SizedModel,
-    values: Mapping[str, np.ndarray],
-) -> Latency:
+def _latency(models: BeforeAndAfter) -> Latency:
+    originals, result = models.sized()
+    before, after = models.before, models.after
     feeds = [_feed(model, each) for model, each in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
         runs = [(stack.enter_context(_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
-        last = (stack.enter_context(_session(after)), {**_same_or(feeds, after, result), **values})
+        last = (stack.enter_context(_session(after)), {**_same_or(feeds, after, result), **models.values})
         began, times = time.monotonic(), list[tuple[float, float]]()
         while len(times) < UNCOUNTED + ROUNDS:
             if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:

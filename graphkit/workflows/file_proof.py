@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Value
@@ -196,7 +196,8 @@ class FileRewrite:
         """Count the costs of the original and of the written file, and time them if that is asked for."""
         self.progress("counting costs")
         options, written = self.options, load(self.output)
-        return (costs_before_and_after([self.model], written, options.spec, timed=options.time, limits=options.limits),)
+        models = BeforeAndAfter([self.model], written, options.spec)
+        return (costs_before_and_after(models, timed=options.time, limits=options.limits),)
 
     @property
     def original(self) -> ModelLike:

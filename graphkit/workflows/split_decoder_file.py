@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, cost_change_blocks
 from graphkit.analysis.costs.typical_sizes import TYPICAL
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
@@ -180,7 +180,10 @@ def split_file(
         unused=tuple(path.name for path in written.unused),
         costs=tuple(
             costs_before_and_after(
-                [model], made, what=made.name, wish={"past": past}, timed=options.time, limits=options.limits
+                BeforeAndAfter([model], made, wish={"past": past}),
+                what=made.name,
+                timed=options.time,
+                limits=options.limits,
             )
             for made, past in ((first, 0), (with_past, TYPICAL["past"]))
         ),

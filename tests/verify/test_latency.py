@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter
 from graphkit.model import load
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import DimSpec
@@ -39,7 +40,7 @@ def test_both_run_in_turns_on_the_same_inputs(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(IsolatedSession, "run", noted)
     models = [load(saved(tmp_path / name)) for name in ("a.onnx", "b.onnx")]
-    change = costs_before_and_after(models[:1], models[1], DimSpec.of({"n": 5}), timed=True)
+    change = costs_before_and_after(BeforeAndAfter(models[:1], models[1], DimSpec.of({"n": 5})), timed=True)
     assert change.latency is not None
     assert (change.latency.rounds, change.latency.threads, change.untimed) == (3, 1, "")
     assert 0 < change.latency.low <= change.latency.ratio <= change.latency.high
@@ -51,14 +52,14 @@ def test_both_run_in_turns_on_the_same_inputs(tmp_path: Path, monkeypatch: pytes
 
 def test_nothing_runs_unless_it_is_asked_for(tmp_path: Path) -> None:
     model = load(saved(tmp_path / "a.onnx"))
-    change = costs_before_and_after([model], model)
+    change = costs_before_and_after(BeforeAndAfter([model], model))
     assert (change.latency, change.untimed, change.before is None) == (None, "", False)
 
 
 def test_a_model_that_onnxruntime_does_not_know(tmp_path: Path) -> None:
     text = "g (float[n, 16] x) => (float[n, 16] y) { y = own.Secret (x) }"
     models = [load(saved(tmp_path / name, text)) for name in ("a.onnx", "b.onnx")]
-    change = costs_before_and_after(models[:1], models[1], timed=True)
+    change = costs_before_and_after(BeforeAndAfter(models[:1], models[1]), timed=True)
     assert change.latency is None
     assert "onnxruntime does not load it" in change.untimed
     assert change.before is not None
@@ -66,7 +67,7 @@ def test_a_model_that_onnxruntime_does_not_know(tmp_path: Path) -> None:
 
 def test_an_original_that_was_replaced(tmp_path: Path) -> None:
     model = load(saved(tmp_path / "a.onnx"))
-    change = costs_before_and_after([model], load(tmp_path / "a.onnx"), timed=True)
+    change = costs_before_and_after(BeforeAndAfter([model], load(tmp_path / "a.onnx")), timed=True)
     assert change.untimed.endswith("a.onnx: it has replaced the original - name another file to write")
 
 
@@ -74,7 +75,7 @@ def test_the_time_ends_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(latency, "SECONDS", 0)
     monkeypatch.setattr(latency, "FEWEST", 2)
     models = [load(saved(tmp_path / name)) for name in ("a.onnx", "b.onnx")]
-    change = costs_before_and_after(models[:1], models[1], timed=True)
+    change = costs_before_and_after(BeforeAndAfter(models[:1], models[1]), timed=True)
     assert change.latency is not None
     assert change.latency.rounds == 2
 
@@ -82,10 +83,7 @@ def test_the_time_ends_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_merged_decoder_runs_the_branch_of_its_sizes() -> None:
     model = load("example:merged-decoder")
     for past in (0, 8):
-        (feed,) = [
-            latency._feed(model, each)
-            for each in latency.paired([model], model, DimSpec.of({"past_decoder_sequence_length": past}), {}, {}, {})[
-                0
-            ]
-        ]
+        spec = DimSpec.of({"past_decoder_sequence_length": past})
+        ((sized,), _) = BeforeAndAfter([model], model, spec).sized()
+        feed = latency._feed(model, sized)
         assert bool(feed["use_cache_branch"].all()) == (past > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol, symbol_roles
 from graphkit.shapes.graph_inputs import Inputs, input_dims
 
-__all__ = ["CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks", "paired"]
+__all__ = ["BeforeAndAfter", "CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks"]
 
 
 @dataclass(frozen=True)
@@ -129,57 +129,53 @@ class SizedModel:
         )
 
 
-def cost_change(
-    before: Sequence[Model],
-    after: Model,
-    spec: DimSpec = AS_DECLARED,
-    *,
-    what: str = "",
-    wish: Mapping[Role, int] = {},
-    sizes: Mapping[str, int] = {},
-    values: Mapping[str, np.ndarray] = {},
-) -> CostChange:
-    """Count costs before and after a rewrite, at the same sizes.
+@dataclass(frozen=True)
+class BeforeAndAfter:
+    """Models before and after a rewrite, with what says the sizes that both are looked at.
 
     A dim of the result is as large as what is called the same in the original, else as that of the same input.
 
-    Args:
+    Attributes:
         before: The original, or several models that run one after the other.
         after: The result.
         spec: Sizes of the original's dims.
-        what: What to call them.
         wish: Sizes by role, where others than the typical ones are of interest.
         sizes: Sizes of symbols of the result.
         values: Values of inputs of the result that decide sizes.
     """
+
+    before: Sequence[Model]
+    after: Model
+    spec: DimSpec = AS_DECLARED
+    wish: Mapping[Role, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def sized(self) -> tuple[list[SizedModel], SizedModel]:
+        """Choose the sizes of originals and of their result.
+
+        Raises:
+            GraphkitError: There are none, or a model is broken.
+        """
+        originals: list[SizedModel] = []
+        known: dict[str, int] = {}
+        for model in self.before:
+            spec = self.spec | _frozen(model, self.after, self.wish)
+            originals.append(SizedModel.of(model, spec, self.wish, known))
+            known |= originals[-1].known
+        inputs = (_sizes_of_inputs(self.after, each) for each in reversed(originals))
+        given = {name: size for sizes in inputs for name, size in sizes.items()} | known
+        return originals, SizedModel.of(self.after, AS_DECLARED, self.wish, {**given, **self.sizes}, self.values)
+
+
+def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
+    """Count costs before and after a rewrite, at the same sizes; `what` says what to call them."""
     try:
-        originals, result = paired(before, after, spec, wish, sizes, values)
+        originals, result = models.sized()
         known = {name: size for each in originals for name, size in each.known.items()}
         return CostChange(what, Sizes(known.items()), _joined([each.figures() for each in originals]), result.figures())
     except GraphkitError as error:
         return CostChange(what, Sizes(), None, None, unknown=str(error))
-
-
-def paired(
-    before: Sequence[Model],
-    after: Model,
-    spec: DimSpec,
-    wish: Mapping[Role, int],
-    sizes: Mapping[str, int],
-    values: Mapping[str, np.ndarray],
-) -> tuple[list[SizedModel], SizedModel]:
-    """Choose the sizes of originals and of their result.
-
-    Raises:
-        GraphkitError: There are none, or a model is broken.
-    """
-    originals: list[SizedModel] = []
-    known: dict[str, int] = {}
-    for model in before:
-        originals.append(SizedModel.of(model, spec | _frozen(model, after, wish), wish, known))
-        known |= originals[-1].known
-    given = {name: size for each in reversed(originals) for name, size in _sizes_of_inputs(after, each).items()} | known
-    return originals, SizedModel.of(after, AS_DECLARED, wish, {**given, **sizes}, values)
 
 
 def _frozen(before: Model, after: Model, wish: Mapping[Role, int]) -> DimSpec:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.cost_changes import CostChange, CostFigures, Latency, cost_change, cost_change_blocks
+from graphkit.analysis.costs.cost_changes import (
+    BeforeAndAfter,
+    CostChange,
+    CostFigures,
+    Latency,
+    cost_change,
+    cost_change_blocks,
+)
 from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
@@ -34,7 +41,9 @@ def figures(change: CostChange) -> list[tuple[int | None, ...]]:
 
 def test_a_fold_has_fewer_nodes_and_the_same_products() -> None:
     original = load(CAUSAL)
-    (nodes, macs, _), (after, same, _) = figures(change := cost_change([original], fold(original).model))
+    (nodes, macs, _), (after, same, _) = figures(
+        change := cost_change(BeforeAndAfter([original], fold(original).model))
+    )
     assert (nodes, after, macs, same) == (213, 80, 294912, 294912)
     assert dict(change.sizes) == {"batch_size": 1, "sequence_length": 32}  # more have no positions
     assert change.before is not None
@@ -44,14 +53,14 @@ def test_a_fold_has_fewer_nodes_and_the_same_products() -> None:
 def test_the_original_has_the_sizes_that_are_numbers_in_the_result() -> None:
     original = load(CAUSAL)
     frozen = SetDims((("batch_size", 3),)).run(original).model
-    change = cost_change([original], frozen)
+    change = cost_change(BeforeAndAfter([original], frozen))
     assert dict(change.sizes) == {"batch_size": 3, "sequence_length": 32}
     before, after = figures(change)
     assert before == after
 
 
 def test_sizes_that_are_given_are_those_of_both() -> None:
-    change = cost_change([load(CAUSAL)], load(CAUSAL), DimSpec.of({"sequence_length": 8}))
+    change = cost_change(BeforeAndAfter([load(CAUSAL)], load(CAUSAL), DimSpec.of({"sequence_length": 8})))
     assert dict(change.sizes) == {"sequence_length": 8, "batch_size": 1}
     before, after = figures(change)
     assert (before, after[1]) == (after, 61440)
@@ -60,7 +69,7 @@ def test_sizes_that_are_given_are_those_of_both() -> None:
 def test_a_symbol_of_another_name_has_the_size_of_its_input() -> None:
     original = model(PRODUCT)
     renamed = Rename(dims=(("n", "positions"),)).run(original).model
-    before, after = figures(cost_change([original], renamed, DimSpec.of({"n": 5})))
+    before, after = figures(cost_change(BeforeAndAfter([original], renamed, DimSpec.of({"n": 5}))))
     assert before == after == (2, 5 * 16 * 8, 5 * 16 * 4 + 5 * 8 * 4)
 
 
@@ -69,19 +78,19 @@ def test_a_part_begins_at_a_value_of_the_original() -> None:
         "g (float[n, 16] x, float[16, 8] w) => (float[m, 8] y) { a = Concat <axis = 0> (x, x) y = MatMul (a, w) }"
     )
     part = ExtractSubgraph(("y",), ("a",)).run(original).model
-    before, after = figures(cost_change([original], part, DimSpec.of({"n": 5})))
+    before, after = figures(cost_change(BeforeAndAfter([original], part, DimSpec.of({"n": 5}))))
     assert (before[:2], after[:2]) == ((2, 10 * 16 * 8), (1, 10 * 16 * 8))
 
 
 def test_models_that_run_one_after_the_other_are_added_and_the_largest_peak_counts() -> None:
     one = model(PRODUCT)
-    before, after = figures(cost_change([one, one], one, DimSpec.of({"n": 5})))
+    before, after = figures(cost_change(BeforeAndAfter([one, one], one, DimSpec.of({"n": 5}))))
     assert before == (2 * after[0], 2 * (after[1] or 0), after[2])
 
 
 def test_other_sizes_are_wished_for_by_role() -> None:
     change = cost_change(
-        [load("example:merged-decoder")], load("example:merged-decoder"), wish={"past": 0, "encoder": 7}
+        BeforeAndAfter([load("example:merged-decoder")], load("example:merged-decoder"), wish={"past": 0, "encoder": 7})
     )
     assert dict(change.sizes) == {
         "batch_size": 1,
@@ -92,7 +101,7 @@ def test_other_sizes_are_wished_for_by_role() -> None:
 
 
 def test_what_cannot_be_counted_says_why() -> None:
-    change = cost_change([load(CAUSAL)], load(CAUSAL), DimSpec.of({"nothing": 8}))
+    change = cost_change(BeforeAndAfter([load(CAUSAL)], load(CAUSAL), DimSpec.of({"nothing": 8})))
     assert (change.before, change.after) == (None, None)
     assert change.unknown.startswith("no input has a dim 'nothing'")
     (_, prose) = cost_change_blocks([change])
@@ -102,7 +111,7 @@ def test_what_cannot_be_counted_says_why() -> None:
 
 def test_how_it_looks() -> None:
     one = model(PRODUCT)
-    change = cost_change([one], one, DimSpec.of({"n": 5}), what="y.onnx")
+    change = cost_change(BeforeAndAfter([one], one, DimSpec.of({"n": 5})), what="y.onnx")
     latency = Latency(before_ms=2.0, after_ms=1.0, ratio=0.5, low=0.4, high=0.75, rounds=9, threads=1)
     timed = CostChange("y.onnx", change.sizes, change.before, change.after, latency=latency)
     _, table, prose = cost_change_blocks([timed])
@@ -122,7 +131,7 @@ def test_how_it_looks() -> None:
 
 def test_dims_that_are_numbers_need_no_sizes() -> None:
     one = model("g (float[5, 16] x) => (float[5, 16] y) { y = Relu (x) }")
-    _, table = cost_change_blocks([cost_change([one], one)])
+    _, table = cost_change_blocks([cost_change(BeforeAndAfter([one], one))])
     assert isinstance(table, Table)
     assert table.title == "Costs"
 
@@ -130,7 +139,7 @@ def test_dims_that_are_numbers_need_no_sizes() -> None:
 @pytest.mark.parametrize("untimed", ["its weights are missing"])
 def test_why_it_is_not_timed(untimed: str) -> None:
     one = model(PRODUCT)
-    change = cost_change([one], one)
+    change = cost_change(BeforeAndAfter([one], one))
     *_, prose = cost_change_blocks([CostChange("", change.sizes, change.before, change.after, untimed=untimed)])
     assert isinstance(prose, Prose)
     assert prose.text == "Latency was not measured: its weights are missing."

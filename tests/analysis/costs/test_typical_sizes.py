@@ -11,7 +11,7 @@ import pytest
 from builders import model_of
 from real_models import MODEL_NAMES
 
-from graphkit.analysis.costs.cost_changes import SizedModel
+from graphkit.analysis.costs.cost_changes import BeforeAndAfter, SizedModel
 from graphkit.model import Model, load
 from graphkit.shapes import AS_DECLARED
 from graphkit.verify import latency
@@ -50,7 +50,7 @@ def test_nodes_and_edges_of_a_graph(model: Model, expected: dict[str, int]) -> N
 
 @pytest.mark.parametrize("nodes", ["nodes", "3"])
 def test_indices_of_nodes_are_legal_where_latency_is_measured(nodes: str) -> None:
-    found = costs_before_and_after([graph(nodes)], graph(nodes), timed=True)
+    found = costs_before_and_after(BeforeAndAfter([graph(nodes)], graph(nodes)), timed=True)
     assert (found.untimed, found.latency is not None) == ("", True)
 
 
@@ -94,7 +94,7 @@ def test_models_run_at_typical_sizes(
     monkeypatch.setattr(latency, "UNCOUNTED", 0)
     file = model_file(name)
     copy = Path(shutil.copy(file, tmp_path / "copy.onnx"))
-    found = costs_before_and_after([load(file)], load(copy), timed=True)
+    found = costs_before_and_after(BeforeAndAfter([load(file)], load(copy)), timed=True)
     if "is missing" in found.untimed:
         pytest.skip(found.untimed)
     if name == "search/beamsearch-gpt2":  # its input max_length, 20 here, has to be more than the tokens
