@@ -1,12 +1,13 @@
 """How a model on a server is read: requests, bytes and seconds, beside fsspec's defaults and a whole download.
 
-    python benchmarks/remote.py [--latency 50] [--bandwidth 50] [--download] [MODEL...]
+    python benchmarks/remote.py [--latency 50] [--bandwidth 50] [--download] [--rounds 3] [MODEL...]
 
 Without a MODEL it makes one: 24 layers, 170 tensors, 1.62 GB of weights, of which none takes room on disk, and about
 170 kB of structure. A server of this machine answers each request after so many milliseconds, and sends so many
 megabytes a second over all connections; it counts requests and bytes. Each reader is a process of its own; the time is
 that of the reading alone, without the imports. "fsspec as it comes" is graphkit's reader over the file that
-`fsspec.open` gives, with the blocks that it fetches by default.
+`fsspec.open` gives, with the blocks that it fetches by default; "whole download" fetches the data files too. Readers
+take turns; of several rounds the medians are shown, and the time of graphkit over that of each reader.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import mmap
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ import onnx
 from measure import environment
 from onnx import TensorProto, helper
 
+from graphkit import load
 from graphkit.io.wire import BYTES, encode_varint
 
 LAYERS, SIZE, WORDS = 24, 1024, 50_000
@@ -63,9 +66,10 @@ seconds = time.perf_counter() - start
     "whole download": """
 import urllib.request
 start = time.perf_counter()
-with urllib.request.urlopen(URL) as answer:
-    while answer.read(1 << 20):
-        pass
+for each in (URL, *BESIDE):
+    with urllib.request.urlopen(each) as answer:
+        while answer.read(1 << 20):
+            pass
 seconds = time.perf_counter() - start
 """,
 }
@@ -231,17 +235,36 @@ def serve(folder: Path, latency: float, bandwidth: float) -> None:
     server.serve_forever()
 
 
-def measured(reader: str, base: str, name: str, *, cache: str = "") -> str:
-    """Return a row: requests, bytes and seconds of a reader."""
-    words = f"URL, CACHE = {f'{base}/{name}'!r}, {bool(cache)}"
-    code = f"import time\n{words}\n{READERS[reader]}\nprint(seconds)"
+def measured(reader: str, base: str, names: list[str], *, cache: str = "") -> tuple[float, float, float]:
+    """Return requests, megabytes and seconds of a reader of a model, the first of some files."""
+    url, *beside = (f"{base}/{name}" for name in names)
+    code = f"import time\nURL, BESIDE, CACHE = {url!r}, {beside!r}, {bool(cache)}\n{READERS[reader]}\nprint(seconds)"
     environment = {**os.environ, **({"XDG_CACHE_HOME": cache} if cache else {})}
     result = subprocess.run(
         [sys.executable, "-c", code], check=True, text=True, stdout=subprocess.PIPE, env=environment
     )
     with urllib.request.urlopen(f"{base}/counts") as answer:
         counts = json.load(answer)
-    return f"{counts['requests']:9,} {counts['bytes'] / 1e6:12,.2f} {float(result.stdout):9.2f}"
+    return counts["requests"], counts["bytes"] / 1e6, float(result.stdout)
+
+
+def compare(model: Path, base: str, readers: list[str], rounds: int, cache: str) -> None:
+    """Print the medians of some rounds, in which readers take turns."""
+    data = [each.location for each in load(model).source.data_files]
+    names = [model.name, *data]
+    size = sum((model.parent / name).stat().st_size for name in names)
+    print(f"\n{model.parent.name}/{model.name}, {size:,} bytes, {1 + len(data)} file(s)")
+    print(f"{'':22}{'requests':>9} {'MB':>10} {'s':>8} {'graphkit over it':>17}")
+    measured("graphkit", base, names, cache=cache)
+    runs: dict[str, list[tuple[float, float, float]]] = {}
+    for _ in range(rounds):
+        for reader in readers:
+            runs.setdefault(reader, []).append(measured(reader, base, names))
+        runs.setdefault("graphkit, once more", []).append(measured("graphkit", base, names, cache=cache))
+    for reader, rows in runs.items():
+        requests, megabytes, seconds = (statistics.median(column) for column in zip(*rows, strict=True))
+        ratio = statistics.median(ours[2] / row[2] for ours, row in zip(runs["graphkit"], rows, strict=True))
+        print(f"{reader:22}{requests:9,.0f} {megabytes:10,.2f} {seconds:8.2f} {ratio:17.3f}", flush=True)
 
 
 def main() -> None:
@@ -250,25 +273,21 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=50, help="milliseconds before an answer")
     parser.add_argument("--bandwidth", type=float, default=50, help="megabytes a second")
     parser.add_argument("--download", action="store_true", help="measure a whole download too")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each reader is measured")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
         serve(asked.serve, asked.latency, asked.bandwidth)
         return
     print(environment(), f"{asked.latency:g} ms, {asked.bandwidth:g} MB/s", sep="\n")
+    readers = [reader for reader in READERS if reader != "whole download" or asked.download]
     with tempfile.TemporaryDirectory() as folder:
         models = asked.models or [Path(folder) / "synthetic.onnx"]
         if not asked.models:
             write_synthetic(models[0])
         for number, model in enumerate(models):
-            print(f"\n{model.name}, {model.stat().st_size:,} bytes\n{'':26}{'requests':>9} {'MB':>12} {'s':>9}")
             with serving(model.parent.resolve(), asked.latency, asked.bandwidth) as base:
-                cache = f"{folder}/cache{number}"
-                for reader in READERS:
-                    if reader != "whole download" or asked.download:
-                        print(f"{reader:26}{measured(reader, base, model.name)}", flush=True)
-                measured("graphkit", base, model.name, cache=cache)
-                print(f"{'graphkit, once more':26}{measured('graphkit', base, model.name, cache=cache)}", flush=True)
+                compare(model, base, readers, asked.rounds, f"{folder}/cache{number}")
 
 
 if __name__ == "__main__":

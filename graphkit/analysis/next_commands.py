@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value
+from graphkit.io.remote.urls import is_url
 from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE
@@ -37,6 +38,7 @@ ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` tak
 ENCODERS = ("encoder", "vision")
 RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
+FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
@@ -66,11 +68,6 @@ class Facts:
         """The model's name in commands, None where no command can name it."""
         label = self.model.label
         return label if self.model.path is not None and label != INPUT and _is_word(label) else None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a file of this machine, which folders of models must be."""
-        return "://" not in self.model.label
 
     @property
     def target(self) -> str:
@@ -126,13 +123,13 @@ def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
         if "merged-if" in facts.kinds:
             if len({merged.condition for merged in facts.control.merged}) == 1:
                 yield _command("split-merged", name, "-o", _output(stem, ".split"))
-        elif "blockers" in facts.kinds and role in ALONE and facts.is_local:
+        elif "blockers" in facts.kinds and role in ALONE:
             yield from _lower(name, stem, [facts])
         elif "shape-chains" in facts.kinds:
             yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
-        if role == "decoder-only" and facts.has_slots and facts.is_local:
+        if role == "decoder-only" and facts.has_slots:
             yield _bundle(name, stem, [facts])
-        elif role in RECURRENT and facts.is_local:
+        elif role in RECURRENT:
             yield _command("bundle", name, "-o", _output(stem, ".bundle"))
         if CHECKABLE & set(facts.kinds):
             yield _command("report", name, "--only", "hazards", "--check-hazards")
@@ -195,8 +192,10 @@ def _is_word(name: str) -> bool:
     return name.isprintable() and not name.startswith("-")
 
 
-def _command(*words: str) -> str:
-    return shlex.join(("graphkit", *words))
+def _command(command: str, name: str, *options: str) -> str:
+    """Return a command; those that read all weights of a model on a server fetch it."""
+    fetched = ("--download",) if command in FETCHING and is_url(name) else ()
+    return shlex.join(("graphkit", command, name, *options, *fetched))
 
 
 def _output(name: str, suffix: str) -> str:

@@ -20,18 +20,7 @@ __all__ = ["bundle", "contract", "lower"]
 LANGUAGES = ("c", "rust", "typescript")
 
 
-def _export(_: click.Context, __: click.Parameter, name: str) -> Path:
-    """Return the path of an export, of which the weights are read as often as its proof wants them."""
-    from graphkit.errors import UsageError
-    from graphkit.io.remote.urls import is_url, shown_url
-
-    if is_url(name):
-        hint = "fetch it first, such as with `hf download` or `aws s3 cp`, and name its folder"
-        raise UsageError(f"{shown_url(name)}: an export is lowered and bundled from a folder of this machine - {hint}")
-    return Path(name)
-
-
-export_argument = click.argument("path", metavar="FOLDER_OR_MODEL", callback=_export)
+export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
 folder_output = output_option("OUT", "The folder to write to.", required=True)
 
 
@@ -47,33 +36,42 @@ def _finish(made: Result, format: str, output: Path) -> None:
 @folder_output
 @takes(LowerOptions)
 @format_option
-def lower(path: Path, output: Path, options: Asked[LowerOptions], format: str) -> None:
+def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) -> None:
     """Lower a pipeline for an NPU: fixed shapes, a host contract, and the proof of both.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    It may be a URL, with --download.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.cli.fetched_export import fetched_export
         from graphkit.deploy.lower import lower_folder
 
-        made = lower_folder(path, output, options.read(), progress=progress)
+        progress("fetching")
+        with fetched_export(export) as path:
+            made = lower_folder(path, output, options.read(), progress=progress)
     _finish(made, format, output)
 
 
 @click.command(short_help="Write the constants of a contract for a host program.")
-@click.argument("path", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT")
 @click.option(
     "--language", "-l", type=choice(LANGUAGES), help="Default: c, or the language that the suffix of --output names."
 )
 @output_option("FILE", "Write to a file, such as contract.h, contract.rs or contract.ts.")
-def contract(path: Path, language: str | None, output: Path | None) -> None:
+def contract(out: str, language: str | None, output: Path | None) -> None:
     """Write the constants of a contract for a host program: sizes, tables, states, and inputs and outputs of models.
 
     OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
     from graphkit.deploy.contract import read_contract
     from graphkit.deploy.contract.constant_writers import SUFFIXES, WRITERS
+    from graphkit.errors import UsageError
+    from graphkit.io.remote.urls import is_url, shown_url
     from graphkit.io.transaction import write_text
 
+    if is_url(out):
+        raise UsageError(f"{shown_url(out)}: a contract is read from this machine - fetch it, and name the file")
+    path = Path(out)
     file = path / "contract.json" if path.is_dir() else path
     suffix = output.suffix.lower() if output is not None else ""
     text = WRITERS[language or SUFFIXES.get(suffix, "c")](read_contract(file))
@@ -88,17 +86,21 @@ def contract(path: Path, language: str | None, output: Path | None) -> None:
 @folder_output
 @takes(BundleOptions)
 @format_option
-def bundle(path: Path, output: Path, options: Asked[BundleOptions], format: str) -> None:
+def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str) -> None:
     """Package an export as methods that share one state, such as encode and step over one KV cache; and prove them.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    It may be a URL, with --download.
     graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.cli.fetched_export import fetched_export
         from graphkit.deploy.make_bundle import JAVASCRIPT_HOST, bundle_folder
 
         chosen = options.read()
-        made = bundle_folder(path, output, chosen, progress=progress)
+        progress("fetching")
+        with fetched_export(export) as path:
+            made = bundle_folder(path, output, chosen, progress=progress)
     _finish(made, format, output)
     if format == "text" and not chosen.dry_run:
         copied = output / JAVASCRIPT_HOST.name

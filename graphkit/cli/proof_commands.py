@@ -106,10 +106,12 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
 def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
     """Return the proof of a folder, a split or a rewrite."""
     if len(models) == 2 and Path(models[1]).is_dir():
+        from graphkit.cli.fetched_export import fetched_export
         from graphkit.deploy.verify_folder import verify_folder
 
         options.check_no_pair()
-        return verify_folder(model_path(models[0]), models[1], options, progress=progress)
+        with fetched_export(model_path(models[0])) as export:
+            return verify_folder(export, models[1], options, progress=progress)
     options.check(len(models))
     if len(models) == 3:
         from graphkit.verify.split_verifier import verify_split

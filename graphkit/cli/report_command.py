@@ -267,11 +267,16 @@ def _hazard_check(limits: Limits) -> HazardCheck:
 def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
+    from graphkit.io.remote.folder import is_folder, models_in
+    from graphkit.io.remote.urls import is_url
 
     expanded: list[str] = []
     for name in names:
         if not name:
             raise UsageError("a model name is empty - name a model file or a folder")
+        if is_url(name) and is_folder(name):
+            expanded += models_in(name, recursive=recursive)
+            continue
         if not os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
             expanded.append(name)
             continue

@@ -24,6 +24,7 @@ from graphkit.shapes.tensor import Array, number
 from graphkit.verify.originals import Originals
 
 __all__ = [
+    "CONFIGURATIONS",
     "MASK_LENGTH",
     "Pipeline",
     "changed_by",
@@ -31,6 +32,7 @@ __all__ = [
     "find_pipeline",
     "has_shorter_output",
     "special_tokens",
+    "used_models",
 ]
 
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
@@ -146,12 +148,21 @@ def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
     return replace(pipeline, encoder=encoder, first=first, step=step)
 
 
-def _of_folder(folder: Path) -> dict[str, Model]:
-    paths = sorted(folder.glob("*.onnx"))
+def used_models(paths: Sequence[Path]) -> list[Path]:
+    """Return those of the models in a folder that an export is made of.
+
+    Where several have the names that exporters give, no others are; and no merged decoder, if what it was merged from
+    is there.
+    """
     named = [path for path in paths if path.name in PLAIN]
-    if len(named) > 1:
-        pair = {"decoder_model.onnx", "decoder_with_past_model.onnx"} <= {path.name for path in named}
-        paths = [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
+    if len(named) < 2:
+        return list(paths)
+    pair = {"decoder_model.onnx", "decoder_with_past_model.onnx"} <= {path.name for path in named}
+    return [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
+
+
+def _of_folder(folder: Path) -> dict[str, Model]:
+    paths = used_models(sorted(folder.glob("*.onnx")))
     if not paths:
         raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
     models = [load(path) for path in paths]

@@ -16,10 +16,11 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.io.remote.options import current_options
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
 from graphkit.io.remote.urls import scheme_of, shown_url
 
-__all__ = ["FsspecFile"]
+__all__ = ["FsspecFile", "fsspec_folder"]
 
 T = TypeVar("T")
 PART = 8 << 20  # bytes of a request at most
@@ -107,6 +108,12 @@ class FsspecFile(Served):
         inner, joint, outer = self._url.partition("::")
         return FsspecFile(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}")
 
+    def files(self, seconds: float) -> list[str]:
+        """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
+        folder = self._path.rstrip("/")
+        paths = self._do("_find", "find", seconds, folder)
+        return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
+
     def _head(self, seconds: float | None) -> Head | None:
         self._system.invalidate_cache()
         try:
@@ -114,7 +121,7 @@ class FsspecFile(Served):
         except FileNotFoundError:
             return None
         if info.get("type") == "directory":
-            raise self.error("is a folder", "name a model file, such as model.onnx")
+            raise self.error("is a folder", "name a model file, or write / at its end")
         size = info.get("size")
         if not isinstance(size, int):
             raise self.error("it is not known how long it is", "fetch it by other means")
@@ -150,6 +157,16 @@ class FsspecFile(Served):
             raise self.error("is not allowed with the credentials that were found", HINT) from error
         except Exception as error:  # each library raises errors of its own
             raise self.error(f"cannot be read: {type(error).__name__}", HINT) from error
+
+
+def fsspec_folder(url: str) -> list[str]:
+    """Return the paths of all files in a folder, relative to it.
+
+    Raises:
+        UsageError: Nothing is known of its scheme.
+        ModelError: It cannot be read.
+    """
+    return FsspecFile(url).files(current_options().timeout)
 
 
 def _first(info: dict[str, Any], keys: Sequence[str]) -> str:

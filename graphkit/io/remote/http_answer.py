@@ -13,7 +13,7 @@ import aiohttp
 
 from graphkit.io.remote.server import CHANGED, Head, Revision, Span
 
-__all__ = ["WHOLE", "Again", "Fault", "Missing", "checked", "condition", "problem_of", "redirected"]
+__all__ = ["HINTS", "WHOLE", "Again", "Fault", "Missing", "checked", "condition", "problem_of", "redirected"]
 
 WHOLE = 1 << 62  # the end of a file of unknown size
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}

@@ -9,7 +9,16 @@ from urllib.request import url2pathname
 
 from graphkit.errors import UsageError
 
-__all__ = ["file_name", "is_url", "local_path", "scheme_of", "shown_url", "sibling", "without_user"]
+__all__ = [
+    "file_name",
+    "is_hub_repository",
+    "is_url",
+    "local_path",
+    "scheme_of",
+    "shown_url",
+    "sibling",
+    "without_user",
+]
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::)")  # fsspec joins schemes with ::
 MAX_NAME = 200
@@ -23,6 +32,11 @@ def is_url(name: str) -> bool:
 def scheme_of(url: str) -> str:
     """Return the scheme, in small letters."""
     return re.split("://|::", url, maxsplit=1)[0].lower()
+
+
+def is_hub_repository(url: str) -> bool:
+    """Whether a URL names a repository of the hub, and nothing in it."""
+    return re.fullmatch(r"hf://(?:(?:datasets|spaces)/)?(?!datasets/|spaces/)[^/]+/[^/]+/?", url) is not None
 
 
 def local_path(url: str) -> Path:

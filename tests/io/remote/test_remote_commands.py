@@ -12,6 +12,7 @@ import pytest
 from layers import layered
 from range_server import Site
 
+from graphkit.cli.commands import COMMANDS
 from graphkit.io.remote import remote_file, window
 from graphkit.model import load
 
@@ -37,6 +38,47 @@ def test_what_a_command_tells_is_that_of_the_file(model: str, run: Command, name
     code, remote, errors = run(name, model, *words)
     assert (code, errors) == (0, "")
     assert json.loads(remote.replace(model, "model.onnx")) == json.loads(local)
+
+
+OUT = ("-o", "out.onnx", "--no-verify")
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["extract"], ["--to", "model.layers.1.out", *OUT]),
+        (["rename"], ["--input-name", "x=y", *OUT]),
+        (["set-dims"], ["--dim", "batch=2", *OUT]),
+        (["convert-opset"], ["--to", "18", *OUT]),
+        (["rewrite"], ["-p", "merge-common-subexpressions", *OUT]),
+        (["view"], ["--export", "out.json"]),
+    ],
+)
+def test_what_a_command_writes_is_that_of_the_file(
+    model: str, run: Command, words: list[str], options: list[str]
+) -> None:
+    made: list[dict[str, bytes]] = []
+    for name in (model, "model.onnx"):
+        code, _, errors = run(*words, name, *options)
+        assert (code, errors) == (0, "")
+        files = list(Path().glob("out*"))
+        made.append({path.name: path.read_bytes().replace(model.encode(), b"model.onnx") for path in files})
+        for path in files:
+            path.unlink()
+    assert made[0] == made[1] != {}
+
+
+def test_the_page_about_urls_has_all_commands_that_read_models() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "remote.md"
+    rows = "".join(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `"))
+    reading = [each.name for each in COMMANDS if any(option.name == "download" for option in each.params)]
+    assert [name for name in reading if f"`{name}`" not in rows] == []
+
+
+def test_a_contract_is_of_this_machine(site: Site, run: Command) -> None:
+    url = f"{site.base}/contract.json"
+    problem = "a contract is read from this machine - fetch it, and name the file"
+    assert run("contract", url) == (2, "", f"Error: {url}: {problem}\n")
 
 
 @pytest.mark.parametrize("weights", ["kept", "shared", "inline"])
@@ -74,13 +116,6 @@ def test_a_split_needs_a_folder(site: Site, run: Command, model_file: Callable[[
     url = site.put("/decoder.onnx", model_file("marian-tiny/decoder_model_merged").read_bytes())
     code, _, errors = run("split-merged", url)
     assert (code, errors) == (2, f"Error: {url}: has no folder here - name an output folder with -o\n")
-
-
-@pytest.mark.parametrize("name", ["lower", "bundle"])
-def test_an_export_has_to_be_here(model: str, run: Command, name: str) -> None:
-    code, _, errors = run(name, model, "-o", "out")
-    assert code == 2
-    assert errors.startswith(f"Error: {model}: an export is lowered and bundled from a folder of this machine - fetch")
 
 
 def test_many_bytes_of_weights_are_told_of(model: str, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +160,13 @@ def test_temporary_files_go_with_the_model(model: str, tmp_path: Path, monkeypat
     assert list(tmp_path.glob("graphkit-*")) == []
 
 
-def test_a_verdict_names_no_command_for_which_it_must_be_a_file(
+def test_a_verdict_names_commands_with_the_options_for_urls(
     site: Site, run: Command, model_file: Callable[[str], Path]
 ) -> None:
     path = model_file("cache-styles/cache_k_l0")
     url = site.put("/decoder.onnx", path.read_bytes())
-    commands = [run("report", name, "--only", "verdict")[1].count("$ graphkit bundle") for name in (path, url)]
-    assert commands == [1, 0]
+    said = run("report", url, "--only", "verdict")[1]
+    assert [line.strip() for line in said.splitlines() if "graphkit bundle" in line] == [
+        f"$ graphkit bundle {url} -o decoder.bundle --max-cache 61 --download"
+    ]
+    assert "--download" not in run("report", path, "--only", "verdict")[1]
