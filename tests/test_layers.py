@@ -39,7 +39,7 @@ HOMES = {
     "aiohttp": {f"io/remote/{name}.py" for name in ("http_answer", "http_file", "http_session")},
     "distributed": {"fleet/dask_pool.py"},
     "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py", "io/remote/http_session.py"},
-    "huggingface_hub": {"io/remote/hub.py"},
+    "huggingface_hub": {"io/remote/hub.py", "io/remote/hub_listing.py"},
     "networkx": {"graph/networkx_export.py", "render/drawings.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_parts", "row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},

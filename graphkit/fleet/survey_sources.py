@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from graphkit.errors import UsageError
+from graphkit.io.remote.hub_listing import hub_models, is_listing
 from graphkit.io.remote.urls import is_url
 
 __all__ = ["UNKNOWN", "data_revisions", "is_same_data", "models_of"]
@@ -20,23 +21,25 @@ UNKNOWN = "?"  # the data files of a model that could not be read so far
 def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
     """Return the path or URL of each model, once, in order, each with a text that changes with the file.
 
-    The text is "" where nobody knows: for a URL, and for a file that is missing.
+    The text is the commit for a model of a repository that is listed; it is "" where nobody knows: for other URLs, and
+    for a file that is missing.
 
     Args:
-        sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, text files with one of these in each
-            line, and `-` for such lines on standard input.
+        sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, organisations and repositories of the
+            hub, text files with one of these in each line, and `-` for such lines on standard input.
         stdin: The lines of standard input.
 
     Raises:
         UsageError: A source is nothing of all that, or has no model.
+        GraphkitError: The hub does not list its models.
     """
-    models: dict[str, None] = {}
+    models: dict[str, str] = {}
     for source in sources:
-        found = list(_expanded(source, stdin))
+        found = dict(_expanded(source, stdin))
         if not found:
             raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
-        models.update(dict.fromkeys(found))
-    return {model: _revision(model) for model in sorted(models)}
+        models |= found
+    return dict(sorted(models.items()))
 
 
 def data_revisions(model: str, locations: Iterable[str]) -> str | None:
@@ -62,15 +65,26 @@ def _revision(path: str) -> str:
     return f"{state.st_size}-{state.st_mtime_ns}"
 
 
-def _expanded(source: str, stdin: Iterable[str]) -> Iterator[str]:
+def _expanded(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the models of a source, each with its revision."""
     if source == STREAM:
         yield from _listed(stdin)
+    elif is_listing(source):
+        yield from hub_models(source).items()
     elif is_url(source) or source.startswith("example:"):
-        yield source
-    elif os.path.isdir(source):
+        yield source, ""
+    elif Path(source).is_file() and not source.endswith(".onnx"):
+        yield from _listed(_lines(source))
+    else:
+        yield from ((path, _revision(path)) for path in _paths(source))
+
+
+def _paths(source: str) -> Iterator[str]:
+    """Yield the models of a folder, a pattern or a path."""
+    if os.path.isdir(source):
         yield from _below(source)
     elif Path(source).is_file():
-        yield from [source] if source.endswith(".onnx") else _listed(_lines(source))
+        yield source
     elif glob.has_magic(source):
         found = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
         yield from (model for path in found for model in (_below(path) if os.path.isdir(path) else [path]))
@@ -87,11 +101,12 @@ def _below(folder: str) -> Iterator[str]:
         yield from (os.path.join(place, name) for name in files if name.endswith(".onnx") and not name.startswith("."))
 
 
-def _listed(lines: Iterable[str]) -> Iterator[str]:
+def _listed(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
     for line in map(str.strip, lines):
         if line and not line.startswith("#"):
-            yield from [line] if line.endswith(".onnx") or is_url(line) else _expanded(line, ())
+            is_path = line.endswith(".onnx") and not is_url(line)  # and no pattern, whatever is in it
+            yield from [(line, _revision(line))] if is_path else _expanded(line, ())
 
 
 def _lines(path: str) -> list[str]:

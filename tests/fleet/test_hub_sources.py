@@ -1,0 +1,117 @@
+"""Organisations and repositories of the hub as sources of a survey, and how its processes read models on servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from range_server import Site, serving
+
+pytest.importorskip("aiohttp", reason="the extra graphkit[remote] is not installed")
+constants = pytest.importorskip("huggingface_hub.constants", reason="the extra graphkit[remote] is not installed")
+
+from builders import proto_of  # noqa: E402
+from test_survey import Here, rows_of  # noqa: E402
+
+from graphkit.errors import GraphkitError, UsageError  # noqa: E402
+from graphkit.fleet.local_pool import LocalPool  # noqa: E402
+from graphkit.fleet.survey import survey  # noqa: E402
+from graphkit.fleet.survey_sources import models_of  # noqa: E402
+from graphkit.fleet.survey_task import RowOptions  # noqa: E402
+
+CONTENT = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }").SerializeToString()
+FIRST, SECOND = "1" * 40, "2" * 40
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
+    """A hub with two repositories of an organisation, one of which has two models."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving() as site:
+        monkeypatch.setattr(constants, "ENDPOINT", site.base)
+        template = site.base + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        told = [
+            told_of("org/a", FIRST, "model.onnx", "onnx/b.onnx", "README.md"),
+            told_of("org/b", FIRST, "model.onnx"),
+        ]
+        site.put("/api/models", json.dumps(told).encode())
+        for about in told:
+            site.put(f"/api/models/{about['id']}", json.dumps(about).encode())
+            for file in about["siblings"]:
+                site.put(f"/{about['id']}/resolve/main/{file['rfilename']}", CONTENT)
+        yield site
+
+
+def told_of(name: str, commit: str, *files: str) -> dict[str, object]:
+    return {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+
+
+def test_an_organisation_is_listed_in_one_request(hub: Site) -> None:
+    urls = ["hf://org/a/model.onnx", "hf://org/a/onnx/b.onnx", "hf://org/b/model.onnx"]
+    assert models_of(["hf://org"], ()) == dict.fromkeys(urls, FIRST)
+    (path,) = [request.path for request in hub.asked if request.path.startswith("/api/models")]
+    assert "author=org" in path
+
+
+def test_a_repository_and_a_folder_of_it(hub: Site) -> None:
+    hub.put("/api/models/org/a/revision/v1", json.dumps(told_of("org/a", SECOND, "onnx/old.onnx")).encode())
+    assert list(models_of(["hf://org/a"], ())) == ["hf://org/a/model.onnx", "hf://org/a/onnx/b.onnx"]
+    assert list(models_of(["hf://org/a/onnx"], ())) == ["hf://org/a/onnx/b.onnx"]
+    assert models_of(["-"], ["hf://org/a@v1/onnx/\n"]) == {"hf://org/a@v1/onnx/old.onnx": SECOND}
+    assert models_of(["hf://org/b/model.onnx"], ()) == {"hf://org/b/model.onnx": ""}
+
+
+def test_a_repository_that_has_not_changed_is_not_read_again(hub: Site, tmp_path: Path) -> None:
+    table = tmp_path / "t.parquet"
+    assert survey(models_of(["hf://org"], ()), str(table), Here()).errors == 0
+    again = Here()
+    assert survey(models_of(["hf://org"], ()), str(table), again).kept == 3
+    hub.put(
+        "/api/models",
+        json.dumps([told_of("org/a", FIRST, "model.onnx"), told_of("org/b", SECOND, "model.onnx")]).encode(),
+    )
+    assert survey(models_of(["hf://org"], ()), str(table), again).kept == 1
+    assert again.done == ["hf://org/b/model.onnx"]
+    assert [row["revision"] for row in rows_of(table)] == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("source", ["hf://nobody/nothing", "hf://nobody"])
+def test_what_the_hub_does_not_list_is_one_clear_error(hub: Site, source: str) -> None:
+    hub.files.clear()
+    with pytest.raises(
+        GraphkitError, match=f"^{source}: the hub answers 404 - check the name, the network, and the login"
+    ):
+        models_of([source], ())
+
+
+def test_a_repository_without_models(hub: Site) -> None:
+    hub.put("/api/models/org/c", json.dumps(told_of("org/c", FIRST, "README.md")).encode())
+    with pytest.raises(UsageError, match=r"^hf://org/c: has no \.onnx file in it"):
+        models_of(["hf://org/c"], ())
+
+
+@pytest.mark.slow
+def test_processes_are_told_how_to_read_models_on_servers(hub: Site, tmp_path: Path) -> None:
+    """A server that sends no parts of files, of a model that is larger than a first request."""
+    large = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    large.doc_string = "x" * (9 << 20)
+    url = hub.put("/large.onnx", large.SerializeToString())
+    hub.fault = "no ranges"
+    errors = []
+    for options in (RowOptions(), RowOptions(download=True, cache=False), RowOptions(download=True)):
+        survey({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), options)
+        errors += [row["error"] for row in rows_of(tmp_path / "t.parquet")]
+    assert "--download" in str(errors[0])
+    assert errors[1:] == [None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", [True, False])
+def test_processes_keep_graphs_unless_told_not_to(hub: Site, tmp_path: Path, cache: bool) -> None:
+    url = hub.put("/small.onnx", CONTENT)
+    for _ in range(2):
+        survey({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), RowOptions(cache=cache))
+    assert ["If-None-Match" in request.headers for request in hub.asked] == [False, cache]
