@@ -64,7 +64,8 @@ def test_each_notebook_is_a_page() -> None:
     made = notebook_pages()
     assert len(made) > 7
     assert all(name in made["index.md"] for name in made if name.endswith(".md") and name != "index.md")
-    assert not any("../docs/" in text for text in made.values())
+    assert not any("../docs/" in text or "mermaid" in text for text in made.values())
+    assert ">Unsqueeze</text>" in made["01-explore-shapes.md"]
 
 
 @pytest.mark.parametrize("folder", GENERATED)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 
+from graphkit.render.document_blocks import Drawing
+from graphkit.render.drawings import draw
 from site_pages.markdown import contents
 
 __all__ = ["pages"]
 
 ROOT = Path(__file__).parents[2]
+FLOWCHART = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.M | re.S)
+NODE, EDGE = re.compile(r'^ *(n\d+)\["(.*)"\]$', re.M), re.compile(r"^ *(n\d+) --> (n\d+)$", re.M)
 RENDERED = ROOT / "reports" / "notebooks"
 INDEX = """# Notebooks
 
@@ -32,5 +38,16 @@ def _title(path: Path) -> str:
 
 
 def _page(path: Path) -> str:
-    """Return a notebook, whose links to pages of `docs` lead from the folder of the site."""
-    return path.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("```mermaid", "```text")
+    """Return a notebook, whose links to pages of `docs` lead from the folder of the site, its flowcharts drawn."""
+    text = path.read_text(encoding="utf-8").replace("](../docs/", "](../")
+    return FLOWCHART.sub(lambda match: f'<div class="drawing">{_drawn(match[1])}</div>', text)
+
+
+def _drawn(flowchart: str) -> str:
+    """Return a flowchart that `graphkit.render.markdown` wrote as an `<svg>` element."""
+    nodes = [(name, _label(label), "const" if label == "CONST" else "step") for name, label in NODE.findall(flowchart)]
+    return draw(Drawing("flowchart", nodes, EDGE.findall(flowchart)))
+
+
+def _label(label: str) -> str:
+    return unescape(re.sub(r"#(\w+);", r"&\1;", label).replace("&35;", "#"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from graphkit.analysis.finding_pages import finding_page
 from graphkit.render.result import Result
 
 __all__ = ["KINDS", "KIND_NAMES", "Finding", "Judged", "Kind", "in_order", "kind_of", "kinds_named", "worst_first"]
@@ -62,6 +63,7 @@ class Finding:
         key: An identity among findings of its kind, whatever file it is in and however nodes are numbered.
         count: How many nodes, tensors or outputs it concerns.
         model: The model that it is found in, "" where that goes without saying.
+        help: The command that prints the page of its kind.
     """
 
     kind: str
@@ -70,6 +72,10 @@ class Finding:
     key: str = ""
     count: int = 1
     model: str = ""
+    help: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "help", f"graphkit explain {self.kind}")
 
     @property
     def is_fault(self) -> bool:
@@ -94,6 +100,13 @@ class Judged(Result):
 
     def findings(self) -> tuple[str, ...]:
         return tuple(finding.text for finding in self.found() if finding.is_fault)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of the findings, each once, the worst first."""
+        return tuple(kind for kind, _ in in_order(self.found()))
+
+    def explanations(self) -> dict[str, str]:
+        return {kind.says: finding_page(kind.name) for kind in self.kinds()}
 
 
 def kind_of(name: str) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -230,8 +231,20 @@ def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Pa
         put(_findings_text(result, chosen), output, read)
     elif output is None:
         show(result, chosen)
+        if chosen is Format.text and sys.stdout.isatty():
+            _name_pages(result)
     else:
         put(rendered(result, chosen), output, read)
+
+
+def _name_pages(result: Result) -> None:
+    """Say on a terminal how to read the pages of the findings; a pipe gets the report alone."""
+    from graphkit.analysis.findings import Judged
+
+    if isinstance(result, Judged) and (kinds := result.kinds()):
+        names = ", ".join(kind.name for kind in kinds)
+        say("")
+        say(f"`graphkit explain KIND` tells what to do about each finding: {names}.")
 
 
 def _findings_text(result: Result, chosen: Format) -> str:

@@ -38,14 +38,17 @@ EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
 NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
-def page(result: Document, graphs: Sequence[PageGraph] = ()) -> str:
+def page(result: Document, graphs: Sequence[PageGraph] = (), explanations: Mapping[str, str] | None = None) -> str:
     """Return a whole page.
 
     Args:
         result: What to show.
         graphs: The graphs that it can be searched for, as `analysis.page_graph.page_graph` makes them.
+        explanations: Texts that explain what the first section says, by title; each unfolds below it.
     """
     sections = list(_sections(result.blocks()))
+    first, *others = map(_section_html, sections)
+    shown = "".join((first, _explained(explanations or {}), *others))
     style, script = _style(), _script()
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -53,7 +56,7 @@ def page(result: Document, graphs: Sequence[PageGraph] = ()) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(result.heading())}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<div class="layout graphkit">\n{_bar(result, graphs)}{_contents(sections)}'
-        f"<main>\n<h1>{escape(result.heading())}</h1>\n{''.join(map(_section_html, sections))}</main>\n"
+        f"<main>\n<h1>{escape(result.heading())}</h1>\n{shown}</main>\n"
         "</div>\n"
         '<aside id="panel" class="graphkit" aria-label="Node" hidden>'
         '<button id="close" type="button" title="Close (Escape)">Close</button><div class="body"></div></aside>\n'
@@ -67,7 +70,7 @@ Section = tuple[str, str, list[Block]]  # id, title and blocks
 def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
     """Yield the blocks before the first heading, without a title, then those of each heading."""
     section: Section = ("top", "", [])
-    taken = {"top", "panel", "close", "search"}
+    taken = {"top", "panel", "close", "search", "explanations"}
     for block in blocks:
         if isinstance(block, Heading):
             yield section
@@ -92,6 +95,19 @@ def _section_html(section: Section) -> str:
         return f'<section id="{place}">\n{shown}</section>\n'
     summary = f"<summary><h2>{escape(title)}</h2></summary>"
     return f'<section id="{place}"><details open>{summary}\n{shown}</details></section>\n'
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(escape, text.splitlines()))
+
+
+def _explained(explanations: Mapping[str, str]) -> str:
+    """Return texts that are folded away until somebody asks for one."""
+    texts = "".join(
+        f"<details><summary>{escape(title)}</summary><pre>{_lines(text)}</pre></details>\n"
+        for title, text in explanations.items()
+    )
+    return f'<div id="explanations"><h2>What to do</h2>\n{texts}</div>\n' if texts else ""
 
 
 def _bar(result: Document, graphs: Sequence[PageGraph]) -> str:

@@ -55,6 +55,10 @@ class Result:
         """Return the graphs that its page can be searched for, as data (see `analysis.page_graph`)."""
         return ()
 
+    def explanations(self) -> Mapping[str, str]:
+        """Return the texts that its page explains findings with, by title."""
+        return {}
+
     def findings(self) -> tuple[str, ...]:
         """Return one sentence for each fault; `graphkit report --strict` fails on any."""
         return ()
@@ -96,7 +100,7 @@ class Result:
         """Return one self-contained HTML page."""
         from graphkit.render.html_page import page
 
-        return page(self, self.graphs())
+        return page(self, self.graphs(), self.explanations())
 
     def to_csv(self) -> str:
         """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from graphkit.analysis import finding_pages
 from graphkit.analysis.finding_pages import finding_page
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind
+from graphkit.analysis.report import report
+from graphkit.analysis.report_sections import ReportOptions
 from graphkit.cli import app
 from graphkit.passes import PASSES
 
@@ -38,3 +41,21 @@ def test_its_commands_and_options_exist(kind: str) -> None:
         assert {word for word in rest.split() if word.startswith("-")} <= options
         asked = re.search(r"-p (\S+)", rest)
         assert asked is None or asked[1] in {each.name() for each in PASSES}
+
+
+def test_findings_lead_to_their_pages() -> None:
+    made = report("example:merged-decoder", ReportOptions(only=("verdict", "control-flow")))
+    first, *_ = made.found()
+    assert first.help == "graphkit explain merged-if"
+    assert made.explanations()["merged If crashes or slows runtimes"] == finding_page("merged-if")
+    assert made.to_html().count("microsoft/onnxruntime#11367") == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_told_how_to_read_the_pages(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    app.commands["report"](["example:merged-decoder", "--only", "control-flow"], standalone_mode=False)
+    hint = "\n\n`graphkit explain KIND` tells what to do about each finding: merged-if.\n"
+    assert capsys.readouterr().out.endswith(hint) is is_terminal

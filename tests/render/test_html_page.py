@@ -89,3 +89,10 @@ def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
     for color in re.findall(r"--paper: (#[0-9a-f]+)", text):
         assert f"background: {color};" in text
     assert text.count("prefers-color-scheme: dark") == 2
+
+
+def test_explanations_are_folded_below_the_first_section() -> None:
+    text = page(Shown((Prose("One."), Heading("Two"))), explanations={"a <b>": "# a\n\nuse `x < 1`"})
+    assert text.index('id="top"') < text.index('id="explanations"') < text.index('id="two"')
+    assert "<details><summary>a &lt;b&gt;</summary><pre># a\n\nuse `x &lt; 1`</pre></details>" in text
+    assert 'id="explanations"' not in page(Shown((Prose("One."),)))
