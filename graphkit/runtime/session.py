@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +23,7 @@ from graphkit.runtime.onnxruntime_loader import open_model, value_of
 __all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "content", "load_error"]
 
 LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
+SOURCE = re.compile(r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? )?")  # with a signature
 
 
 class RunError(ModelError):
@@ -155,7 +157,8 @@ def content(model: Model) -> tuple[bytes, Path | None]:
 
 
 def _short(message: str) -> str:
-    return " ".join(message.split())[:300]
+    """Return a message of onnxruntime without the place in its sources, which may be longer than what it says."""
+    return SOURCE.sub("", " ".join(message.split()))[:300]
 
 
 class BoundSession:

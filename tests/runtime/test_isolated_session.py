@@ -66,6 +66,16 @@ def test_arrays_may_have_any_layout_and_outputs_stay_as_they_are(tmp_path: Path)
     assert (session.label, session.inputs, session.outputs) == (str(path), ["x"], ["y"])
 
 
+def test_an_error_does_not_name_a_place_in_the_sources_of_onnxruntime() -> None:
+    made = model_of("r (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape (x, s) }")
+    with pytest.raises(RunError) as caught:
+        Session(made).run({"x": np.ones(3, np.float32), "s": np.array([2, 2])})
+    assert "reshape_helper.h" in caught.value.message
+    assert "reshape_helper.h" not in str(caught.value)
+    assert "Input shape:{3}, requested shape:{2,2}" in str(caught.value)
+    assert "::" not in str(caught.value)  # of the signature of its function
+
+
 def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
     made = model_of(ADDS)
     messages = []
