@@ -15,6 +15,7 @@ __all__ = [
     "LoneNode",
     "MovedNode",
     "NodeChanges",
+    "NoteChange",
     "ShapeChange",
     "WeightChange",
     "WeightKind",
@@ -26,6 +27,19 @@ SECTIONS = (
 )  # of a diff, in the order of its text
 COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
+
+
+@dataclass(frozen=True)
+class NoteChange(Change):
+    """A note that differs, of a model or of one thing in it: a doc string, metadata, a denotation.
+
+    Attributes:
+        note: What all notes of its kind are called, such as `metadata 'namespace'`; "" for one of the model.
+        of: What has it: the model, a node, a weight, an input, an output, or a tensor.
+    """
+
+    note: str = ""
+    of: str = "model"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from graphkit.deploy.targets import load_target
 from graphkit.graph.view import Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.model_diff.changes import NoteChange
 from graphkit.model_diff.finding_changes import finding_changes, findings_of
 from graphkit.model_diff.header_changes import interface_changes, metadata_changes, opset_changes
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes
+from graphkit.model_diff.note_changes import note_changes
 from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
 from graphkit.model_diff.weight_changes import weight_changes
 from graphkit.options import DiffOptions
@@ -56,7 +58,11 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         b=second.label,
         interface=tuple(interface_changes(first, second, matching.interface)),
         opsets=tuple(opset_changes(first, second)),
-        metadata=(*metadata_changes(first, second, matching), *declaration_changes(matching)),
+        metadata=(
+            *(NoteChange(each.what, each.before, each.after) for each in metadata_changes(first, second)),
+            *note_changes(matching, weights.pairs, first, second),
+            *(NoteChange(each.what, each.before, each.after) for each in declaration_changes(matching)),
+        ),
         nodes=nodes,
         weights=weights.changes,
         shapes=tuple(shape_changes(matching, shapes)),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -16,24 +15,17 @@ from graphkit.graph.names import counted
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.change import Change
 from graphkit.model import Model
+from graphkit.model_diff.changed_texts import changed_entries, props, shortened
 from graphkit.model_diff.interface_matching import InterfaceMatching
-from graphkit.model_diff.node_matching import NodeMatching, function_keys
+from graphkit.model_diff.node_matching import function_keys
 
-__all__ = ["changed_entries", "interface_changes", "metadata_changes", "opset_changes"]
+__all__ = ["interface_changes", "metadata_changes", "opset_changes"]
 
 TOLD = {"graph", "functions", "opset_import"}  # fields of a model that other sections tell of
 TOLD_OF_GRAPH = {
     *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
-    "quantization_annotation",  # which names tensors: see below
+    "quantization_annotation",  # which is told for each tensor
 }
-SHORT = 160  # characters of a text
-
-
-def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
-    """Yield the differences of two mappings of texts by name."""
-    for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name):
-            yield Change(name, _cut(before.get(name)), _cut(after.get(name)))
 
 
 def interface_changes(a: Model, b: Model, matching: InterfaceMatching) -> Iterator[Change]:
@@ -46,10 +38,12 @@ def interface_changes(a: Model, b: Model, matching: InterfaceMatching) -> Iterat
         twins = set(pairs.values())
         for two in dict.fromkeys(theirs):
             if two not in twins:
-                yield Change(f"{kind} '{two.name}'", None, _cut(_port(two, kind)))
+                yield Change(f"{kind} '{two.name}'", None, shortened(_port(two, kind)))
         orders = [pairs[one] for one in mine if one in pairs], [two for two in theirs if two in twins]
         if orders[0] != orders[1]:
-            yield Change(f"order of {kind}s", *(_cut(", ".join(f"'{two.name}'" for two in order)) for order in orders))
+            yield Change(
+                f"order of {kind}s", *(shortened(", ".join(f"'{two.name}'" for two in order)) for order in orders)
+            )
 
 
 def _port_changes(one: Value, two: Value | None, kind: str) -> Iterator[Change]:
@@ -58,7 +52,7 @@ def _port_changes(one: Value, two: Value | None, kind: str) -> Iterator[Change]:
     is_renamed = two is not None and one.name != two.name
     if is_renamed or before != after:
         name = f"'{one.name}' -> '{two.name}'" if two is not None and is_renamed else f"'{one.name}'"
-        yield Change(f"{kind} {name}", _cut(before), _cut(after))
+        yield Change(f"{kind} {name}", shortened(before), shortened(after))
 
 
 def _port(value: Value, kind: str) -> str:
@@ -97,44 +91,11 @@ def _signature(function: onnx.FunctionProto) -> str:
     return ", ".join(parts)
 
 
-def metadata_changes(a: Model, b: Model, matching: NodeMatching) -> Iterator[Change]:
-    """Yield the notes that differ: producer, versions, doc strings, metadata, also those of nodes."""
+def metadata_changes(a: Model, b: Model) -> Iterator[Change]:
+    """Yield the notes of models and their graphs that differ: producer, versions, doc strings, metadata."""
     yield from changed_entries(dict(_notes(a.proto, TOLD)), dict(_notes(b.proto, TOLD)))
     graphs = [{f"graph {name}": text for name, text in _notes(m.proto.graph, TOLD_OF_GRAPH)} for m in (a, b)]
     yield from changed_entries(*graphs)
-    annotated = _annotations(a, matching, matching.values.forth), _annotations(b, matching, {})
-    if annotated[0] != annotated[1]:
-        yield Change("quantization annotations", *(counted(sum(each.values()), "tensor(s)") for each in annotated))
-    documented = sum(one.proto.doc_string != two.proto.doc_string for one, two in matching.forth.items())
-    if documented:
-        yield Change("doc strings of nodes", counted(documented, "node(s)"), "others")
-    noted: dict[str, list[Change]] = {}
-    for one, two in matching.forth.items():
-        if one.proto.metadata_props or two.proto.metadata_props:
-            for change in changed_entries(_props(one.proto.metadata_props), _props(two.proto.metadata_props)):
-                noted.setdefault(change.what, []).append(change)
-    for name, changes in noted.items():
-        count = counted(len(changes), "node(s)")
-        before = count if any(change.before is not None for change in changes) else None
-        after = "others" if before else count
-        is_gone = all(change.after is None for change in changes)
-        yield Change(f"metadata '{name}' of nodes", before, None if is_gone else after)
-
-
-def _annotations(model: Model, matching: NodeMatching, forth: Mapping[Value, Value]) -> Counter[Hashable]:
-    """Return the quantisation of tensors, whatever these are called; those of A as the tensors of B that they are."""
-
-    def token(name: str) -> Hashable:
-        value = model.graph.find(name)
-        if value is None:
-            return name
-        other = forth.get(value, value)
-        return other if other in matching.values.back else matching.values.numbers.value(value)
-
-    return Counter(
-        (token(each.tensor_name), frozenset((e.key, token(e.value)) for e in each.quant_parameter_tensor_names))
-        for each in model.proto.graph.quantization_annotation
-    )
 
 
 def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
@@ -143,7 +104,7 @@ def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
         if field.name in without:
             continue
         if field.name == "metadata_props":
-            yield from ((f"metadata '{key}'", text) for key, text in _props(value).items())
+            yield from ((f"metadata '{key}'", text) for key, text in props(value).items())
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             parts = value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]
             yield field.name, _content(parts)
@@ -155,13 +116,3 @@ def _content(parts: Any) -> str:
     """Return a text that tells messages apart: how many there are, and a checksum of what they say."""
     content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
     return f"{counted(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
-
-
-def _props(entries: Any) -> dict[str, str]:
-    return {as_text(entry.key): as_text(entry.value) for entry in entries}
-
-
-def _cut(text: str | None) -> str | None:
-    if text is None or len(text) <= SHORT:
-        return text
-    return f"{text[:SHORT]}... ({len(text):,} characters)"

@@ -18,6 +18,7 @@ from graphkit.model_diff.changes import (
     FindingChange,
     LoneNode,
     NodeChanges,
+    NoteChange,
     ShapeChange,
     WeightChange,
 )
@@ -36,6 +37,7 @@ KINDS = {
     "added": "added",
 }  # of weight changes, in words
 MOST_ROWS = 40
+MOST_NOTES = 8  # of one kind that are told one by one, in the text
 SEPARATOR = "\x1f"  # of a node and what it reads, in a label
 
 
@@ -47,7 +49,7 @@ class ModelDiff(Result):
         a, b: What to call them.
         interface: Inputs and outputs that differ.
         opsets: Operator sets and functions that differ.
-        metadata: Notes that differ: producer, versions, doc strings, metadata.
+        metadata: Notes that differ, of the model and of single things in it: producer, doc strings, metadata.
         nodes: Nodes that were removed, added or changed.
         weights: Constants that were removed, added or changed.
         shapes: Tensors of both models with another dtype or other dims, beyond what follows from dims of inputs.
@@ -68,7 +70,7 @@ class ModelDiff(Result):
     b: str
     interface: tuple[Change, ...]
     opsets: tuple[Change, ...]
-    metadata: tuple[Change, ...]
+    metadata: tuple[NoteChange, ...]
     nodes: NodeChanges
     weights: tuple[WeightChange, ...]
     shapes: tuple[ShapeChange, ...]
@@ -120,7 +122,7 @@ class ModelDiff(Result):
         """Yield the differences in a sentence, and each section that has one."""
         yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict()], [])
         for name in ("interface", "opsets", "metadata"):
-            changes: Sequence[Change] = getattr(self, name)
+            changes: Sequence[Change] = getattr(self, name) if name != "metadata" else [*_few(self.metadata)]
             if changes:
                 yield Heading(name.capitalize())
                 yield from _rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
@@ -218,6 +220,20 @@ class ModelDiff(Result):
         if renamed:
             yield Heading("Renamed")
             yield Table((Column("A", "code"), Column("B", "code")), renamed)
+
+
+def _few(changes: Sequence[NoteChange]) -> Iterator[Change]:
+    """Yield changes, those of one note that many things have as one, with how many of them have it."""
+    groups: dict[tuple[str, str, str], list[NoteChange]] = {}
+    for change in changes:
+        groups.setdefault((change.of, change.note, "" if change.note else change.what), []).append(change)
+    for (of, note, _), group in groups.items():
+        if len(group) <= MOST_NOTES:
+            yield from group
+            continue
+        had, has = sum(each.before is not None for each in group), sum(each.after is not None for each in group)
+        told = (f"{count:,} have it" if count else None for count in (had, has))
+        yield Change(f"{note} of {counted(len(group), f'{of}(s)')}", *told)
 
 
 def _graph_text(path: str) -> str:

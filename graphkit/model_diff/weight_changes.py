@@ -22,7 +22,7 @@ from graphkit.model_diff.changes import WeightChange, WeightKind
 from graphkit.model_diff.node_changes import ReadConstants
 from graphkit.model_diff.node_matching import NodeMatching
 
-__all__ = ["Weights", "weight_changes"]
+__all__ = ["Weights", "tensor_of", "value_path", "weight_changes"]
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class Weights:
         changes: One for each.
         renamed: Names in A and in B of constants that are equal.
         unread: The constants of A that were not compared, since bytes of theirs or of those in B are missing.
+        pairs: Those that are the same, in A and in B.
     """
 
     changes: tuple[WeightChange, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     unread: tuple[str, ...] = ()
+    pairs: tuple[tuple[Value, Value], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +107,9 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     unread = {one for one in mine.numbers if mine.is_unread(one)} | {one for one, two in pairs if theirs.is_unread(two)}
     return Weights(
         tuple(changes),
-        tuple(dict.fromkeys((_name(one), _name(two)) for one, two in equal if one.name != two.name)),
-        tuple(_name(one) for one in mine.numbers if one in unread),
+        tuple(dict.fromkeys((value_path(one), value_path(two)) for one, two in equal if one.name != two.name)),
+        tuple(value_path(one) for one in mine.numbers if one in unread),
+        tuple(pairs),
     )
 
 
@@ -146,7 +149,7 @@ def _given_name(value: Value, _: int) -> Hashable:
 
 
 def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
-    names = _name(one), _name(two)
+    names = value_path(one), value_path(two)
     kind = _difference(one, two) if mine.numbers[one] != theirs.numbers[two] else None
     if kind is not None and not (kind == "values" and (mine.is_unread(one) or theirs.is_unread(two))):
         equal = mine.by_number.get(theirs.numbers[two])
@@ -156,7 +159,7 @@ def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[Wei
 
 
 def _difference(one: Value, two: Value) -> WeightKind:
-    first, second = _tensor(one), _tensor(two)
+    first, second = tensor_of(one), tensor_of(two)
     if first is None or second is None or first.data_type != second.data_type:
         return "dtype"
     return "dims" if first.dims != second.dims else "values"
@@ -166,7 +169,7 @@ def _removed(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = theirs.by_number.get(mine.numbers[value])
     with_nodes = mine.is_alone(value)
     return WeightChange(
-        _name(value), "", "removed", before=_text(value), after="", equal_to=_path(equal), with_nodes=with_nodes
+        value_path(value), "", "removed", before=_text(value), after="", equal_to=_path(equal), with_nodes=with_nodes
     )
 
 
@@ -174,15 +177,16 @@ def _added(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = mine.by_number.get(theirs.numbers[value])
     with_nodes = theirs.is_alone(value)
     return WeightChange(
-        "", _name(value), "added", before="", after=_text(value), equal_to=_path(equal), with_nodes=with_nodes
+        "", value_path(value), "added", before="", after=_text(value), equal_to=_path(equal), with_nodes=with_nodes
     )
 
 
 def _path(value: Value | None) -> str:
-    return _name(value) if value is not None else ""
+    return value_path(value) if value is not None else ""
 
 
-def _tensor(value: Value) -> TensorProto | None:
+def tensor_of(value: Value) -> TensorProto | None:
+    """Return the tensor of a constant, the values of a sparse one."""
     if value.sparse is not None:
         return value.sparse.values
     return value.constant if value.constant is not None else value.tensor
@@ -191,7 +195,7 @@ def _tensor(value: Value) -> TensorProto | None:
 def _text(value: Value) -> str:
     if value.sparse is not None:
         return f"sparse {dtype_name(value.sparse.values.data_type)}{list(value.sparse.dims)}"
-    tensor = _tensor(value)
+    tensor = tensor_of(value)
     return tensor_text(tensor) if tensor is not None else ""
 
 
@@ -201,5 +205,6 @@ def _storage(value: Value) -> str:
     return "default of an input" if value.kind == "input" else "initializer"
 
 
-def _name(value: Value) -> str:
+def value_path(value: Value) -> str:
+    """Return the name of a value after the path of its scope."""
     return f"{value.scope.path}/{value.name}" if value.scope.path else value.name

@@ -310,8 +310,77 @@ def test_notes_of_a_model_are_told() -> None:
         "metadata: producer_name: pytorch added",
         "metadata: metadata 'epoch': 3 added",
         "metadata: graph doc_string: a graph added",
-        "metadata: doc strings of nodes: 1 node -> others",
-        "metadata: metadata 'namespace' of nodes: 1 node added",
+        "metadata: doc string of node 'norm': the norm added",
+        "metadata: metadata 'namespace' of node 'norm': m added",
+    ]
+
+
+def annotate(proto: onnx.ModelProto, scale: str, tensor: str = "p") -> None:
+    entry = proto.graph.quantization_annotation.add(tensor_name=tensor)
+    entry.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value=scale)
+
+
+@pytest.mark.parametrize(
+    ("note", "expected"),
+    [
+        (
+            lambda proto: proto.graph.input[1].metadata_props.add(key="unit", value="mm"),
+            "metadata 'unit' of input 'z': mm added",
+        ),
+        (
+            lambda proto: proto.graph.output[1].metadata_props.add(key="unit", value="mm"),
+            "metadata 'unit' of output 't': mm added",
+        ),
+        (
+            lambda proto: setattr(proto.graph.input[0].type, "denotation", "IMAGE"),
+            "denotation of input 'x': IMAGE added",
+        ),
+        (
+            lambda proto: setattr(proto.graph.output[0].type.tensor_type.shape.dim[1], "denotation", "DATA_CHANNEL"),
+            "denotation of dim 1 of output 'y': DATA_CHANNEL added",
+        ),
+        (
+            lambda proto: setattr(proto.graph.initializer[1], "doc_string", "trained"),
+            "doc string of weight 'weight': trained added",
+        ),
+        (
+            lambda proto: proto.graph.initializer[2].metadata_props.add(key="epoch", value="7"),
+            "metadata 'epoch' of weight 'bias': 7 added",
+        ),
+        (lambda proto: setattr(proto.graph.node[3], "doc_string", "a gate"), "doc string of node 'gelu': a gate added"),
+        (
+            lambda proto: proto.graph.node[3].metadata_props.add(key="from", value="m.py"),
+            "metadata 'from' of node 'gelu': m.py added",
+        ),
+        (
+            lambda proto: annotate(proto, "bias"),
+            "quantization annotation of 'p': SCALE_TENSOR 'bias' added",
+        ),
+    ],
+)
+def test_a_note_of_one_thing_is_a_line(note: Callable[[onnx.ModelProto], object], expected: str) -> None:
+    a, b = base(), edited(note)
+    assert lines(a, b) == [f"metadata: {expected}"]
+    assert lines(b, a) == [f"metadata: {expected.removesuffix(' added')} removed"]
+    assert lines(b, edited(note)) == []
+
+
+def test_notes_of_many_nodes_are_counted_in_the_text() -> None:
+    def note(proto: onnx.ModelProto, count: int) -> None:
+        for node in proto.graph.node[:count]:
+            node.metadata_props.add(key="from", value=node.name)
+
+    text = "(float[4] x) => (float[4] y) { " + " ".join(f"[n{i}] v{i} = Relu (x)" for i in range(9)) + " y = Sum (v0) }"
+    many, few = (edited(lambda proto, count=count: note(proto, count), model_of(text)) for count in (9, 8))  # type: ignore[misc]
+    assert re.search(r"metadata 'from' of 9 nodes +9 have it", diff(model_of(text), many).to_text())
+    assert "metadata 'from' of node 'n7'" in diff(model_of(text), few).to_text()
+    assert len(diff(model_of(text), many).metadata) == 9
+
+
+def test_an_annotation_of_quantization_that_reads_another_scale_is_told() -> None:
+    a, b = (edited(lambda proto, scale=scale: annotate(proto, scale)) for scale in ("bias", "scale"))  # type: ignore[misc]
+    assert lines(a, b) == [
+        "metadata: quantization annotation of 'p': SCALE_TENSOR 'bias' -> SCALE_TENSOR 'scale'",
     ]
 
 
