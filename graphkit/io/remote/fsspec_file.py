@@ -6,23 +6,23 @@ What an answer says of its revision does not come through fsspec, so a file is a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.io.remote.options import current_options
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
 from graphkit.io.remote.urls import scheme_of, shown_url
 
 __all__ = ["FsspecFile", "fsspec_folder"]
 
-T = TypeVar("T")
 PART = 8 << 20  # bytes of a request at most
 AT_ONCE = 32  # requests
 IN_MEMORY = 64 << 20  # bytes of requests at once at most
@@ -42,17 +42,16 @@ class FsspecFile(Served):
         self._url, self._scheme, self._seconds = url, scheme_of(url), 0.0
         self.label = self.key = shown_url(url)
         self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
-        try:
-            for part in url.split("::"):
-                _quiet(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
-            self._system, self._path = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            hint = f"install the package that fsspec names: {error}"
-            raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
-        except ValueError as error:
-            raise UsageError(f"{self.label}: nothing is known of {self._scheme}:// - check the URL") from error
-        except Exception as error:  # each library raises errors of its own
-            raise self.error(f"cannot be opened: {type(error).__name__}", HINT) from error
+        with self._asking("opened"):
+            try:
+                for part in url.split("::"):
+                    _quiet(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
+                self._system, self._path = fsspec.core.url_to_fs(url)
+            except ImportError as error:
+                hint = f"install the package that fsspec names: {error}"
+                raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
+            except ValueError as error:
+                raise UsageError(f"{self.label}: nothing is known of {self._scheme}:// - check the URL") from error
 
     def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Ask for size and revision, then fetch the first bytes."""
@@ -106,20 +105,22 @@ class FsspecFile(Served):
     def beside(self, location: str) -> FsspecFile:
         """Return the file at a location relative to this one."""
         inner, joint, outer = self._url.partition("::")
-        return FsspecFile(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}")
+        return type(self)(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}")
 
     def files(self, seconds: float) -> list[str]:
         """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
         folder = self._path.rstrip("/")
-        paths = self._do("_find", "find", seconds, folder)
+        with self._asking("read"):
+            paths = self._do("_find", "find", seconds, folder)
         return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
     def _head(self, seconds: float | None) -> Head | None:
         self._system.invalidate_cache()
-        try:
-            info = self._do("_info", "info", seconds, self._path)
-        except FileNotFoundError:
-            return None
+        with self._asking("read"):
+            try:
+                info = self._do("_info", "info", seconds, self._path)
+            except FileNotFoundError:
+                return None
         if info.get("type") == "directory":
             raise self.error("is a folder", "name a model file, or write / at its end")
         size = info.get("size")
@@ -130,33 +131,42 @@ class FsspecFile(Served):
     def _ranges(self, spans: Sequence[Span], seconds: float) -> list[bytes]:
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         paths, words = [self._path] * len(spans), {"on_error": "raise"}
-        found: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
+        with self._asking("read"):
+            found: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
         return found
 
     def _do(self, waiting: str, plain: str, seconds: float | None, *arguments: Any, **words: Any) -> Any:
-        """Call a method of the file system, within a time where it can be told one.
+        """Call a method of the file system, within a time where it can be told one."""
+        if isinstance(self._system, AsyncFileSystem):
+            return self._within(seconds, getattr(self._system, waiting), *arguments, **words)
+        call: Callable[..., Any] = getattr(self._system, plain)
+        return call(*arguments, **words)
 
-        Raises:
-            FileNotFoundError: There is no such file.
-            ModelError: Anything else is wrong.
-        """
+    def _within(self, seconds: float | None, call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
+        """Run what waits for an answer, within a time."""
         if seconds is not None and seconds <= 0:
             raise self.out_of_time(self._seconds)
+        return sync(self._system.loop, call, *arguments, timeout=seconds, **words)
+
+    @contextlib.contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        """Tell the errors of a library as those of the file.
+
+        Raises:
+            ModelError: The library raises anything.
+        """
         try:
-            if isinstance(self._system, AsyncFileSystem):
-                return sync(self._system.loop, getattr(self._system, waiting), *arguments, timeout=seconds, **words)
-            call: Callable[..., Any] = getattr(self._system, plain)
-            return call(*arguments, **words)
-        except FileNotFoundError:
-            raise
-        except ModelError:
+            yield
+        except GraphkitError:
             raise
         except asyncio.TimeoutError as error:
             raise self.out_of_time(self._seconds) from error
         except PermissionError as error:
             raise self.error("is not allowed with the credentials that were found", HINT) from error
-        except Exception as error:  # each library raises errors of its own
-            raise self.error(f"cannot be read: {type(error).__name__}", HINT) from error
+        # Errors of botocore, google.auth, azure, paramiko, zipfile and more have no base but this; which of them come
+        # is known to the package of a scheme alone, and fsspec has packages that this project has never seen.
+        except Exception as error:
+            raise self.error(f"cannot be {doing}: {type(error).__name__}", HINT) from error
 
 
 def fsspec_folder(url: str) -> list[str]:

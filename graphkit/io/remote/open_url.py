@@ -46,6 +46,10 @@ def _served(url: str) -> Served:
         from graphkit.io.remote.http_file import HttpFile
 
         return HttpFile(url)
+    if scheme in ("s3", "s3a"):
+        from graphkit.io.remote.s3_file import S3File
+
+        return S3File(url)
     from graphkit.io.remote.fsspec_file import FsspecFile
 
     return FsspecFile(url)

@@ -19,6 +19,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote import remote_file, window
 from graphkit.io.remote.fsspec_file import FsspecFile
 from graphkit.io.remote.options import RemoteOptions
+from graphkit.io.remote.server import Revision
 from graphkit.model import load
 
 fsspec = pytest.importorskip("fsspec")
@@ -132,6 +133,14 @@ def test_what_cannot_be_read_is_one_clear_error(memory: object, monkeypatch: pyt
         assert "abc" not in str(caught.value)
 
 
+def test_a_file_that_goes_while_it_is_read_is_an_error(memory: object) -> None:
+    memory.pipe("/model.onnx", CONTENT)
+    model = load("memory://model.onnx")
+    memory.store.clear()
+    with pytest.raises(ModelError, match=r"^memory://model.onnx: cannot be read: FileNotFoundError - check the URL"):
+        model.array(model.proto.graph.initializer[0])
+
+
 def test_a_short_answer_is_an_error(memory: object, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.pipe("/model.onnx", CONTENT)
     monkeypatch.setattr(type(memory), "cat_ranges", lambda _, paths, *__, **___: [b"x"] * len(paths))
@@ -172,7 +181,32 @@ def test_a_model_on_an_s3_server(site: Site, monkeypatch: pytest.MonkeyPatch, tm
         for name in ("m.onnx", "m.onnx_data"):
             system.pipe(f"models/beside/{name}", (tmp_path / name).read_bytes())
         system.pipe("models/model.onnx", CONTENT)
+        called: list[dict[str, object]] = []
+        ignored: list[str] = []  # whether the store ignores conditions
+        call = s3fs.S3FileSystem._call_s3
+
+        async def counted(self: object, method: str, *more: object, **words: object) -> object:
+            called.append({"method": method, **words})
+            if ignored:
+                words.pop("IfMatch", None)
+            return await call(self, method, *more, **words)
+
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+        system.pipe("models/small.onnx", layered(1, 8).SerializeToString())
+        system.pipe("models/empty.onnx", b"")
+        called.clear()
+        load("s3://models/small.onnx")
+        load("s3://models/small.onnx")
+        assert [(each["method"], each.get("IfNoneMatch", "") != "") for each in called] == [
+            ("get_object", False),
+            ("get_object", True),
+        ]
+        with pytest.raises(ModelError, match=r"^s3://models/empty.onnx: is empty"):
+            load("s3://models/empty.onnx")
+        called.clear()
         model, beside = load("s3://models/model.onnx"), load("s3://models/beside/m.onnx")
+        assert {each["method"] for each in called} == {"get_object"}
+        assert sum("IfMatch" not in each for each in called) == 3  # the first request for each file
         assert model.restore() == layered()
         tensor = beside.proto.graph.initializer[2]
         np.testing.assert_array_equal(beside.array(tensor), onnx.numpy_helper.to_array(layered().graph.initializer[2]))
@@ -183,6 +217,20 @@ def test_a_model_on_an_s3_server(site: Site, monkeypatch: pytest.MonkeyPatch, tm
             late.array(late.proto.graph.initializer[3])
         with pytest.raises(ModelError, match=r"^s3://models/nothing.onnx: is not there"):
             load("s3://models/nothing.onnx")
+        late = load("s3://models/model.onnx")
+        ignored.append("IfMatch")
+        system.pipe("models/model.onnx", layered(4).SerializeToString())
+        with pytest.raises(ModelError, match=r"^s3://models/model.onnx: it has changed while it was read"):
+            late.array(late.proto.graph.initializer[3])
+        ignored.clear()
+        late = load("s3://models/model.onnx")
+        system.rm("models/model.onnx")
+        with pytest.raises(ModelError, match=r"^s3://models/model.onnx: it has changed while it was read"):
+            late.array(late.proto.graph.initializer[3])
+        monkeypatch.setattr(
+            "graphkit.io.remote.s3_file._revision_of", lambda _: Revision()
+        )  # of a store that tells none
+        assert load("s3://models/beside/m.onnx").proto == beside.proto
     finally:
         server.stop()
         s3fs.S3FileSystem.clear_instance_cache()
