@@ -38,7 +38,7 @@ from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
 from graphkit.rewrite.compose_models import compose
 from graphkit.rewrite.new_interface import with_names
-from graphkit.verify.chain_verifier import Chain
+from graphkit.verify.described_bundle_verifier import Chain
 
 __all__ = ["BUNDLE_TOML", "Initial", "described_methods", "method_chains", "read_description", "recurrent_methods"]
 

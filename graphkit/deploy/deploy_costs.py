@@ -19,7 +19,7 @@ from graphkit.options import BundleOptions, LowerOptions
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
-from graphkit.verify.chain_verifier import Chain
+from graphkit.verify.described_bundle_verifier import Chain
 from graphkit.verify.latency import costs_before_and_after
 
 __all__ = ["bundling_costs", "lowering_costs"]

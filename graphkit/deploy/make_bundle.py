@@ -35,8 +35,8 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
-from graphkit.verify.chain_verifier import Chain, verify_methods
 from graphkit.verify.deployment_proofs import BundleProof
+from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.rewrite_proof import proof_outcome
 
 __all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]

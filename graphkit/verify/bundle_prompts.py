@@ -17,7 +17,7 @@ from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.decoding import greedy
 from graphkit.verify.input_elements import UNPADDED, Padding
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.one_sequence import nearest_length
+from graphkit.verify.one_sequence_oracle import nearest_length
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens

@@ -21,7 +21,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.cause_search import multiple, with_attributes
 from graphkit.verify.comparator import elementwise
 from graphkit.verify.first_difference import Differ
-from graphkit.verify.one_sequence import OneSequence
+from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.tolerances import ColumnTolerance
 
 __all__ = ["AlteredHost", "Changing", "IsolatedMethods", "Scene"]

@@ -24,7 +24,7 @@ from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_differences import facts_of
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
-from graphkit.verify.one_sequence import OneSequence, padding_note
+from graphkit.verify.one_sequence_oracle import OneSequence, padding_note
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow
 from graphkit.verify.special_tokens import placed, places, special_tokens

@@ -27,7 +27,7 @@ from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelC
 from graphkit.verify.layers.legal_feeds import ArrayFile, Feed, check_given, feeds, renamed
 from graphkit.verify.layers.matching import match_dumps, match_models
 from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
-from graphkit.verify.layers.stepping import Reader, Steps
+from graphkit.verify.layers.partial_runs import Reader, Steps
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]

@@ -13,7 +13,7 @@ import graphkit
 from graphkit.deploy.bundle_description import read_description
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
 from graphkit.verify.bundle_prompts import input_spec
-from graphkit.verify.chain_verifier import verify_methods
+from graphkit.verify.described_bundle_verifier import verify_methods
 from graphkit.verify.input_generator import ExportInputs
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -18,7 +18,7 @@ from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.bundle_description import read_description, recurrent_methods
 from graphkit.errors import GraphkitError, TargetError, UsageError
 from graphkit.model import load
-from graphkit.verify.chain_verifier import verify_methods
+from graphkit.verify.described_bundle_verifier import verify_methods
 
 # A decoder with two states: a sum that decays, stacked before the batch, and the largest embedding so far.
 STEP = """<ir_version: 8, opset_import: ["" : 17]>

@@ -21,7 +21,7 @@ from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.runtime.limits import Limits
 from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.layers.stepping import Steps
+from graphkit.verify.layers.partial_runs import Steps
 from graphkit.workflows.compare_models import CompareOptions, compare_models
 
 LAYER = """
