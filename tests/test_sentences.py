@@ -1,0 +1,52 @@
+"""The pages of the site have no sentences of more than 30 words: those of paragraphs and lists, not cells of tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+DOCS = Path(__file__).parents[1] / "docs"
+MOST = 30  # words; code between backticks is one, and so is an arrow of code
+PAGES = [
+    path.relative_to(DOCS).as_posix()
+    for pattern in ("*.md", "explanations/*.md", "maintainers/*.md", "reference/*.md")
+    for path in sorted(DOCS.glob(pattern))
+]
+WORD = re.compile(r"\w[\w'.,-]*")
+SHOWN = {"code_inline": "code", "softbreak": " ", "hardbreak": " "}
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of a page, each with the line that its paragraph begins at."""
+    in_cell = False
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type in ("th_open", "td_open", "th_close", "td_close"):
+            in_cell = token.nesting == 1
+        if token.type == "inline" and not in_cell and token.map is not None:
+            parts = token.children or []
+            words = "".join(SHOWN.get(part.type, part.content if part.type == "text" else "") for part in parts)
+            for sentence in re.split(r"(?<=[.!?])\s+", words):
+                yield token.map[0] + 1, re.sub(r"code( → code)+", "code", sentence)
+
+
+def too_long(text: str) -> list[str]:
+    return [f"{line}: {said}" for line, said in sentences(text) if len(WORD.findall(said)) > MOST]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_sentence_of_a_page_is_too_long(name: str) -> None:
+    assert too_long((DOCS / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("text", ["{}", "- {}\n", "A short one. {} Another."])
+def test_a_long_sentence_is_found(text: str) -> None:
+    assert too_long(text.format("word " * 30 + "word.")) != []
+    assert too_long(text.format("word " * 29 + "word.")) == []
+
+
+def test_a_cell_of_a_table_is_no_sentence() -> None:
+    assert too_long(f"| a |\n|---|\n| {'word ' * 40} |\n") == []
