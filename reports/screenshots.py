@@ -7,11 +7,15 @@ They are not compared by a test: each Chromium draws letters in its own way.
 
 from __future__ import annotations
 
+import html
 import shutil
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import graphkit
 
 FOLDER = Path(__file__).parent
 OUT = FOLDER / "screenshots"
@@ -27,6 +31,31 @@ PICTURES: dict[str, tuple[str, str, tuple[str, ...], bool]] = {
     "fold": ("marian-tiny-fold", f"#node={quote(FOLDED)}", (), False),
     "bundle": ("marian-tiny-bundle", "", (), False),
 }
+BESIDE = "example:merged-decoder"  # of which the README shows the verdict beside the page
+STYLE = """
+body { margin: 0; padding: 24px; display: flex; gap: 24px; align-items: center; background: #e8e8ec }
+pre { margin: 0; padding: 20px; border-radius: 8px; background: #1e1e24; color: #e6e6e6; font: 12.5px/1.5 monospace }
+img { width: 760px; border-radius: 8px; box-shadow: 0 2px 12px #0004 }
+"""
+
+
+def beside(browser: Browser, folder: Path) -> None:
+    """Take the picture of a verdict in a terminal beside the page of its report."""
+    made = graphkit.report(BESIDE)
+    (folder / "report.html").write_text(made.to_html(), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1180, "height": 800}, color_scheme="light")
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_selector("html.live", state="attached")
+    page.screenshot(path=folder / "page.png")
+    verdict = html.escape(made.sections["verdict"].to_text().strip().removeprefix("Verdict"))
+    command = html.escape(f"$ graphkit report {BESIDE} --only verdict")
+    (folder / "both.html").write_text(
+        f'<style>{STYLE}</style><pre>{command}\n{BESIDE}{verdict}</pre><img src="page.png">', encoding="utf-8"
+    )
+    page.set_viewport_size({"width": 1520, "height": 600})
+    page.goto((folder / "both.html").as_uri())
+    page.screenshot(path=OUT / "verdict-and-page.png", full_page=True)
+    page.close()
 
 
 def main() -> None:
@@ -42,6 +71,8 @@ def main() -> None:
                 page.click(selector)
             page.screenshot(path=OUT / f"{name}.png")
             page.close()
+        with tempfile.TemporaryDirectory() as folder:
+            beside(browser, Path(folder))
         browser.close()
 
 

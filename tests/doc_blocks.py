@@ -66,10 +66,10 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return all pages of the site that somebody wrote: `make docs` makes the others, in folders that git ignores."""
+    """Return the README, and the pages of the site that `make docs` does not make."""
     folder = ROOT / "docs"
     written = [path for path in folder.rglob("*.md") if not ELSEWHERE & {*path.relative_to(folder).parts[:-1]}]
-    return sorted(path for path in written if len(path.relative_to(folder).parts) < 3)
+    return [ROOT / "README.md", *sorted(path for path in written if len(path.relative_to(folder).parts) < 3)]
 
 
 def blocks(text: str) -> Iterator[Block]:

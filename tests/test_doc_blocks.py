@@ -44,6 +44,10 @@ def test_few_blocks_are_not_run() -> None:
     assert len(reasons) <= NOT_RUN, "\n".join(reasons)
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def page_of(language: str, text: str) -> tuple[Page, Block]:
     (block,) = blocks(f"```{language}\n{text}\n```\n")
     return Page(ROOT / "README.md"), block
