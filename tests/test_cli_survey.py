@@ -95,3 +95,15 @@ def test_without_distributed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         2,
         "Error: --scheduler and --dask need distributed - pip install 'graphkit[fleet]'\n",
     )
+
+
+@pytest.mark.slow
+def test_the_page_of_a_table_leads_to_reports(run: Run, tmp_path: Path) -> None:
+    onnx.save(proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"), tmp_path / "a.onnx")
+    arguments = ("a.onnx", "-o", "t.parquet", "--jobs", "1", "--reports")
+    assert run(*arguments)[1].startswith("1 model in t.parquet, 0 errors, ")
+    assert run("--show", "t.parquet", "-o", "t.html")[0] == 0
+    (report,) = (tmp_path / "t.reports").iterdir()
+    assert f'<a href="t.reports/{report.name}">a.onnx</a>' in (tmp_path / "t.html").read_text()
+    assert "a.onnx" in report.read_text()
+    assert ", 1 of them from an earlier run, " in run(*arguments)[1]

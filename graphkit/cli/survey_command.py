@@ -34,6 +34,7 @@ class SurveyFlags:
         jobs: Processes; None for one for each processor.
         target: Targets to count blockers for.
         after_fold: Whether to fold each model, too.
+        reports: Whether to write a page about each model, too.
         retry: Whether to do models again that were errors.
         table: The table to show.
         where, sort, rows: See `survey_table`.
@@ -49,6 +50,9 @@ class SurveyFlags:
     )
     after_fold: bool = option(
         False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
+    )
+    reports: bool = option(
+        False, switch("--reports", "Write a page about each model too, which the page of the table leads to.")
     )
     retry: bool = option(False, switch("--retry", "Do models again that were errors in an earlier table."))
     table: str | None = option(None, Flag("--show", "Show a table, the worst first.", metavar="TABLE.parquet"))
@@ -107,7 +111,7 @@ def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> N
     executor = _executor(asked)
     models = models_of(sources, sys.stdin or ())
     with progress_on_terminal() as progress:
-        made = run(models, output, executor, _row_options(asked), retries=asked.retry, progress=progress)
+        made = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
     kept = f", {made.kept:,} of them from an earlier run" if made.kept else ""
     models_text, errors_text = counted(made.models, "model(s)"), counted(made.errors, "error(s)")
     say(f"{models_text} in {output}{kept}, {errors_text}, {made.seconds:.1f} s.")
@@ -128,14 +132,21 @@ def _executor(asked: SurveyFlags) -> Executor:
     return DaskPool(asked.scheduler, asked.jobs or 0, asked.limits)
 
 
-def _row_options(asked: SurveyFlags) -> RowOptions:
+def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
+    from graphkit.fleet import storage
     from graphkit.fleet.survey_task import RowOptions
     from graphkit.io.remote.options import current_options
 
     remote = current_options()
     seconds = remote.timeout * SERVER_SHARE
+    pages = f"{storage.place(table).removesuffix('.parquet')}.reports" if asked.reports else ""
     return RowOptions(
-        targets=asked.target, folds=asked.after_fold, download=remote.download, cache=remote.cache, timeout=seconds
+        targets=asked.target,
+        folds=asked.after_fold,
+        reports=pages,
+        download=remote.download,
+        cache=remote.cache,
+        timeout=seconds,
     )
 
 
@@ -148,7 +159,8 @@ def _show(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path |
     chosen = format_of(None, output)
     if output is not None and chosen not in (Format.text, Format.markdown, Format.json, Format.html, Format.csv):
         raise UsageError(f"{output}: a {chosen.value} file is for `graphkit report` - take another suffix")
-    made = survey_table(table, where=asked.where, sort=asked.sort, most=None if output else asked.rows)
+    place = str(output.parent) if output else ""
+    made = survey_table(table, where=asked.where, sort=asked.sort, most=None if output else asked.rows, folder=place)
     if output is None:
         show(made, chosen)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections import defaultdict
 
@@ -15,6 +17,7 @@ from graphkit.analysis.tensor_shapes import UnknownShapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.targets import load_target
 from graphkit.errors import GraphkitError, ModelError
+from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
 from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, blockers_column, found_column, row_of
 from graphkit.io.remote.options import RemoteOptions
@@ -25,6 +28,7 @@ from graphkit.passes.fold_pipeline import fold
 __all__ = ["model_row"]
 
 FACTS = ReportOptions(only=("verdict", "summary", "unknown-shapes"))
+NOT_IN_A_NAME, LONGEST_NAME = re.compile(r"[^A-Za-z0-9._-]+"), 80
 
 
 def model_row(task: SurveyTask) -> Row:
@@ -35,9 +39,12 @@ def model_row(task: SurveyTask) -> Row:
         model = _loaded(task)
         if not is_url(task.path):
             facts["data_files"] = data_revisions(task.path, [file.location for file in model.source.data_files])
-        facts |= {**_facts(report(model, FACTS)), **_of_targets(model, task.options)}
+        made = report(model, ReportOptions() if task.options.reports else FACTS)
+        facts |= {**_facts(made), **_of_targets(model, task.options)}
         if task.options.folds:
             facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
+        if task.options.reports:
+            facts["report"] = _written(made, task)
     except GraphkitError as error:
         is_of_tensor = isinstance(error, ModelError) and error.tensor is not None  # whose file nobody has told
         files = facts.get("data_files", UNKNOWN if is_of_tensor else None)
@@ -49,6 +56,14 @@ def _loaded(task: SurveyTask) -> Model:
     options = task.options
     remote = RemoteOptions(download=options.download, cache=options.cache, timeout=options.timeout)
     return load(task.path, remote=remote)
+
+
+def _written(made: Report, task: SurveyTask) -> str:
+    """Write the page of a report, and return where it is beside the table: its name ends with a digest of the path."""
+    readable = NOT_IN_A_NAME.sub("-", task.path.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
+    name = f"{readable}-{hashlib.sha256(task.path.encode(errors='surrogateescape')).hexdigest()[:12]}.html"
+    storage.write_text(made.to_html(), storage.inside(task.options.reports, name))
+    return f"{storage.name_of(task.options.reports)}/{name}"
 
 
 def _facts(made: Report) -> dict[str, object]:

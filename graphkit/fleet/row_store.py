@@ -79,7 +79,7 @@ class RowStore:
         with storage.told(self._name, OTHER_FILE):
             storage.make_folder(folder)
         self._lock = None if is_url(table) else self._locked(Path(folder))
-        runs = (run_of(part) for part in storage.parquet_files(folder))
+        runs = (run_of(part) for part in storage.files_in(folder, "parquet"))
         mark = json.dumps({"graphkit": __version__, "facts": facts})
         self.parts = RowParts(folder, max(runs, default=0) + 1, columns, mark)
         self._schema = self.parts.schema()
@@ -91,14 +91,23 @@ class RowStore:
         if self._lock is not None:
             self._lock.close()
 
-    def done(self, revisions: Mapping[str, str], *, retries: bool = False) -> dict[str, bool]:
-        """Return the models whose rows need not be made again, each with whether its row is an error."""
+    def done(self, revisions: Mapping[str, str], pages: str, *, retries: bool = False) -> dict[str, bool]:
+        """Return the models whose rows need not be made again, each with whether its row is an error.
+
+        Args:
+            revisions: All models, each with a text that changes with it.
+            pages: The folder where the pages of rows have to be, "" where rows have none.
+            retries: Whether errors of the table are made again.
+        """
         rows, kept, new = self._kept(revisions)
-        columns = (rows[name].take(kept).to_pylist() for name in ("path", "error", "data_files"))
+        columns = (rows[name].take(kept).to_pylist() for name in ("path", "error", "data_files", "report"))
+        written = set(map(storage.name_of, storage.files_in(pages, "html"))) if pages else set()
         return {
             path: error is not None
-            for at, path, error, data in zip(kept.to_pylist(), *columns, strict=True)
-            if not (retries and error and at >= new) and is_same_data(path, data)
+            for at, path, error, data, page in zip(kept.to_pylist(), *columns, strict=True)
+            if not (retries and error and at >= new)
+            and is_same_data(path, data)
+            and (page is None or page.rpartition("/")[2] in written)
         }
 
     def finish(self, revisions: Mapping[str, str]) -> None:
@@ -131,7 +140,7 @@ class RowStore:
     def _tables(self) -> Iterator[pa.Table]:
         """Yield the rows of parts, those of the last run first, and of the table."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from pool.map(self._read, reversed(storage.parquet_files(self.parts.folder)))
+            yield from pool.map(self._read, reversed(storage.files_in(self.parts.folder, "parquet")))
         yield self._read(self._table) if storage.exists(self._table) else self._schema.empty_table()
 
     def _read(self, at: str) -> pa.Table:

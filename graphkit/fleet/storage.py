@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphkit.errors import GraphkitError, OutputError, UsageError
+from graphkit.io import transaction
 from graphkit.io.remote.urls import is_url, shown_url
 
 if TYPE_CHECKING:
@@ -23,15 +24,17 @@ __all__ = [
     "arrow",
     "beside",
     "exists",
+    "files_in",
+    "inside",
     "make_folder",
     "name_of",
-    "parquet_files",
     "place",
     "read",
     "remove_folder",
     "shown",
     "told",
     "write",
+    "write_text",
 ]
 
 
@@ -67,6 +70,11 @@ def beside(at: str, name: str) -> str:
     return f"{at.removesuffix(name_of(at))}{name}"
 
 
+def inside(folder: str, name: str) -> str:
+    """Return the place of a name in a folder."""
+    return f"{folder}{'/' if is_url(folder) else os.sep}{name}"
+
+
 def exists(at: str) -> bool:
     """Whether there is a file or a folder.
 
@@ -94,20 +102,20 @@ def remove_folder(at: str) -> None:
         system.delete_dir(path)
 
 
-def parquet_files(folder: str) -> list[str]:
-    """Return the places of the Parquet files in a folder, in order.
+def files_in(folder: str, suffix: str) -> list[str]:
+    """Return the places of the files in a folder whose names have a suffix such as `parquet`, in order.
 
     Raises:
         OutputError: It cannot be read.
     """
     from pyarrow.fs import FileSelector, PyFileSystem
 
-    with told(shown(folder), "check its credentials", "cannot be read"):
+    with told(shown(folder), "check the path or URL, and its credentials", "cannot be read"):
         system, path = _opened(folder)
         if isinstance(system, PyFileSystem):
             system.handler.fs.invalidate_cache()  # other machines write there
         found = system.get_file_info(FileSelector(path, allow_not_found=True))
-        return sorted(f"{folder}/{info.base_name}" for info in found if info.extension == "parquet")
+        return sorted(f"{folder}/{info.base_name}" for info in found if info.extension == suffix)
 
 
 def read(at: str) -> pa.Table:
@@ -140,6 +148,21 @@ def write(table: pa.Table, at: str, folder: str) -> None:
             with contextlib.suppress(OSError):
                 system.delete_file(new)
             raise
+
+
+def write_text(text: str, at: str) -> None:
+    """Write a text, so that whoever reads it finds all of it: stores of objects take whole ones alone.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    if not is_url(at):
+        transaction.write_text(Path(at), text)
+        return
+    with told(shown(at), "see whether its folder is there, takes files and has room; then start again"):
+        system, path = _opened(at)
+        with system.open_output_stream(path) as stream:
+            stream.write(text.encode())
 
 
 @contextlib.contextmanager

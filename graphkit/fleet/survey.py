@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from graphkit.deploy.targets import load_target
+from graphkit.fleet import storage
 from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns
@@ -79,9 +80,13 @@ def survey(
         GraphkitError: See `Executor`.
     """
     start = time.monotonic()
-    facts = "".join(f"{name} {_digest(name)} " for name in options.targets) + ("folded" if options.folds else "")
+    facts = "".join(f"{name} {_digest(name)} " for name in options.targets)
+    facts += ("folded " if options.folds else "") + ("reports" if options.reports else "")
     with RowStore(table, columns(options.targets), facts) as store:
-        kept = store.done(models, retries=retries)
+        if options.reports:
+            with storage.told(storage.shown(options.reports), "name another table"):
+                storage.make_folder(options.reports)
+        kept = store.done(models, options.reports, retries=retries)
         tasks = [SurveyTask(model, revision, options) for model, revision in models.items() if model not in kept]
         done, errors = 0, sum(kept.values())
         with contextlib.closing(executor.run(tasks, store.parts)) as counts:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from graphkit.errors import UsageError
+from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS
 from graphkit.graph.names import counted
-from graphkit.render.document_blocks import Block, Column, Prose, Table
+from graphkit.io.remote.urls import is_url
+from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
 from graphkit.suggest import did_you_mean
 
@@ -22,6 +27,8 @@ __all__ = ["SurveyTable", "survey_table"]
 
 CONDITION = re.compile(r"\s*(\w[\w.-]*?)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*")
 WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending"), ("path", "ascending"))
+REPORT = "report"
+Value = str | int | float | None
 SHOWN = (
     "path",
     "error",
@@ -45,7 +52,7 @@ class SurveyTable(Result):
         models: How many the table has.
         chosen: How many of them the conditions choose.
         columns: The columns to show.
-        rows: The first rows, in these columns.
+        rows: The first rows, in these columns; a report is an address, which leads there from the page of the table.
     """
 
     title: ClassVar[str] = "Survey"
@@ -53,14 +60,21 @@ class SurveyTable(Result):
     chosen: int
     errors: int
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | int | float | None, ...], ...]
+    rows: tuple[tuple[Value, ...], ...]
 
     def blocks(self) -> Iterator[Block]:  # noqa: D102 - see Result
         yield Prose(
             f"{self.chosen:,} of {counted(self.models, 'model(s)')}, {counted(self.errors, 'error(s)')}; "
             f"{len(self.rows):,} shown."
         )
-        yield Table([_column(name) for name in self.columns], self.rows)
+        yield Table([_column(name) for name in self.columns if name != REPORT], list(map(self._linked, self.rows)))
+
+    def _linked(self, row: tuple[Value, ...]) -> list[Cell]:
+        """Return the cells of a row, in which the path leads to the report."""
+        values = dict(zip(self.columns, row, strict=True))
+        address = values.pop(REPORT, None)
+        path = values["path"]
+        return list({**values, "path": path if address is None else Link(str(path), str(address))}.values())
 
 
 def _column(name: str) -> Column:
@@ -72,7 +86,12 @@ def _column(name: str) -> Column:
 
 
 def survey_table(
-    path: str, *, where: Sequence[str] = (), sort: Sequence[str] = (), most: int | None = None
+    path: str,
+    *,
+    where: Sequence[str] = (),
+    sort: Sequence[str] = (),
+    most: int | None = None,
+    folder: str = "",
 ) -> SurveyTable:
     """Return models of a table that `graphkit survey` wrote, the worst first.
 
@@ -81,6 +100,7 @@ def survey_table(
         where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`; all have to hold.
         sort: Columns to sort by, a `-` before those whose largest values come first.
         most: How many rows to show, None for all.
+        folder: The folder of the page that the result is for; "" for the current one.
 
     Returns:
         The models that the conditions choose.
@@ -97,9 +117,20 @@ def survey_table(
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
     names = sorted(table.column_names, key="error".__eq__)  # a sentence, which comes last
     shown = [name for name in names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
-    rows = zip(*(first[name].to_pylist() for name in shown), strict=True)
+    values = {name: first[name].to_pylist() for name in shown}
+    if REPORT in table.column_names and first[REPORT].null_count < len(first):
+        values[REPORT] = [report and _address(report, path, folder) for report in first[REPORT].to_pylist()]
+    rows = tuple(zip(*values.values(), strict=True))
     errors = chosen.num_rows - chosen["error"].null_count
-    return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(shown), tuple(rows))
+    return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(values), rows)
+
+
+def _address(report: str, table: str, page: str) -> str:
+    """Return what leads from the folder of a page to a report, which a table names from its own folder."""
+    if is_url(table):
+        return storage.beside(storage.shown(table).partition("?")[0], quote(report))
+    here, there = Path(page).absolute(), Path(table).absolute().parent / report
+    return there.as_uri() if here.drive != there.drive else quote(Path(os.path.relpath(there, here)).as_posix())
 
 
 def _key(word: str, table: pa.Table) -> tuple[str, str]:

@@ -33,6 +33,7 @@ COLUMNS: Mapping[str, type] = {
     "revision": str,
     "graphkit": str,
     "error": str,
+    "report": str,
     "data_files": str,
     "bytes": int,
     "role": str,
@@ -61,11 +62,13 @@ class RowOptions:
     Attributes:
         targets: The names or files of the targets to look for blockers for.
         folds: Whether to count the nodes that compute shapes after a fold too.
+        reports: The path or URL of the folder that a page about each model is written into; "" for no pages.
         download, cache, timeout: How models on servers are read: see `graphkit.RemoteOptions`.
     """
 
     targets: tuple[str, ...] = ()
     folds: bool = False
+    reports: str = ""
     download: bool = False
     cache: bool = True
     timeout: float = 60.0

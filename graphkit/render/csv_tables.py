@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-from graphkit.render.document_blocks import Cell, Column, Formula, Table, printable
+from graphkit.render.document_blocks import Cell, Column, Formula, Link, Table, printable
 
 __all__ = ["csv_text"]
 
@@ -42,7 +42,7 @@ def _one(columns: Sequence[Column], tables: Sequence[Table]) -> str:
 def _cell(cell: Cell, column: Column) -> Cell:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    if isinstance(cell, Formula):
+    if isinstance(cell, Formula | Link):
         cell = cell.text
     if not isinstance(cell, str):
         return cell

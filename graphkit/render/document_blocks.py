@@ -21,6 +21,7 @@ __all__ = [
     "Heading",
     "Line",
     "Lines",
+    "Link",
     "Point",
     "Prose",
     "Strip",
@@ -57,7 +58,19 @@ class Formula:
     is_peak: bool = False
 
 
-Cell = str | int | float | Formula | None
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A text that leads to another page.
+
+    Attributes:
+        address: The address of the page, quoted, absolute or from the page that the text is on.
+    """
+
+    text: str
+    address: str
+
+
+Cell = str | int | float | Formula | Link | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +242,8 @@ def cell_text(cell: Cell) -> str:
         return f"{cell:,}"
     if isinstance(cell, Formula):
         return cell.text
+    if isinstance(cell, Link):
+        return printable(cell.text)
     return f"{cell:,.3g}" if isinstance(cell, float) else printable(cell)
 
 

@@ -9,11 +9,13 @@ from graphkit.render.charts import draw_chart, draw_strip
 from graphkit.render.document_blocks import (
     Bars,
     Block,
+    Cell,
     Chart,
     Document,
     Formula,
     Heading,
     Lines,
+    Link,
     Prose,
     Strip,
     Table,
@@ -137,14 +139,20 @@ def _table(block: Table) -> str:
     for row in block.rows:
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
-            cell = row[at]
-            content = _formula(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
+            content = _content(row[at])
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>\n")
     return (
         f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
     )
+
+
+def _content(cell: Cell) -> str:
+    if isinstance(cell, Formula):
+        return _formula(cell)
+    text = html_escape(cell_text(cell))
+    return f'<a href="{html_escape(cell.address)}">{text}</a>' if isinstance(cell, Link) else text
 
 
 def _formula(cell: Formula) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,41 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from builders import proto_of
 from catalogue import catalogue
+from here import Here, surveyed
 
 from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import row_parts, row_store
-from graphkit.fleet.model_row import model_row
-from graphkit.fleet.row_parts import PartWriter, RowParts
+from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore, read_table
-from graphkit.fleet.survey import Survey, survey
+from graphkit.fleet.survey import survey
 from graphkit.fleet.survey_sources import UNKNOWN, models_of
 from graphkit.fleet.survey_table import survey_table
-from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns
-
-
-class Here:
-    """An executor that does tasks here, and stops after some."""
-
-    def __init__(self, most: int = 10**6) -> None:
-        self.most = most
-        self.done: list[str] = []
-
-    def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
-        with PartWriter(parts) as writer:
-            for task in tasks:
-                if len(self.done) == self.most:
-                    raise KeyboardInterrupt
-                self.done.append(task.path)
-                row = model_row(task)
-                writer.add(row)
-                yield 1, int("error" in row)
-
-
-def surveyed(folder: Path, table: str, executor: Here | None = None, **options: Any) -> Survey:
-    """Survey the models below a folder."""
-    retries = options.pop("retries", False)
-    models = models_of([str(folder / "m")], ())
-    return survey(models, str(folder / table), executor or Here(), RowOptions(**options), retries=retries)
+from graphkit.fleet.survey_task import SurveyTask, columns
 
 
 @pytest.fixture
