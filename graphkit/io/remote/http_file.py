@@ -157,8 +157,8 @@ class HttpFile(Served):
                     return ask.head  # every byte had come before
                 tries, counted_from = (1, at) if at - counted_from >= PROGRESS else (tries + 1, counted_from)
                 if tries == ATTEMPTS:
-                    problem = f"{fault}, {ATTEMPTS} times"
-                    raise Fault(problem, "try again later, or look whether the server can be reached") from fault
+                    problem = f"{fault}; graphkit tried {ATTEMPTS} times"
+                    raise Fault(problem, "check the URL and the network, or try again later") from fault
                 await asyncio.sleep(max(PAUSE * 2 ** (tries - 1) * random.uniform(0.5, 1.5), fault.pause))
                 at = at if ask.head is not None else begin  # where nothing says of which file the bytes were
                 ask = replace(ask, span=(at, ask.span[1]))

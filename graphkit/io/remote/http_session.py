@@ -43,7 +43,7 @@ async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterato
     except aiohttp.InvalidURL as error:
         raise Fault("is not a URL", "check it") from error
     except aiohttp.ClientSSLError as error:
-        raise Fault("the certificate of the server does not hold") from error
+        raise Fault("the certificate of the server is not valid") from error
     except asyncio.TimeoutError:  # which is a fault of the connection too
         raise
     except aiohttp.ClientConnectorError as error:

@@ -53,8 +53,8 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
-        ("drop", "the connection (breaks off|ends before the data do), 4 times"),
-        ("drop before", "the connection breaks off, 4 times"),
+        ("drop", "the connection (breaks off|ends before the data do); graphkit tried 4 times"),
+        ("drop before", "the connection breaks off; graphkit tried 4 times"),
         ("too short", r"the server says that [\d,]+ bytes follow, and that they are [\d,]+ to [\d,]+ - fetch all"),
         ("too long", r"the server says that [\d,]+ bytes follow, and that they are [\d,]+ to [\d,]+ - fetch all"),
         ("endless", "the server sends more bytes than it was asked for"),
@@ -77,7 +77,7 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
 def test_a_fault_is_one_clear_error(site: Site, fault: str, problem: str, after: int) -> None:
     site.fault, site.after = fault, after
     if not problem:
-        problem = "the server sends less than it was asked for, 4 times"
+        problem = "the server sends less than it was asked for; graphkit tried 4 times"
     refused(site, problem, options=HURRIED if fault in ("slow", "drip") else OPTIONS)
     assert site.sent < 16 << 20
     assert len(site.asked) < 60
@@ -109,7 +109,10 @@ def test_weights_of_another_revision_are_not_taken(site: Site) -> None:
         (403, r"the server answers 403 \(Forbidden\) - ask for access"),
         (404, "is not there - check the URL"),
         (418, "the server answers 418"),
-        (503, r"the server answers 503 \(Service Unavailable\), 4 times - try again later"),
+        (
+            503,
+            r"the server answers 503 \(Service Unavailable\); graphkit tried 4 times - check the URL and the network",
+        ),
         (599, "the server answers 599 - check the URL"),
     ],
 )
@@ -160,7 +163,9 @@ def test_a_redirect_that_leads_nowhere_is_one_clear_error(site: Site) -> None:
 @pytest.mark.usefixtures("site")
 def test_a_server_that_is_not_there(url: str) -> None:
     shown = url if "[" not in url else "https://..."
-    with pytest.raises(ModelError, match=f"^{re.escape(shown)}: (the server cannot be reached, 4 times|is not a URL)"):
+    with pytest.raises(
+        ModelError, match=f"^{re.escape(shown)}: (the server cannot be reached; graphkit tried 4 times|is not a URL)"
+    ):
         load(url)
 
 
