@@ -12,13 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import onnx
-import onnx.checker
-import onnx.inliner
-
-from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
@@ -31,6 +25,7 @@ from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference, differing_exprs
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.failing import new_failures, unread_fault
+from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
@@ -80,7 +75,7 @@ def check_equivalence(
         >>> check_equivalence(model, graphkit.fold(model).model).is_proven
         True
     """
-    before, after = _inlined(as_model(original)), _inlined(as_model(rewritten))
+    before, after = inlined(as_model(original)), inlined(as_model(rewritten))
     names = renamed or {}
     terms = Terms()
     constants = Constants(terms)
@@ -88,8 +83,8 @@ def check_equivalence(
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)
-    if faults:
-        return _unknown(after, faults[0])
+    if fault := next(iter(faults), functions_fault(before, after)):
+        return _unknown(after, fault)
     shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
@@ -105,19 +100,6 @@ def check_equivalence(
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
     return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(shapes[1]), len(terms.known))
-
-
-def _inlined(model: Model) -> Model:
-    """Return a sound model without functions."""
-    check_scopes(model.scopes, model.file)  # also of a rewritten model, which takes over that its original is sound
-    if not model.proto.functions:
-        return model
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    try:
-        return model.with_proto(onnx.inliner.inline_local_functions(proto))
-    except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
-        raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

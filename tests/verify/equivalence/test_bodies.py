@@ -7,6 +7,8 @@ import re
 import pytest
 from small_models import model
 
+from graphkit.errors import ModelError
+from graphkit.model import Model
 from graphkit.verify.equivalence import check_equivalence
 
 LOOP = """g (int64 n, float[k] x, float[k] z) => (float[k] y, float[a, k] all) {{
@@ -107,3 +109,42 @@ def test_a_function_is_what_its_body_computes() -> None:
     ).is_proven
     assert not check_equivalence(before, model(FUNCTION.replace("BODY", "Abs (a)"), head=FUNCTIONS)).is_proven
     assert not check_equivalence(before, model(FUNCTION.replace("BODY", "Neg (x)"), head=FUNCTIONS)).is_proven
+
+
+def calling(function: str, opset: int = 18) -> Model:
+    """Return a model that calls a function of x and z."""
+    text = "g (float[n] x, float[n] z) => (float[n] y) { y, q = own.f (x, z) } "
+    return model(f'{text} <opset_import: ["" : {opset}, "own" : 1], domain: "own"> {function}', head=FUNCTIONS)
+
+
+LEAKY = "f <alpha: float = {}> (a, c) => (b, d) {{ b = LeakyRelu <alpha: float = @alpha> (a) d = Neg (c) }}"
+GIVEN_BACK = "f (a, c) => ({}, b) {{ b = Neg (a) }}"
+PLAIN = "g (float[n] x, float[n] z) => (float[n] y) {{ y = {} (x) }}"
+
+
+def test_a_default_of_a_function_is_what_a_call_leaves_out() -> None:
+    before = calling(LEAKY.format(0.5))
+    assert check_equivalence(before, model(PLAIN.format("LeakyRelu <alpha = 0.5>"))).is_proven
+    assert not check_equivalence(before, model(PLAIN.format("LeakyRelu"))).is_proven
+    assert not check_equivalence(before, calling(LEAKY.format(0.25))).is_proven
+
+
+def test_an_input_that_a_function_gives_back_is_that_input() -> None:
+    before = calling(GIVEN_BACK.format("a"))
+    assert check_equivalence(before, model(PLAIN.format("Identity"))).is_proven
+    assert not check_equivalence(before, calling(GIVEN_BACK.format("c"))).is_proven
+
+
+def test_a_function_of_another_operator_set_is_compared_word_for_word() -> None:
+    before = calling("f (a, c) => (b, d) { b = Neg (a) d = Neg (c) }", opset=17)
+    assert check_equivalence(before, before).is_proven
+    for other in ("f (a, c) => (b, d) { b = Abs (a) d = Neg (c) }", "h (a, c) => (b, d) { b = Neg (a) d = Neg (c) }"):
+        assert "cannot be inlined" in str(check_equivalence(before, calling(other, opset=17)))
+
+
+def test_an_attribute_that_may_be_missing_and_has_a_default_further_in_is_not_certain() -> None:
+    outer = "f <alpha> (a, c) => (b, d) { b, d = own.h <alpha: float = @alpha> (a, c) }"
+    inner = LEAKY.format(0.5).replace("f <", "h <")
+    unsure = calling(f'{outer} <opset_import: ["" : 18], domain: "own"> {inner}')
+    with pytest.raises(ModelError, match="may have no 'alpha', for which 'h' has a default"):
+        check_equivalence(unsure, unsure)

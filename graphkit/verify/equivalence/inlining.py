@@ -1,0 +1,115 @@
+"""A model with the bodies of its functions in place of their calls.
+
+`onnx.inliner` forgets what a call leaves to a default, and an output that is an input, takes over the names of dims,
+and leaves functions of another operator set. The first three are put right before; of the last, both models must have
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx.checker
+import onnx.inliner
+from onnx import FunctionProto, ModelProto, NodeProto, helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.soundness import check_scopes
+from graphkit.graph.view import body_graphs
+from graphkit.model import Model
+
+__all__ = ["functions_fault", "inlined"]
+
+Key = tuple[str, str, str]  # domain, name, overload
+
+
+def inlined(model: Model) -> Model:
+    """Return a sound model without functions, but for those that onnx cannot inline.
+
+    Raises:
+        ModelError: The model is not sound, or what a call means is not certain.
+    """
+    check_scopes(model.scopes, model.file)  # also of a rewritten model, which takes over that its original is sound
+    if not model.proto.functions:
+        return model
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    functions = _functions(proto)
+    if len(functions) < len(proto.functions):
+        raise ModelError("two of its functions have one name", file=model.file)
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in _with_bodies(nodes):
+            if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
+                given = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
+    for function in proto.functions:
+        _check_passed_on(function, functions, model.file)
+        _copy_inputs(function)
+        _forget_dims(function)
+    entries = [entry for function in proto.functions for entry in function.opset_import]
+    imported = {_domain(entry.domain): entry for entry in (*entries, *proto.opset_import)}
+    del proto.opset_import[:]
+    proto.opset_import.extend(imported.values())
+    try:
+        return model.with_proto(onnx.inliner.inline_local_functions(proto))
+    except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
+        raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
+
+
+def functions_fault(original: Model, rewritten: Model) -> str:
+    """Return which function that the rewritten model still calls is not, word for word, that of the original.
+
+    "" for none.
+    """
+    theirs, mine = (_functions(each.proto) for each in (original, rewritten))
+    bodies = [rewritten.proto.graph.node, *(function.node for function in mine.values())]
+    called = [_key(node.domain, node.op_type, node.overload) for nodes in bodies for node in _with_bodies(nodes)]
+    odd = (key[1] for key in called if theirs.get(key) != mine.get(key))
+    return next((f"function {name} cannot be inlined, and is not that of the original" for name in odd), "")
+
+
+def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
+    """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
+    for node in _with_bodies(function.node):
+        called = functions.get(_key(node.domain, node.op_type, node.overload))
+        defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
+        for attribute in node.attribute:
+            if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
+                reason = f"may have no '{attribute.ref_attr_name}', for which '{node.op_type}' has a default"
+                raise ModelError(f"its function '{function.name}' {reason}", file=file)
+
+
+def _copy_inputs(function: FunctionProto) -> None:
+    """Let an output that is an input be an Identity of it."""
+    for index, name in enumerate(function.output):
+        if name in function.input:
+            function.output[index] = f"proof/{index}/{name}"
+            function.node.append(helper.make_node("Identity", [name], [function.output[index]]))
+
+
+def _forget_dims(function: FunctionProto) -> None:
+    """Drop the names of dims: in a graph they would be dims of the graph."""
+    for info in function.value_info:
+        for dim in info.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+
+
+def _functions(proto: ModelProto) -> dict[Key, FunctionProto]:
+    return {_key(each.domain, each.name, each.overload): each for each in proto.functions}
+
+
+def _key(domain: str, name: str, overload: str) -> Key:
+    return _domain(domain), name, overload
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from _with_bodies(body.node)
