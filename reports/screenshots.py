@@ -31,30 +31,31 @@ PICTURES: dict[str, tuple[str, str, tuple[str, ...], bool]] = {
     "fold": ("marian-tiny-fold", f"#node={quote(FOLDED)}", (), False),
     "bundle": ("marian-tiny-bundle", "", (), False),
 }
-BESIDE = "example:merged-decoder"  # of which the README shows the verdict beside the page
+BESIDE = "example:merged-decoder"  # of which the README shows the verdict in front of the page
 STYLE = """
-body { margin: 0; padding: 24px; display: flex; gap: 24px; align-items: center; background: #e8e8ec }
-pre { margin: 0; padding: 20px; border-radius: 8px; background: #1e1e24; color: #e6e6e6; font: 12.5px/1.5 monospace }
-img { width: 760px; border-radius: 8px; box-shadow: 0 2px 12px #0004 }
+body { margin: 0; height: 600px; position: relative; background: #e8e8ec }
+img { position: absolute; top: 20px; right: 20px; width: 820px; border-radius: 8px; box-shadow: 0 2px 12px #0004 }
+pre { position: absolute; bottom: 20px; left: 20px; margin: 0; padding: 16px 18px; border-radius: 8px;
+      background: #1e1e24; color: #e6e6e6; font: 12px/1.5 monospace; box-shadow: 0 4px 24px #0008 }
 """
 
 
 def beside(browser: Browser, folder: Path) -> None:
-    """Take the picture of a verdict in a terminal beside the page of its report."""
+    """Take the picture of a verdict in a terminal in front of the page of its report."""
     made = graphkit.report(BESIDE)
     (folder / "report.html").write_text(made.to_html(), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 1180, "height": 800}, color_scheme="light")
+    page = browser.new_page(viewport={"width": 1180, "height": 560}, color_scheme="light", device_scale_factor=2)
     page.goto((folder / "report.html").as_uri())
     page.wait_for_selector("html.live", state="attached")
     page.screenshot(path=folder / "page.png")
     verdict = html.escape(made.sections["verdict"].to_text().strip().removeprefix("Verdict"))
     command = html.escape(f"$ graphkit report {BESIDE} --only verdict")
     (folder / "both.html").write_text(
-        f'<style>{STYLE}</style><pre>{command}\n{BESIDE}{verdict}</pre><img src="page.png">', encoding="utf-8"
+        f'<style>{STYLE}</style><img src="page.png"><pre>{command}\n{BESIDE}{verdict}</pre>', encoding="utf-8"
     )
-    page.set_viewport_size({"width": 1520, "height": 600})
+    page.set_viewport_size({"width": 1000, "height": 600})
     page.goto((folder / "both.html").as_uri())
-    page.screenshot(path=OUT / "verdict-and-page.png", full_page=True)
+    page.screenshot(path=OUT / "verdict-and-page.png")
     page.close()
 
 

@@ -204,7 +204,7 @@ def _graphkit(words: Sequence[str]) -> tuple[int, str]:
 
 def _check_setup(command: str) -> None:
     """Check that an extra or a target exists, which setting up an environment would take too long to show."""
-    for extras in re.findall(r"graphkit\[([\w,]+)\]", command):
+    for extras in re.findall(r"(?:graphkit|\.)\[([\w,]+)\]", command):
         assert set(extras.split(",")) <= set(CONFIGURED), f"{command}: no such extra"
     if command.startswith("make "):
         wanted = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
