@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,43 +28,6 @@ def model(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.chdir(tmp_path)
     Path("model.onnx").write_bytes(CONTENT)
     return site.put("/model.onnx", CONTENT)
-
-
-@pytest.mark.parametrize("name", ["report", "shapes", "nodes", "weights", "costs", "program"])
-def test_what_a_command_tells_is_that_of_the_file(model: str, run: Command, name: str) -> None:
-    words = () if name == "program" else ("-f", "json")
-    _, local, _ = run(name, "model.onnx", *words)
-    code, remote, errors = run(name, model, *words)
-    assert (code, errors) == (0, "")
-    assert json.loads(remote.replace(model, "model.onnx")) == json.loads(local)
-
-
-OUT = ("-o", "out.onnx", "--no-verify")
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        (["extract"], ["--to", "model.layers.1.out", *OUT]),
-        (["rename"], ["--input-name", "x=y", *OUT]),
-        (["set-dims"], ["--dim", "batch=2", *OUT]),
-        (["convert-opset"], ["--to", "18", *OUT]),
-        (["rewrite"], ["-p", "merge-common-subexpressions", *OUT]),
-        (["view"], ["--export", "out.json"]),
-    ],
-)
-def test_what_a_command_writes_is_that_of_the_file(
-    model: str, run: Command, words: list[str], options: list[str]
-) -> None:
-    made: list[dict[str, bytes]] = []
-    for name in (model, "model.onnx"):
-        code, _, errors = run(*words, name, *options)
-        assert (code, errors) == (0, "")
-        files = list(Path().glob("out*"))
-        made.append({path.name: path.read_bytes().replace(model.encode(), b"model.onnx") for path in files})
-        for path in files:
-            path.unlink()
-    assert made[0] == made[1] != {}
 
 
 def test_the_page_about_urls_has_all_commands_that_read_models() -> None:

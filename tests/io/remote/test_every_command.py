@@ -1,0 +1,104 @@
+"""Each command that reads models takes a URL, and says what it says of the file; a fault is one clear error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from layers import layered
+from range_server import Site
+
+from graphkit.cli.commands import COMMANDS
+from graphkit.io.remote import remote_file, window
+
+Command = Callable[..., tuple[object, str, str]]
+OUT = ("-o", "out.onnx")
+PROOF = "--no-verify"
+WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged decoder for some
+    "report": ("--format", "json"),
+    "survey": ("-o", "out.parquet", "--jobs", "1"),
+    "shapes": (),
+    "nodes": (),
+    "weights": (),
+    "costs": (),
+    "view": ("--export", "out.json"),
+    "program": (),
+    "fold": (*OUT, PROOF),
+    "split-merged": ("-o", "out", PROOF),
+    "extract": ("--to", "model.layers.1.out", *OUT, PROOF),
+    "rename": ("--input-name", "x=y", *OUT, PROOF),
+    "set-dims": ("--dim", "batch=2", *OUT, PROOF),
+    "convert-opset": ("--to", "18", *OUT, PROOF),
+    "lower": ("-o", "out", "--dim", "batch=2", PROOF, "--download"),
+    "bundle": ("-o", "out", "--max-cache", "5", PROOF, "--download"),
+    "rewrite": ("-p", "fold-constants", *OUT, PROOF),
+    "verify": ("MODEL", "--dim", "batch=2"),
+    "compare": ("MODEL", "--dim", "batch=2"),
+    "diff": ("MODEL",),
+}
+DECODERS = ("split-merged", "bundle")
+SLOW = ("survey", *DECODERS)
+
+
+def test_the_list_has_every_command_that_reads_models() -> None:
+    assert list(WORDS) == [each.name for each in COMMANDS if any(option.name == "download" for option in each.params)]
+
+
+def commands(*slow: str) -> list[object]:
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in WORDS]
+
+
+@pytest.fixture
+def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_file: Callable[[str], Path]) -> Site:
+    """The models in the current folder, and the same ones on a server, which are large beside a request."""
+    for module, name in ((remote_file, "FIRST"), (remote_file, "SMALL_FILE"), (window, "STEP")):
+        monkeypatch.setattr(module, name, 2048)
+    monkeypatch.chdir(tmp_path)
+    contents = {
+        "model.onnx": layered(2).SerializeToString(),
+        "decoder_model_merged.onnx": model_file("gpt2-tiny/decoder_model_merged").read_bytes(),
+    }
+    for name, content in contents.items():
+        Path(name).write_bytes(content)
+        site.put(f"/{name}", content)
+    return site
+
+
+def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[str, bytes]]:
+    """Run a command; return its exit code, what it says and what it writes, without the name of the model."""
+    code, said, errors = run(name, model, *(model if word == "MODEL" else word for word in WORDS[name]))
+    file = model.rpartition("/")[2]
+    said = " ".join(re.sub(r"\d+\.\d s", "... s", said.replace(model, file)).split())  # a long name wraps lines
+    written = {}
+    for path in sorted(path for path in Path().rglob("*") if path.is_file() and str(path).startswith("out")):
+        if path.suffix != ".parquet":
+            written[str(path)] = path.read_bytes().replace(model.encode(), file.encode())
+        path.unlink()
+    return code, said, errors, written
+
+
+@pytest.mark.parametrize("name", commands(*SLOW))
+def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, run: Command, name: str) -> None:
+    model = "decoder_model_merged.onnx" if name in DECODERS else "model.onnx"
+    local = told(run, name, model)
+    remote = told(run, name, f"{place.base}/{model}")
+    assert (local[0], local[2]) == (0, "")
+    assert remote == local
+    assert place.asked
+
+
+@pytest.mark.parametrize("name", commands("survey"))
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_fault_of_the_server_is_one_clear_error(place: Site, run: Command, name: str, status: int) -> None:
+    place.fault, place.status = "status", status
+    model = f"{place.base}/model.onnx"
+    code, said, errors, written = told(run, name, model)
+    problem = "is not there - check the URL" if status == 404 else "the server answers 403 (Forbidden) - ask for access"
+    if name == "survey":  # a row with its error
+        assert (code, errors) == (0, "")
+        assert said.startswith("1 model in out.parquet, 1 error, ")
+    else:
+        assert (code, said, errors.count("\n"), written) == (2, "", 1, {})
+        assert errors.startswith(f"Error: {model}: {problem}")
