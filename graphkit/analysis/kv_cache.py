@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
@@ -93,6 +93,7 @@ class KVCache(Judged):
         fixed_bytes: Of cache tensors that do not grow.
         warnings: Ways to break the contract.
         states: The recurrent state, one family a row.
+        length: The dim along which it grows, as declared; "" if that is no symbol.
     """
 
     title: ClassVar[str] = "KV cache"
@@ -108,6 +109,7 @@ class KVCache(Judged):
     memory: tuple[Memory, ...]
     warnings: tuple[Finding, ...]
     states: tuple[StateFeed, ...] = ()
+    length: str = field(default="", metadata={"in_json": False})
 
     def found(self) -> tuple[Finding, ...]:
         return self.warnings
@@ -157,12 +159,14 @@ class KVCache(Judged):
                 title="Memory of one sequence",
             )
             sizes = {m.context: m.bytes + self.fixed_bytes for m in self.memory}
+            here = self.length, f"{self.bytes_per_token}*{self.length} + {self.fixed_bytes}"
             yield Chart(
                 "Growth of the cache of one sequence",
                 "tokens",
                 [Point(f"{at:,} tokens", size, at) for at, size in sorted({0: self.fixed_bytes, **sizes}.items())],
                 kind="line",
                 unit="B",
+                here=here if self.length else None,
             )
         if self.bytes_per_encoder_token:
             yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
@@ -199,6 +203,11 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     per_token = _total(growing)
     main = next((lay for lay in growing if lay.axis is not None), None) or (layouts[0] if layouts else None)
     declared = next((past or present for past, present in types if past or present), None)
+    lengths = (
+        _length(past or present, lay)
+        for (past, present), lay, entry in zip(types, layouts, entries, strict=True)
+        if not roles.is_cross(entry)
+    )
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     return KVCache(
@@ -214,7 +223,14 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
         warnings=tuple(_warnings(roles)),
         states=tuple(_state_feeds(roles)),
+        length=next(filter(None, lengths), ""),
     )
+
+
+def _length(declared: TensorType | None, layout: Layout) -> str:
+    """Return the symbol along which a cache tensor grows, "" for none."""
+    dim = declared.dims[layout.axis] if declared and declared.dims and layout.axis is not None else None
+    return dim if isinstance(dim, str) else ""
 
 
 def _type(value: Value | None) -> TensorType | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.peak_memory import PeakMemory
+from graphkit.analysis.page_memory import page_memory
 from graphkit.analysis.page_sizes import PageSizes
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import attribute_text
@@ -49,6 +51,7 @@ def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
         `costs`: number of a node, MACs, operations and bytes moved, each a number of `formulas`.
         `formulas`: expressions in the sizes, and what they come to.
         `sizes`: see `PageSizes`.
+        `memory`: see `page_memory`.
     """
     sizes = PageSizes.of(shapes, costs)
     scopes = list(all_scopes(shapes.model.scopes))
@@ -75,6 +78,7 @@ def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
         ],
         "formulas": [[text, str(value)] for text, value in formulas],
         "sizes": sizes.document(),
+        "memory": page_memory(PeakMemory(shapes), sizes.sizes, node_numbers, value_numbers),
     }
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, chosen_branches, node_costs
-from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.graph.view import Node, all_nodes
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
@@ -18,7 +17,6 @@ __all__ = ["PageSizes"]
 
 REACH = 32  # how many times the size that is shown a slider reaches
 LEAST_REACH = 4096
-FAR = (1, 16)  # factors of the sizes at which the peak may be elsewhere
 MAX_TEXT = 600  # characters of a relation
 
 
@@ -48,7 +46,7 @@ class PageSizes:
         return cls(shapes, sizes, frozenset(sizes) - set(costs.assumed), typical.legal)
 
     def document(self) -> dict[str, object]:
-        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `follows`, `requires` and `peaks`.
+        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `follows` and `requires`.
 
         `is_least` says that costs may be more elsewhere: of an If, the branch counts that is dearer at these sizes.
         """
@@ -62,7 +60,6 @@ class PageSizes:
             "follows": {name: str(expr) for name, expr in follows.items() if name not in self.fixed},
             "requires": list(dict.fromkeys(self._requires())),
             "is_least": self._has_open_branches(),
-            "peaks": list(dict.fromkeys(self._peaks(free))),
         }
 
     def _reach(self, variable: Variable) -> tuple[int, int]:
@@ -101,16 +98,6 @@ class PageSizes:
                 continue
             if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
                 yield str(left), relation.relation
-
-    def _peaks(self, free: list[Variable]) -> Iterator[str]:
-        """Yield the bytes that are there at the peak, as expressions: at these sizes, and far from them."""
-        memory = PeakMemory(self.shapes)
-        for name in ("", *(variable.name for variable in free if variable.low < variable.high)):
-            for factor in FAR if name == "" else FAR[1:]:
-                far = {each: size * (factor if each == name or not name else 1) for each, size in self.sizes.items()}
-                amount = memory.at(far).amount
-                if amount.symbols <= self.sizes.keys():
-                    yield amount.text(self.sizes)
 
     def costs(self) -> dict[Node, list[tuple[str, int] | None]]:
         """Return the costs of each node, in the order of `MEASURES`, as expressions and numbers; None for unknown."""

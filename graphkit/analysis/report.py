@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
+from graphkit.analysis.costs.cost_formulas import formula, on_page
+from graphkit.analysis.costs.cost_rows import Quantity
+from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.next_commands import Facts, facts_of, folder_steps, model_steps
@@ -59,7 +62,6 @@ class Report(Judged):
         return _document((self,), self.found())
 
     def graphs(self) -> tuple[Mapping[str, object], ...]:
-        from graphkit.analysis.costs.cost_table import Costs
         from graphkit.analysis.page_graph import page_graph
         from graphkit.shapes import declarations, infer
 
@@ -76,7 +78,12 @@ class Report(Judged):
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One model in a comparison."""
+    """One model in a comparison.
+
+    Attributes:
+        macs: Multiply-accumulates at the sizes of its costs; None where these are not counted.
+        peak_bytes: The peak memory of its activations, likewise.
+    """
 
     model: str
     role: str
@@ -86,6 +93,16 @@ class ComparisonRow:
     inputs: int
     outputs: int
     weight_bytes: int
+    macs: Quantity | None = None
+    peak_bytes: Quantity | None = None
+
+    def cells(self, number: int) -> Iterator[Cell]:
+        """Yield the cells of its row in the table of models; `number` is that of its graph on a page."""
+        yield from (self.model, self.role, self.nodes, self.shape_ops, self.on_shapes, self.inputs, self.outputs)
+        yield f"{self.weight_bytes / (1 << 20):,.1f}"
+        if self.macs is not None and self.peak_bytes is not None:
+            yield replace(formula(self.macs), model=number)
+            yield replace(formula(on_page(self.peak_bytes), "B"), model=number)
 
 
 @dataclass(frozen=True)
@@ -148,10 +165,11 @@ class Comparison(Judged):
         """Yield the models without a report, the table of the others, and how they fit together."""
         for failure in self.failures:
             yield Prose(f"Not reported on: {failure.problem}", "warning")
+        costs = " | MACs:number | Peak:number" if any(row.macs is not None for row in self.rows) else ""
         yield table(
             "Model:code | Role:note | Nodes:number | Shape ops:number | On shapes:number | In:number | Out:number | "
-            "Weights MiB:number",
-            [(*astuple(row)[:-1], f"{row.weight_bytes / (1 << 20):,.1f}") for row in self.rows],
+            f"Weights MiB:number{costs}",
+            [tuple(row.cells(number)) for number, row in enumerate(self.rows)],
         )
         if self.fit is not None:
             yield Heading(self.fit.heading())
@@ -353,4 +371,7 @@ def _part(source: ModelLike, options: ReportOptions, progress: Callable[[str], N
     ops = sum(op.total for op in shapes.ops), shapes.on_shapes
     role, puts = architecture(model).role, (ports.input_count, ports.output_count)
     row = ComparisonRow(model.label, role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes)
-    return _Part(model, row, _made(model, options, lambda step: progress(f"{model.label}: {step}")))
+    made = _made(model, options, lambda step: progress(f"{model.label}: {step}"))
+    if isinstance(costs := made.get("costs"), Costs):
+        row = replace(row, macs=costs.macs, peak_bytes=costs.peak.bytes)
+    return _Part(model, row, made)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from graphkit.analysis.architecture import Architecture
-from graphkit.analysis.costs.cost_rows import Quantity, amount_text
+from graphkit.analysis.costs.cost_formulas import formula, on_page
+from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
@@ -16,7 +17,7 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Line, Lines, cut, rows, sized
+from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Formula, Line, Lines, Sentence, cut, rows, sized
 from graphkit.render.result import Result, Sizes
 
 __all__ = ["Verdict", "verdict_lines", "verdict_of"]
@@ -72,20 +73,26 @@ class Verdict(Judged):
         others = rows(first) + len(in_order(self.faults)) + len(self.commands[:COMMANDS])
         yield verdict_lines(first, self.faults, self.commands, costs=self._costs(2 if others + 2 <= ROWS else 1))
 
-    def _costs(self, room: int) -> str:
+    def _costs(self, room: int) -> Sentence:
         """Return the costs, as many of their sizes as fit into the rows, and the operators that are not counted."""
-        costs = f"MACs {_amount(self.macs)}, peak of activations {_amount(self.peak_bytes, 'B')}"
-        sizes = [f"{name} {size:,}" for name, size in self.sizes]
-        text = f"{costs}."
-        for count in range(1, len(sizes) + 1):
-            more = f" and {len(sizes) - count:,} more" if count < len(sizes) else ""
-            longer = f"{costs}, for {', '.join(sizes[:count])}{more}."
+        peak = _amount(on_page(self.peak_bytes), "B")
+        costs: list[str | Formula] = ["MACs ", _amount(self.macs), ", peak of activations ", peak]
+        text = Sentence.of(*costs, ".")
+        for count in range(1, len(self.sizes) + 1):
+            more = f" and {len(self.sizes) - count:,} more" if count < len(self.sizes) else ""
+            longer = Sentence.of(*costs, ", for ", *_listed(self.sizes[:count]), f"{more}.")
             text = longer if rows(longer) <= room else text
-        return f"{text} {cut(f'Not counted: {self.uncounted}.')}" if self.uncounted else text
+        return text.and_then(f" {cut(f'Not counted: {self.uncounted}.')}") if self.uncounted else text
 
 
-def _amount(quantity: Quantity, unit: str = "") -> str:
-    return "unknown" if quantity.uncounted and not quantity.value else amount_text(quantity, unit)
+def _listed(sizes: Sequence[tuple[str, int]]) -> Iterator[str | Formula]:
+    for number, (name, size) in enumerate(sizes):
+        yield f"{', ' if number else ''}{name} "
+        yield Formula(f"{size:,}", size, name, ",")
+
+
+def _amount(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:
+    return "unknown" if quantity.uncounted and not quantity.value else formula(quantity, unit)
 
 
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
@@ -121,15 +128,17 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     )
 
 
-def verdict_lines(first: str, findings: Iterable[Finding], commands: Sequence[str], costs: str = "") -> Lines:
+def verdict_lines(
+    first: str, findings: Iterable[Finding], commands: Sequence[str], costs: Sentence | None = None
+) -> Lines:
     """Return a verdict of at most eight lines: the subject, its costs, the findings, the commands to run next.
 
     Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
     """
     groups = in_order(findings)
-    about = [first, costs] if costs else [first]
+    about = [Sentence.of(first), costs] if costs else [Sentence.of(first)]
     if not any(kind.is_fault for kind, _ in groups):
-        about[-1] += f" {_no_faults(len(groups))}"
+        about[-1] = about[-1].and_then(f" {_no_faults(len(groups))}")
     kept, taken = list(commands[:COMMANDS]), sum(map(rows, about))
     while kept and taken + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()

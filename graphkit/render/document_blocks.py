@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 __all__ = [
     "MARK",
+    "PEAK",
     "ROWS",
     "WIDTH",
     "Bars",
@@ -24,6 +25,7 @@ __all__ = [
     "Link",
     "Point",
     "Prose",
+    "Sentence",
     "Strip",
     "Table",
     "Treemap",
@@ -43,19 +45,46 @@ class Formula:
     Attributes:
         text: How it is shown.
         value: The number at the sizes that are shown; None if it is not known.
-        expression: In the input dims; "" if there is none that could be read.
-        unit: `B` for bytes; for a part of a whole, `%` for its share, `/` for the quotient, `ratio` for that with two
-            decimals.
+        expression: In the input dims, or `PEAK`; "" if there is none that could be read.
+        unit: `B` for bytes, `,` for a number that is told in full; for a part of a whole, `%` for its share, `/` for
+            the quotient, `ratio` for that with two decimals.
         whole: The whole, as an expression.
-        is_peak: Whether the number is a maximum, of which the expression is what counts at these sizes.
+        over: A symbol and its size, where the number is told at another size of it.
+        model: The number of its model on a page of several, where the number stands outside of what is about that.
     """
 
     text: str
     value: int | None
     expression: str
-    unit: Literal["", "B", "%", "/", "ratio"] = ""
+    unit: Literal["", "B", ",", "%", "/", "ratio"] = ""
     whole: str = ""
-    is_peak: bool = False
+    over: tuple[str, int] | None = None
+    model: int | None = None
+
+
+PEAK = "@peak:"  # before the number of a model on a page: its peak memory, which the page finds by running its plan
+
+
+class Sentence(str):
+    """A text with numbers in it that a page computes anew; to all else it is that text.
+
+    Example:
+        >>> Sentence.of("It has ", Formula("3", 3, "batch"), " rows.")
+        'It has 3 rows.'
+    """
+
+    parts: tuple[str | Formula, ...]
+
+    @classmethod
+    def of(cls, *parts: str | Formula) -> Sentence:
+        """Join texts and numbers."""
+        made = cls("".join(part if isinstance(part, str) else part.text for part in parts))
+        made.parts = parts
+        return made
+
+    def and_then(self, text: str) -> Sentence:
+        """Return it with a text after it."""
+        return Sentence.of(*self.parts, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +165,13 @@ class Treemap:
 
     Attributes:
         unit: What is counted.
+        expressions: Those of the parts, in the input dims.
     """
 
     title: str
     unit: str
     rows: Sequence[tuple[str, int]]
+    expressions: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +199,8 @@ class Chart:
     Attributes:
         axis: What the values are over.
         unit: `B` for bytes.
-        is_sized: Whether it holds at the sizes of a page alone, before its reader sets others.
+        is_memory: Whether it is the memory of activations, which a page finds at other sizes by running its plan.
+        here: A place along the line and the value there, as expressions in the input dims: a page marks it.
     """
 
     title: str
@@ -177,7 +209,8 @@ class Chart:
     kind: Literal["columns", "line"] = "columns"
     unit: Literal["", "B"] = ""
     is_logarithmic: bool = False
-    is_sized: bool = False
+    is_memory: bool = False
+    here: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from html import escape as html_escape
 
 from graphkit.render.charts import draw_chart, draw_strip
@@ -17,6 +18,7 @@ from graphkit.render.document_blocks import (
     Lines,
     Link,
     Prose,
+    Sentence,
     Strip,
     Table,
     Treemap,
@@ -50,6 +52,7 @@ STYLE = """
 .graphkit .number, .graphkit .scroll .number { text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; }
 .graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
+.graphkit .scroll td code { display: inline-block; max-width: min(24rem, 50vw); overflow-wrap: break-word; }
 .graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
 .graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
 .graphkit .lines .warning { padding: .2rem .75rem; } .graphkit pre { overflow-x: auto; margin: .75rem 0; }
@@ -110,23 +113,47 @@ def block_html(block: Block, level: int) -> str:
     if isinstance(block, Bars):
         return _bars(block)
     if isinstance(block, Treemap):
-        return _figure(block.title, draw_treemap(block), is_sized=True)
+        return _figure(block.title, draw_treemap(block), _moving_treemap(block))
     if isinstance(block, Chart):
-        return _figure(block.title, draw_chart(block), is_sized=block.is_sized)
+        return _figure(block.title, draw_chart(block), _moving_chart(block))
     return _figure(block.title, draw_strip(block) if isinstance(block, Strip) else draw(block))
 
 
-def _figure(title: str, drawn: str, *, is_sized: bool = False) -> str:
-    """Return a drawing with its title, "" where nothing is drawn; it may hold at the first sizes of a page alone."""
-    kind = ' class="sized"' if is_sized else ""
-    return f"<figure{kind}><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n" if drawn else ""
+def _figure(title: str, drawn: str, moving: Mapping[str, object] | None = None) -> str:
+    """Return a drawing with its title, "" where nothing is drawn, with what a page needs to draw it at other sizes."""
+    data = f' data-chart="{escape(json.dumps(moving, separators=(",", ":")))}"' if moving else ""
+    return f"<figure{data}><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n" if drawn else ""
+
+
+def _moving_treemap(block: Treemap) -> Mapping[str, object] | None:
+    """Return the parts of a treemap: each expression and its value, with the paths of all parts that have it."""
+    if not block.expressions:
+        return None
+    parts: dict[tuple[str, int], list[str]] = {}
+    for (path, value), expression in zip(block.rows, block.expressions, strict=True):
+        parts.setdefault((expression, value), []).append(path)
+    return {"kind": "treemap", "unit": block.unit, "parts": [[*key, paths] for key, paths in parts.items()]}
+
+
+def _moving_chart(block: Chart) -> Mapping[str, object] | None:
+    if block.is_memory:
+        return {"kind": "memory", "axis": block.axis}
+    if block.here is None:
+        return None
+    points = [[point.name, point.at, point.value] for point in block.points]
+    return {"kind": "line", "axis": block.axis, "unit": block.unit, "points": points, "here": block.here}
 
 
 def _lines(block: Lines) -> str:
     commands = "\n".join(escape(text) for text, role in block.rows if role == "command")
     kinds = {"warning": ' class="warning"', "note": "", "plain": ""}
-    shown = "".join(f"<li{kinds[role]}>{escape(text)}</li>\n" for text, role in block.rows if role != "command")
+    shown = "".join(f"<li{kinds[role]}>{_sentence(text)}</li>\n" for text, role in block.rows if role != "command")
     return f'<ul class="lines">\n{shown}</ul>\n' + (f"<pre>{commands}</pre>\n" if commands else "")
+
+
+def _sentence(text: str) -> str:
+    parts = text.parts if isinstance(text, Sentence) else (text,)
+    return "".join(_formula(part) if isinstance(part, Formula) else escape(part) for part in parts)
 
 
 def _table(block: Table) -> str:
@@ -162,7 +189,8 @@ def _formula(cell: Formula) -> str:
         "data-formula": cell.expression,
         "data-unit": cell.unit,
         "data-whole": cell.whole,
-        "data-peak": "yes" if cell.is_peak else "",
+        "data-model": "" if cell.model is None else str(cell.model),
+        "data-over": f"{cell.over[0]} {cell.over[1]}" if cell.over is not None else "",
     }
     attributes = "".join(f' {name}="{escape(text)}"' for name, text in named.items() if text)
     return f"<data{attributes}>{escape(cell.text)}</data>"

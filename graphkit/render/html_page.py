@@ -25,9 +25,13 @@ MODULES = (
     "elements",
     "formulas",
     "sizes",
+    "memory",
     "graph",
     "neighbourhood",
     "pair",
+    "charts",
+    "treemap",
+    "figures",
     "tables",
     "links",
     "panel",
@@ -58,7 +62,7 @@ def page(result: Document, graphs: Sequence[PageGraph] = (), explanations: Mappi
         f'<div class="layout graphkit">\n{_bar(result, graphs)}{_contents(sections)}'
         f"<main>\n<h1>{escape(result.heading())}</h1>\n{shown}</main>\n"
         "</div>\n"
-        '<aside id="panel" class="graphkit" aria-label="Node" hidden>'
+        '<aside id="panel" class="graphkit" aria-label="Node" tabindex="-1" hidden>'
         '<button id="close" type="button" title="Close (Escape)">Close</button><div class="body"></div></aside>\n'
         f'{"".join(map(_data, graphs))}<script type="module">{script}</script>\n</body>\n</html>\n'
     )

@@ -237,6 +237,14 @@ def test_a_comparison_has_a_row_for_each_model() -> None:
     )
 
 
+def test_a_comparison_tells_the_costs_of_each_model_where_they_are_counted() -> None:
+    found = compare(examples(), ReportOptions(only=("costs",)))
+    costs = [made.sections["costs"] for made in found.reports]
+    assert [(row.macs, row.peak_bytes) for row in found.rows] == [(each.macs, each.peak.bytes) for each in costs]  # type: ignore[attr-defined]
+    (table, *_) = found.csv_tables()
+    assert [column.name for column in table.columns][-2:] == ["MACs", "Peak"]
+
+
 def test_a_comparison_has_the_report_of_each_model() -> None:
     found = compare(examples(), ARCHITECTURE).reports
     assert [(made.model, tuple(made.sections)) for made in found] == [(name, ("architecture",)) for name in EXAMPLES]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import re
+from html import unescape
 
 import pytest
 from hypothesis import example, given
@@ -46,7 +48,15 @@ def test_nothing_is_drawn_of_nothing(rows: list[tuple[str, int]]) -> None:
 
 def test_the_figure_has_its_title() -> None:
     html = block_html(Treemap("MACs <by> module", "MACs", ROWS), 1)
-    assert html.startswith('<figure class="sized"><figcaption>MACs &lt;by&gt; module</figcaption><svg class="treemap" ')
+    assert html.startswith('<figure><figcaption>MACs &lt;by&gt; module</figcaption><svg class="treemap" ')
+
+
+def test_parts_of_one_expression_are_told_together() -> None:
+    rows = [("a.0", 6), ("<b>", 4), ("a.1", 6)]
+    html = block_html(Treemap("MACs", "MACs", rows, ["6*n", "4*n", "6*n"]), 1)
+    (data,) = re.findall('<figure data-chart="([^"]*)">', html)
+    parts = [["6*n", 6, ["a.0", "a.1"]], ["4*n", 4, ["<b>"]]]
+    assert json.loads(unescape(data)) == {"kind": "treemap", "unit": "MACs", "parts": parts}
 
 
 def test_a_name_is_text() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from graphkit.analysis.costs.amounts import Amount, total
-from graphkit.analysis.costs.cost_formulas import fixed, formula, ratio_formula
+from graphkit.analysis.costs.cost_formulas import fixed, formula, on_page, ratio_formula
 from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory
@@ -269,9 +269,7 @@ def _rows(change: CostChange) -> Iterator[tuple[Cell, ...]]:
         formula(after.macs),
         ratio_formula(after.macs, before.macs),
     )
-    peaks = [
-        replace(peak, expression="") for peak in (before.peak_bytes, after.peak_bytes)
-    ]  # which hold near the sizes
+    peaks = on_page(before.peak_bytes, 0), on_page(after.peak_bytes, 1)
     yield "peak memory of activations", *(formula(peak, "B") for peak in peaks), ratio_formula(peaks[1], peaks[0])
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"

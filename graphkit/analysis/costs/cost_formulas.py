@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from graphkit.analysis.costs.cost_rows import AliveTensor, Quantity, amount_text
-from graphkit.render.document_blocks import Formula
+from graphkit.analysis.costs.cost_rows import AliveTensor, Quantity, amount_text, number_text
+from graphkit.render.document_blocks import PEAK, Formula
 
-__all__ = ["alive_formula", "fixed", "formula", "intensity_formula", "ratio_formula", "share_formula"]
+__all__ = [
+    "alive_formula",
+    "curve_formula",
+    "fixed",
+    "formula",
+    "intensity_formula",
+    "on_page",
+    "ratio_formula",
+    "share_formula",
+]
 
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat
 
 
-def formula(quantity: Quantity, unit: Literal["", "B"] = "", *, is_peak: bool = False) -> Formula:
+def formula(quantity: Quantity, unit: Literal["", "B"] = "") -> Formula:
     """Return a number in short, with its expression."""
-    return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit, is_peak=is_peak)
+    return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit)
+
+
+def on_page(peak: Quantity, model: int = 0) -> Quantity:
+    """Return peak memory by the number of its model on a page, which finds it at other sizes too."""
+    return replace(peak, expression=f"{PEAK}{model}")
+
+
+def curve_formula(
+    value: int | None, expression: str, over: tuple[str, int], unit: Literal["", "B"] = ""
+) -> Formula | str:
+    """Return a number at another size of a symbol, "?" where there is none."""
+    return "?" if value is None else Formula(number_text(value, unit), value, expression, unit, over=over)
 
 
 def fixed(text: str) -> Formula:
@@ -31,7 +53,7 @@ def ratio_formula(now: Quantity, was: Quantity) -> Formula | str:
 
 def alive_formula(tensor: AliveTensor) -> Formula:
     """Return the bytes of a tensor."""
-    return Formula(f"{tensor.bytes:,}", tensor.bytes, tensor.expression)
+    return Formula(f"{tensor.bytes:,}", tensor.bytes, tensor.expression, ",")
 
 
 def share_formula(part: Quantity, times: int, whole: Quantity) -> Formula | str:

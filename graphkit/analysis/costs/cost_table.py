@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from graphkit.analysis.costs.cost_formulas import alive_formula, formula, intensity_formula, share_formula
+from graphkit.analysis.costs.cost_formulas import (
+    alive_formula,
+    curve_formula,
+    formula,
+    intensity_formula,
+    on_page,
+    share_formula,
+)
 from graphkit.analysis.costs.cost_rows import (
     BranchRow,
     CostRow,
@@ -16,12 +23,11 @@ from graphkit.analysis.costs.cost_rows import (
     Quantity,
     StepsRow,
     UnknownCost,
-    number_text,
 )
 from graphkit.analysis.costs.weights import WeightBits
 from graphkit.graph.names import counted, expanded, listed
 from graphkit.options import By
-from graphkit.render.document_blocks import Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
+from graphkit.render.document_blocks import PEAK, Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
 from graphkit.render.result import Result, Sizes
 
 __all__ = ["Costs"]
@@ -125,7 +131,7 @@ class Costs(Result):
             parts = (self.macs, self.operations, self.bytes_moved)
             yield "operations for each byte", intensity_formula(self.intensity, *parts), ""
         yield "inputs", formula(self.input_bytes, "B"), self.input_bytes.short
-        yield "peak memory of activations", formula(self.peak.bytes, "B", is_peak=True), self.peak.bytes.short
+        yield "peak memory of activations", formula(on_page(self.peak.bytes), "B"), self.peak.bytes.short
         if self.kv_cache is not None:
             yield "KV cache", formula(self.kv_cache, "B"), self.kv_cache.short
 
@@ -155,8 +161,13 @@ class Costs(Result):
         """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
         if self.by == "op":
             return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
-        names = ((row, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value)
-        return Treemap(title, "MACs", [(name, row.macs.value or 0) for row, each in names for name in each])
+        names = [(row, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value]
+        return Treemap(
+            title,
+            "MACs",
+            [(name, row.macs.value or 0) for row, each in names for name in each],
+            [row.macs.expression for row, each in names for _ in each],
+        )
 
     def _cells(self, row: CostRow) -> tuple[Cell, ...]:
         share = share_formula(row.macs, row.times, self.macs)
@@ -179,7 +190,7 @@ class Costs(Result):
                 for number, size in zip(self.memory.nodes, self.memory.bytes, strict=True)
             ],
             unit="B",
-            is_sized=True,
+            is_memory=True,
         )
         for reason in self.peak.unknown:
             yield Prose(f"Not in the peak: a tensor of unknown size: {reason}.")
@@ -191,20 +202,22 @@ class Costs(Result):
         yield table(
             f"{self.over}:number | MACs:number | Operations:number | Bytes moved:number | Peak memory:number"
             + (" | KV cache:number" if has_cache else ""),
-            [
-                (
-                    point.size,
-                    *(
-                        number_text(n, unit)
-                        for n, unit in ((point.macs, ""), (point.operations, ""), (point.bytes_moved, "B"))
-                    ),
-                    sized(point.peak_bytes, "B"),
-                    *([number_text(point.kv_cache_bytes, "B")] if has_cache else []),
-                )
-                for point in self.curve
-            ],
+            [self._point(point, has_cache) for point in self.curve],
             title=f"Over {self.over}",
         )
+
+    def _point(self, point: CurvePoint, has_cache: bool) -> tuple[Cell, ...]:
+        over = self.over, point.size
+        cells: list[Cell] = [
+            curve_formula(point.macs, self.macs.expression, over),
+            curve_formula(point.operations, self.operations.expression, over),
+            curve_formula(point.bytes_moved, self.bytes_moved.expression, over, "B"),
+            curve_formula(point.peak_bytes, f"{PEAK}0", over, "B"),
+        ]
+        if has_cache:
+            cache = self.kv_cache.expression if self.kv_cache is not None else ""
+            cells.append(curve_formula(point.kv_cache_bytes, cache, over, "B"))
+        return (point.size, *cells)
 
     def _branches(self) -> Iterator[Block]:
         if self.branches:

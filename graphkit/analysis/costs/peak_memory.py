@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.bytes_moved import VIEWS
 from graphkit.analysis.costs.memory_plan import Plan
-from graphkit.analysis.costs.node_costs import FAILURES, chosen_branches, functions_of
+from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known
 
-__all__ = ["Alive", "Peak", "PeakMemory"]
+__all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "states_of"]
 
 # Operators whose result onnxruntime 1.32 writes in the place of their input, measured one by one with its allocator
 IN_PLACE = names(
@@ -92,6 +92,17 @@ class PeakMemory:
         if scope not in self.plans:
             self.plans[scope] = Plan.of(scope)
         return self.plans[scope]
+
+    def bodies(self, node: Node, chosen: Mapping[Node, Choice]) -> list[Scope]:
+        """Return the bodies of a node that may run: of an If whose branch is known, that one."""
+        choice = chosen.get(node)
+        if choice is not None and choice.name in node.bodies:
+            return [node.bodies[choice.name]]
+        return [body for body in node.bodies.values() if body not in self.shapes.impossible]
+
+    def function(self, node: Node) -> Scope | None:
+        """Return the function that a node calls, None if it is an operator."""
+        return self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
 
     def size(self, value: Value) -> Expr | str:
         """Return the bytes of a tensor, or why they are not known."""
@@ -225,21 +236,13 @@ class _Run:
 
     def inside(self, node: Node) -> _Found:
         """Return the largest peak of the bodies of a node, or of the function that it calls."""
-        functions = self.memory.functions
-        function = functions.get((node.domain, node.op_type, node.proto.overload)) if functions else None
+        function = self.memory.function(node)
         if function is not None:
             return self.peak(function)
         if not node.bodies:
             return EMPTY
-        peaks = (self.peak(body, _states(node, body)) for body in self.bodies(node))
+        peaks = (self.peak(body, states_of(node, body)) for body in self.memory.bodies(node, self.chosen))
         return max(peaks, key=lambda found: found.bytes, default=EMPTY)
-
-    def bodies(self, node: Node) -> list[Scope]:
-        """Return the bodies of a node that may run: of an If whose branch is known, that one."""
-        choice = self.chosen.get(node)
-        if choice is not None and choice.name in node.bodies:
-            return [node.bodies[choice.name]]
-        return [body for body in node.bodies.values() if body not in self.memory.shapes.impossible]
 
     def root(self, node: Node, value: Value, position: int, plan: Plan, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
@@ -268,13 +271,14 @@ class _Run:
             except ZeroDivisionError:
                 size = f"{size} divides by 0"
         if value.producer is not None and value.producer.is_op("If"):  # an output of the branch that runs
-            results = [body.outputs[value.output_index :][:1] for body in self.bodies(value.producer)]
+            bodies = self.memory.bodies(value.producer, self.chosen)
+            results = [body.outputs[value.output_index :][:1] for body in bodies]
             return max((self.bytes(result) for outputs in results for result in outputs), default=0)
         self.unknown.setdefault(size, value)
         return 0
 
 
-def _states(node: Node, body: Scope) -> Sequence[Value]:
+def states_of(node: Node, body: Scope) -> Sequence[Value]:
     """Return the inputs of a body that the iteration before has made."""
     if node.is_op("Loop"):
         return body.inputs[2:]

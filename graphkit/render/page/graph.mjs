@@ -1,6 +1,7 @@
 // The graph of a model: nodes and values by number, and questions about them.
 // `graphkit/analysis/page_graph.py` writes what this reads.
 
+import { Memory } from "./memory.mjs";
 import { Sizes } from "./sizes.mjs";
 
 /** @typedef {{label: string, scope: number, op: string, module: string, attributes: [string, string][],
@@ -16,6 +17,8 @@ export class Graph {
     /** @type {Map<number, number> | null} */
     this.twins = data.twins ? new Map(Object.entries(data.twins).map(([node, twin]) => [Number(node), twin])) : null;
     this.sizes = new Sizes(data.sizes);
+    this.memory = new Memory(data.memory, this.sizes);
+    this.sizes.memories.push(this.memory);
     /** @type {Map<number, (readonly [string, string] | null)[]>} */
     this.costs = new Map(data.costs.map(([node, ...cells]) => [node, cells.map((cell) => (cell < 0 ? null : data.formulas[cell]))]));
     this.scopes = data.scopes.map(([path, owner]) => ({ path, owner }));

@@ -1,5 +1,6 @@
 // Names on the page that are nodes or values of its graphs become links, and each node knows where it is named.
 import { address, element } from "./elements.mjs";
+import { liveBoxes } from "./figures.mjs";
 
 const QUOTED = /'([^'\n]{1,400})'/g;
 
@@ -30,34 +31,34 @@ export function linkNames(page, graphs) {
     else if (/\{[0-9ij]/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }
   for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkQuoted(line, found);
-  for (const part of page.querySelectorAll("[data-module]")) linkPart(part);
-  for (const column of page.querySelectorAll("[data-node-number]")) linkColumn(column, graphs);
+  for (const picture of /** @type {NodeListOf<SVGElement>} */ (page.querySelectorAll("svg:has([data-module], [data-node-number])"))) {
+    linkPicture(picture, graphs);
+  }
+  const operators = new Set(graphs.flatMap(({ nodes }) => nodes.map(({ op }) => op)));
+  for (const label of page.querySelectorAll(".bars > span")) {
+    const op = label.textContent ?? "";
+    if (operators.has(op)) label.replaceChildren(element("a", { href: searchFor(op) }, op));
+  }
   return places;
 }
 
-/** Let a part of a treemap search for the nodes of its module.
- * @param {Element} part */
-function linkPart(part) {
-  part.classList.add("part");
-  part.addEventListener("click", () => {
-    location.hash = searchFor(part.getAttribute("data-module") ?? "");
-  });
-}
-
-/** Let a column of a chart name its node, and lead to it.
- * @param {Element} column
+/** Let the boxes of a chart lead to nodes: those of a treemap to a search for their module, columns to their nodes.
+ * @param {SVGElement} picture
  * @param {import("./graph.mjs").Graph[]} graphs */
-function linkColumn(column, graphs) {
-  const title = column.closest("section")?.querySelector("h2")?.textContent;
+function linkPicture(picture, graphs) {
+  const title = picture.closest("section")?.querySelector("h2")?.textContent;
   const model = graphs.length === 1 ? 0 : graphs.findIndex((graph) => graph.model === title);
-  const number = Number(column.getAttribute("data-node-number"));
-  const [words, graph] = [column.querySelector("title"), graphs[model]];
-  if (graph?.nodes[number] === undefined || words === null) return;
-  const { op } = graph.nodes[number];
-  words.textContent = `${op} ${graph.path(number)}${(words.textContent ?? "").replace(/^[^:]*/, "")}`;
-  column.classList.add("part");
-  column.addEventListener("click", () => {
-    location.hash = address(model, graph.path(number));
+  const graph = graphs[model];
+  for (const column of graph === undefined ? [] : picture.querySelectorAll("[data-node-number]")) {
+    const number = Number(column.getAttribute("data-node-number"));
+    const [node, words] = [graph.nodes[number], column.querySelector("title")];
+    if (node === undefined || words === null) continue;
+    words.textContent = `${node.op} ${graph.path(number)}${(words.textContent ?? "").replace(/^[^:]*/, "")}`;
+  }
+  liveBoxes(picture, (box) => {
+    const [number, module] = [box.getAttribute("data-node-number"), box.getAttribute("data-module")];
+    if (module !== null) location.hash = searchFor(module);
+    else if (graph?.nodes[Number(number)] !== undefined) location.hash = address(model, graph.path(Number(number)));
   });
 }
 

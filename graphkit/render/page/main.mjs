@@ -1,5 +1,6 @@
 // What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
 import { address, element } from "./elements.mjs";
+import { movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
 import { nodePanel, valuePanel } from "./panel.mjs";
@@ -13,11 +14,15 @@ const field = /** @type {HTMLInputElement | null} */ (document.getElementById("s
 const graphs = [...document.querySelectorAll("script.graph")].map((data) => new Graph(JSON.parse(data.textContent ?? "")));
 const places = linkNames(page, graphs);
 let shownModel = 0; // whose node or value the panel shows
+let cameFrom = /** @type {Element | null} */ (null); // what had the focus before the panel
 
 liveTables(page);
 graphs.forEach((graph, model) => addSliders(graph, model));
 document.documentElement.classList.add("live");
-window.addEventListener("hashchange", open);
+window.addEventListener("hashchange", () => {
+  open();
+  if (!panel.hidden && document.activeElement !== field) enter();
+});
 window.addEventListener("keydown", (event) => {
   if (event.key === "Escape") close();
   else if (event.key === "/" && field !== null && !(event.target instanceof HTMLInputElement)) {
@@ -42,9 +47,11 @@ function addSliders(graph, model) {
   const isPair = graph.twins !== null;
   if (isPair && model) graph.sizes.share(graphs[0].sizes);
   const part = isPair ? page : partOf(graph);
+  const showFigures = part === null ? () => {} : movingFigures(part, graph, model);
   const form = sliders(graph.sizes, () => {
-    if (part !== null) showAt(part, graph.sizes);
-    if (isPair || shownModel === model) showAt(panel, graphs[shownModel].sizes);
+    showFigures();
+    if (part !== null) showAt(part, graph.sizes, model);
+    if (isPair || shownModel === model) showAt(panel, graphs[shownModel].sizes, shownModel);
   });
   if (form === null || (isPair && model)) return;
   if (graphs.length === 1 || isPair) document.querySelector(".contents")?.prepend(form);
@@ -110,9 +117,15 @@ function result(graph, model, { node, value = -1 }) {
 /** @param {Node[]} parts */
 function show(parts) {
   panel.querySelector(".body")?.replaceChildren(...parts);
-  if (graphs[shownModel]?.sizes.isMoved) showAt(panel, graphs[shownModel].sizes);
+  if (graphs[shownModel]?.sizes.isMoved) showAt(panel, graphs[shownModel].sizes, shownModel);
   panel.hidden = false;
   panel.scrollTop = 0;
+}
+
+/** Give the panel the focus, so that Tab goes on in it. */
+function enter() {
+  if (!panel.contains(document.activeElement)) cameFrom = document.activeElement;
+  panel.focus({ preventScroll: true });
 }
 
 function hide() {
@@ -120,6 +133,8 @@ function hide() {
 }
 
 function close() {
+  const had = panel.contains(document.activeElement);
   hide();
+  if (had && (cameFrom instanceof HTMLElement || cameFrom instanceof SVGElement)) cameFrom.focus({ preventScroll: true });
   history.replaceState(null, "", location.pathname + location.search);
 }

@@ -6,6 +6,7 @@ import { parserOf } from "./formulas.mjs";
 /** @typedef {import("./formulas.mjs").Formula} Formula */
 
 const STEPS = 400; // of a slider
+const PEAK = "@peak:"; // before the number of a model: its peak memory, which is no expression
 
 /** The sizes of one model.
  * `graphkit/analysis/page_sizes.py` writes what this reads. */
@@ -21,12 +22,12 @@ export class Sizes {
     this.follows = Object.entries(data.follows).map(([name, text]) => [name, this.parse(text)]);
     /** @type {{text: string, relation: string}[]} */
     this.requires = data.requires.map(([text, relation]) => ({ text, relation }));
-    /** @type {string[]} */
-    this.peaks = data.peaks;
     this.isLeast = data.is_least;
+    /** @type {{peak: (sizes: Map<string, bigint>) => bigint | null}[]} */
+    this.memories = []; // of this model, and of one that is a rewrite of it
     /** @type {Map<string, Formula | null>} */
     this.parsed = new Map();
-    this.first = this.now();
+    this.first = this.start();
   }
 
   /** Move with the sizes of another model, of which this one is a rewrite.
@@ -35,26 +36,41 @@ export class Sizes {
     this.symbols = this.symbols.map((symbol) => ({ ...symbol, first: other.chosen.get(symbol.name) ?? symbol.first }));
     for (const [name, size] of this.chosen) if (!other.chosen.has(name)) other.chosen.set(name, size);
     this.chosen = other.chosen;
-    this.first = this.now();
+    this.first = this.start();
+    other.memories = [...other.memories, ...this.memories];
+  }
+
+  /** The first sizes, with others.
+   * @param {[string, number][]} others */
+  start(...others) {
+    return this.complete(new Map([...this.symbols.map(({ name, first }) => [name, first]), ...others]
+      .map(([name, size]) => [String(name), BigInt(size)])));
   }
 
   get isMoved() {
     return this.symbols.some(({ name, first }) => this.chosen.get(name) !== first);
   }
 
-  /** All sizes, with those that follow from others. */
-  now() {
-    /** @type {Map<string, bigint>} */
-    const sizes = new Map();
-    for (const [name, size] of [...this.chosen, ...this.fixed]) sizes.set(name, BigInt(size));
-    for (const [name, formula] of this.follows) sizes.set(name, formula(sizes));
-    return sizes;
+  /** All sizes, with those that follow from others.
+   * @param {[string, number][]} others than those that are chosen */
+  now(...others) {
+    return this.complete(new Map([...this.chosen, ...others].map(([name, size]) => [name, BigInt(size)])));
   }
 
-  /** The value of an expression, null if it has none.
+  /** Sizes, with those that are fixed and that follow from others.
+   * @param {Map<string, bigint>} sizes */
+  complete(sizes) {
+    const all = new Map(sizes);
+    for (const [name, size] of this.fixed) if (!all.has(name)) all.set(name, BigInt(size));
+    for (const [name, formula] of this.follows) if (!all.has(name)) all.set(name, formula(all));
+    return all;
+  }
+
+  /** The value of an expression, or of `@peak:0`, null if it has none.
    * @param {string} text
    * @param {Map<string, bigint>} [sizes] */
   at(text, sizes = this.now()) {
+    if (text.startsWith(PEAK)) return this.memories[Number(text.slice(PEAK.length))]?.peak(sizes) ?? null;
     if (!this.parsed.has(text)) {
       try {
         this.parsed.set(text, this.parse(text));
@@ -144,15 +160,20 @@ function slider(sizes, { name, first, least, most }, changed) {
   return { shown: element("div", {}, element("code", {}, name), range, field), reset };
 }
 
-/** Show the numbers of a part of the page at the sizes of its model.
+/** Show the numbers of a part of the page at the sizes of its model, and those of the model elsewhere.
  * @param {ParentNode} part
- * @param {Sizes} sizes */
-export function showAt(part, sizes) {
+ * @param {Sizes} sizes
+ * @param {number} model */
+export function showAt(part, sizes, model) {
   const now = sizes.now();
-  for (const place of /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("data[value], data[data-unit]"))) {
-    showNumber(place, sizes, now);
+  const numbers = /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("data:is([value], [data-unit]):not([data-model])"));
+  const elsewhere = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(`data[data-model="${model}"]`));
+  for (const place of [...numbers, ...elsewhere]) showNumber(place, sizes, now);
+  for (const each of /** @type {NodeListOf<HTMLElement>} */ (part.querySelectorAll("p.sized"))) {
+    each.dataset.first ??= each.textContent ?? "";
+    const all = sizes.symbols.map(({ name }) => `${name} ${Number(now.get(name)).toLocaleString("en")}`);
+    each.textContent = sizes.isMoved ? `At ${all.join(", ")}, as set here.` : each.dataset.first;
   }
-  for (const each of part.querySelectorAll(".sized")) each.classList.toggle("stays", sizes.isMoved);
 }
 
 /** @param {HTMLElement} place
@@ -172,13 +193,14 @@ function showNumber(place, sizes, now) {
  * @param {Sizes} sizes
  * @param {Map<string, bigint>} now */
 function textAt(place, sizes, now) {
-  const { formula = "", unit = "", whole = "", peak, first = "" } = place.dataset;
+  const { formula = "", unit = "", whole = "", over, first = "" } = place.dataset;
   const value = place.getAttribute("value") ?? "";
   if (unit === "dims") {
     const dims = dimsOf(formula).map((dim) => [sizes.at(dim, sizes.first), sizes.at(dim, now)]);
     return dims.map(([before]) => String(before ?? "")).join() === value ? `= [${dims.map(([, after]) => after ?? "?").join(", ")}]` : null;
   }
-  const [before, after] = [sizes.at(formula, sizes.first), sizes.at(formula, now)];
+  const [before, after] = [sizes.at(formula, over ? sizes.start(overOf(over)) : sizes.first),
+    sizes.at(formula, over ? sizes.now(overOf(over)) : now)];
   if (!formula || after === null || String(before) !== value) return null;
   if (whole) {
     const of = sizes.at(whole, now);
@@ -186,11 +208,15 @@ function textAt(place, sizes, now) {
     const part = Number(after) / Number(of);
     return unit === "%" ? `${tenths(100 * part)} %` : unit === "ratio" ? part.toFixed(2) : tenths(part);
   }
-  if (peak) {
-    const others = sizes.peaks.map((text) => sizes.at(text, now) ?? 0n);
-    return `>= ${sized([after, ...others].reduce((a, b) => (b > a ? b : a)), unit)}`;
-  }
   return `${first.startsWith(">= ") || sizes.isLeast ? ">= " : ""}${sized(after, unit)}`;
+}
+
+/** The symbol of a row of a curve, and its size there.
+ * @param {string} over
+ * @returns {[string, number]} */
+function overOf(over) {
+  const end = over.lastIndexOf(" ");
+  return [over.slice(0, end), Number(over.slice(end + 1))];
 }
 
 /** The dims in `[batch, min(a, b), 4]`, divided at commas outside of parentheses.
@@ -210,6 +236,7 @@ function dimsOf(text) {
  * @param {bigint} number
  * @param {string} unit */
 export function sized(number, unit) {
+  if (unit === ",") return number.toLocaleString("en");
   for (const [power, prefix] of /** @type {[number, string][]} */ ([[4, "T"], [3, unit ? "G" : "B"], [2, "M"], [1, "k"]])) {
     if (number >= 1000n ** BigInt(power)) {
       return `${tenths(Number(number) / 1000 ** power)} ${prefix}${unit}`;
