@@ -161,7 +161,9 @@ class Costs(Result):
         """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
         if self.by == "op":
             return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
-        names = [(row, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value]
+        names = [
+            (row, list(expanded(row.name)) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value
+        ]
         return Treemap(
             title,
             "MACs",
