@@ -97,9 +97,7 @@ def test_nothing_is_wider_than_a_narrow_screen(open_page: Open) -> None:
 @pytest.mark.parametrize("name", ["marian-tiny-mt8371", "detr-resnet-50-quantized", "opus-mt-en-fr-bundle"])
 def test_names_in_tables_are_broken_only_where_they_are_long(open_page: Open, name: str, width: int) -> None:
     page = open_page(example(name), viewport={"width": width, "height": 800})
-    lines = page.locator(
-        ".scroll td code"
-    ).evaluate_all("""all => all
+    lines = page.locator(".scroll td code").evaluate_all("""all => all
         .filter((code) => code.offsetHeight && !/\\s/.test(code.textContent.trim()))
         .map((code) => [code, parseFloat(getComputedStyle(code).lineHeight)])
         .map(([code, line]) => [code.textContent, code.offsetHeight / line, code.offsetWidth])""")
