@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.cost_table import Costs
@@ -10,7 +10,7 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.page_memory import page_memory
 from graphkit.analysis.page_sizes import PageSizes
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import attribute_text
+from graphkit.graph.attribute_text import attribute_text, tensor_text
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
@@ -34,12 +34,16 @@ class _Texts:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
+def page_graph(
+    shapes: Shapes, costs: Costs | None = None, sizes: Mapping[str, int] = {}, fixed: Collection[str] = ()
+) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
     Args:
         shapes: The inferred shapes of the model.
         costs: The costs that the page shows, if it does.
+        sizes: The first sizes of a page without costs, where others than the typical ones are of interest.
+        fixed: Those of such a page that its reader cannot set.
 
     Returns:
         `model`: the name of the model.
@@ -47,13 +51,14 @@ def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
         `scopes`: path and number of the owning node of each graph.
         `nodes`: label, scope, operator, module, attributes (name and value in turns), inputs, outputs.
         `values`: name, scope, kind, type with shape, bytes of a weight, what its shape comes from, why it is unknown.
+        `constants`: the elements of small constants, by the number of the value.
         `numbers`: the dims at the sizes of the page, by the number of a type with symbolic ones.
         `costs`: number of a node, MACs, operations and bytes moved, each a number of `formulas`.
         `formulas`: expressions in the sizes, and what they come to.
         `sizes`: see `PageSizes`.
         `memory`: see `page_memory`.
     """
-    sizes = PageSizes.of(shapes, costs)
+    at = PageSizes.of(shapes, costs, sizes, fixed)
     scopes = list(all_scopes(shapes.model.scopes))
     nodes = [node for scope in scopes for node in scope.nodes]
     values = [value for scope in scopes for value in scope.values.values()]
@@ -66,19 +71,24 @@ def page_graph(shapes: Shapes, costs: Costs | None = None) -> dict[str, object]:
         "model": shapes.model.label if costs is None else costs.model,
         "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
         "nodes": [_node(node, scope_numbers, value_numbers, texts) for node in nodes],
-        "values": [_value(shapes, value, scope_numbers, value_numbers, texts, sizes, dims) for value in values],
+        "values": [_value(shapes, value, scope_numbers, value_numbers, texts, at, dims) for value in values],
+        "constants": {
+            value_numbers[value]: texts.number(text)
+            for value in values
+            if value.constant is not None and (text := tensor_text(value.constant).partition(" = ")[2])
+        },
         "inputs": [[value_numbers[value] for value in scope.inputs] for scope in scopes],
         "outputs": [[value_numbers[value] for value in scope.outputs] for scope in scopes],
         "texts": list(texts.numbers),
         "numbers": dims,
         "costs": [
             [node_numbers[node], *(NONE if cell is None else formulas.setdefault(cell, len(formulas)) for cell in row)]
-            for node, row in sizes.costs().items()
+            for node, row in at.costs().items()
             if any(cell is not None and cell[1] for cell in row)
         ],
         "formulas": [[text, str(value)] for text, value in formulas],
-        "sizes": sizes.document(),
-        "memory": page_memory(PeakMemory(shapes), sizes.sizes, node_numbers, value_numbers),
+        "sizes": at.document(),
+        "memory": page_memory(PeakMemory(shapes), at.sizes, node_numbers, value_numbers),
     }
 
 

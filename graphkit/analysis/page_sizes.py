@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graphkit.analysis.costs.cost_table import Costs
@@ -37,13 +37,20 @@ class PageSizes:
     legal: LegalSizes
 
     @classmethod
-    def of(cls, shapes: Shapes, costs: Costs | None = None) -> PageSizes:
-        """Return the sizes of a page, those of its costs where it shows some."""
+    def of(
+        cls,
+        shapes: Shapes,
+        costs: Costs | None = None,
+        sizes: Mapping[str, int] = {},
+        fixed: Collection[str] = (),
+    ) -> PageSizes:
+        """Return the sizes of a page, those of its costs where it shows some, else some sizes and typical ones."""
         typical = TypicalSizes(shapes.model, AS_DECLARED, shapes)
         if costs is None:
-            return cls(shapes, typical.sizes, frozenset(), typical.legal)
-        sizes = dict(costs.sizes)
-        return cls(shapes, sizes, frozenset(sizes) - set(costs.assumed), typical.legal)
+            known = {name: sizes.get(name, size) for name, size in typical.sizes.items()}
+            return cls(shapes, known, frozenset(fixed), typical.legal)
+        given = dict(costs.sizes)
+        return cls(shapes, given, frozenset(given) - set(costs.assumed), typical.legal)
 
     def document(self) -> dict[str, object]:
         """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `follows` and `requires`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -75,6 +75,12 @@ class LowerReport(Result):
     notes: tuple[str, ...] = ()
     data: str = ""
     costs: tuple[CostChange, ...] = ()
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
+        from graphkit.model_diff.page_pair import page_rewrites
+
+        return page_rewrites(self.costs)
 
     def heading(self) -> str:
         return f"Lowering of {self.source} for {self.target}"

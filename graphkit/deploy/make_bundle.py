@@ -65,6 +65,12 @@ class BundleReport(Result):
     proof: BundleProof | None
     costs: tuple[CostChange, ...] = ()
 
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
+        from graphkit.model_diff.page_pair import page_rewrites
+
+        return page_rewrites(self.costs)
+
     def heading(self) -> str:
         return f"Bundle of {self.source}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -77,6 +77,12 @@ class SplitReport(Result):
     proof: SplitProof | None
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
+        from graphkit.model_diff.page_pair import page_rewrites
+
+        return page_rewrites(self.costs)
 
     def heading(self) -> str:
         return f"Split of {self.source}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,13 +19,23 @@ from graphkit.errors import GraphkitError
 from graphkit.graph.names import counted, listed
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Cell, Heading, Prose, sized, table
+from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, sized, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol, symbol_roles
 from graphkit.shapes.graph_inputs import Inputs, input_dims
 
-__all__ = ["BeforeAndAfter", "CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks"]
+__all__ = [
+    "BeforeAndAfter",
+    "CostChange",
+    "CostFigures",
+    "Latency",
+    "SizedModel",
+    "cost_change",
+    "cost_change_blocks",
+    "frozen_dims",
+    "models_of",
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class CostChange:
         unknown: Why not, "" if they can.
         latency: How long both take; None where that was not measured.
         untimed: Why it could not be measured, "" if it was, or nobody asked.
+        models: What they are the costs of, for a page that shows both; None if they are not at hand.
     """
 
     what: str
@@ -85,6 +97,13 @@ class CostChange:
     unknown: str = ""
     latency: Latency | None = None
     untimed: str = ""
+    models: BeforeAndAfter | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
+
+
+def models_of(changes: Sequence[CostChange]) -> list[Model]:
+    """Return the models of changes, each once, in the order of their page."""
+    models = (model for change in changes if change.models for model in (*change.models.before, change.models.after))
+    return list({id(model): model for model in models}.values())
 
 
 @dataclass(frozen=True)
@@ -160,7 +179,7 @@ class BeforeAndAfter:
         originals: list[SizedModel] = []
         known: dict[str, int] = {}
         for model in self.before:
-            spec = self.spec | _frozen(model, self.after, self.wish)
+            spec = self.spec | frozen_dims(model, self.after, self.wish)
             originals.append(SizedModel.of(model, spec, self.wish, known))
             known |= originals[-1].known
         inputs = (_sizes_of_inputs(self.after, each) for each in reversed(originals))
@@ -173,12 +192,13 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     try:
         originals, result = models.sized()
         known = {name: size for each in originals for name, size in each.known.items()}
-        return CostChange(what, Sizes(known.items()), _joined([each.figures() for each in originals]), result.figures())
+        figures = _joined([each.figures() for each in originals]), result.figures()
+        return CostChange(what, Sizes(known.items()), *figures, models=models)
     except GraphkitError as error:
-        return CostChange(what, Sizes(), None, None, unknown=str(error))
+        return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
 
 
-def _frozen(before: Model, after: Model, wish: Mapping[Role, int]) -> DimSpec:
+def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> DimSpec:
     """Return the sizes of symbols that are numbers in the result, those aside that a wish says."""
     wished = {name for name, role in symbol_roles(before).items() if role in wish} if wish else set[str]()
     dims = {value.name: input_dims(value) for value in after.graph.inputs}
@@ -237,6 +257,7 @@ def cost_change_blocks(
     if not changes:
         return
     yield Heading(heading)
+    numbers = {id(model): number for number, model in enumerate(models_of(changes))}
     for change in changes:
         which = f" of {change.what}" if change.what else ""
         if change.unknown:
@@ -245,7 +266,7 @@ def cost_change_blocks(
         at = f" at {listed([f'{name} {size:,}' for name, size in change.sizes])}" if change.sizes else ""
         yield table(
             f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number",
-            [*_rows(change)],
+            [*_rows(change, numbers)],
             title=f"Costs{which}{at}",
         )
         if (time := change.latency) is not None:
@@ -257,20 +278,27 @@ def cost_change_blocks(
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")
 
 
-def _rows(change: CostChange) -> Iterator[tuple[Cell, ...]]:
+def _rows(change: CostChange, numbers: Mapping[int, int]) -> Iterator[tuple[Cell, ...]]:
+    """Yield the rows of a table; `numbers` are those of the models on a page, by the identity of each."""
     before, after, time = change.before, change.after, change.latency
     if before is None or after is None:
         return
+    originals = change.models.before if change.models else ()
+    first = numbers[id(originals[0])] if originals else None
     yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio(before.bytes, after.bytes)
     yield "nodes", before.nodes, after.nodes, _ratio(before.nodes, after.nodes)
-    yield (
-        "multiply-accumulates (MACs)",
-        formula(before.macs),
-        formula(after.macs),
-        ratio_formula(after.macs, before.macs),
+    peaks = before.peak_bytes, after.peak_bytes
+    if change.models is not None and first is not None and len(originals) == 1:
+        peaks = on_page(peaks[0], first), on_page(peaks[1], numbers[id(change.models.after)])
+    else:  # which of several has the largest is known at the sizes alone
+        peaks = replace(peaks[0], expression=""), replace(peaks[1], expression="")
+    quantities: tuple[tuple[str, Quantity, Quantity, Literal["", "B"]], ...] = (
+        ("multiply-accumulates (MACs)", before.macs, after.macs, ""),
+        ("peak memory of activations", *peaks, "B"),
     )
-    peaks = on_page(before.peak_bytes, 0), on_page(after.peak_bytes, 1)
-    yield "peak memory of activations", *(formula(peak, "B") for peak in peaks), ratio_formula(peaks[1], peaks[0])
+    for name, was, now, unit in quantities:
+        cells = formula(was, unit), formula(now, unit), ratio_formula(now, was)
+        yield name, *(replace(cell, model=first) if isinstance(cell, Formula) else cell for cell in cells)
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
         yield "latency", fixed(f"{time.before_ms:.3g} ms"), fixed(f"{time.after_ms:.3g} ms"), fixed(ratio)

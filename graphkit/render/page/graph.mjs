@@ -7,15 +7,17 @@ import { Sizes } from "./sizes.mjs";
 /** @typedef {{label: string, scope: number, op: string, module: string, attributes: [string, string][],
  *             inputs: number[], outputs: number[]}} GraphNode */
 /** @typedef {{name: string, scope: number, kind: string, type: string, bytes: number, sources: number[],
- *             dims: (number | null)[] | null, unknown: string, producer: number, consumers: number[]}} GraphValue */
+ *             dims: (number | null)[] | null, unknown: string, constant: string, producer: number, consumers: number[]}} GraphValue */
 
 export class Graph {
   /** @param {any} data */
   constructor(data) {
     const text = (/** @type {number} */ number) => data.texts[number];
     this.model = data.model;
-    /** @type {Map<number, number> | null} */
-    this.twins = data.twins ? new Map(Object.entries(data.twins).map(([node, twin]) => [Number(node), twin])) : null;
+    /** The nodes of other models that are the same ones, by the number of the model.
+     * @type {Map<number, Map<number, number>> | null} */
+    this.twins = data.twins ? new Map(Object.entries(data.twins).map(([model, pairs]) =>
+      [Number(model), new Map(Object.entries(pairs).map(([node, twin]) => [Number(node), Number(twin)]))])) : null;
     this.sizes = new Sizes(data.sizes);
     this.memory = new Memory(data.memory, this.sizes);
     this.sizes.memories.push(this.memory);
@@ -31,8 +33,9 @@ export class Graph {
     /** @type {GraphValue[]} */
     this.values = data.values.map(([name, scope, kind, type, bytes, sources, unknown]) => ({
       name, scope, kind: text(kind), type: text(type), bytes, sources, dims: data.numbers[type] ?? null,
-      unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [],
+      unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [], constant: "",
     }));
+    for (const [value, number] of Object.entries(data.constants)) this.values[Number(value)].constant = text(number);
     this.nodes.forEach((node, number) => {
       for (const value of node.outputs) if (value >= 0) this.values[value].producer = number;
       for (const value of new Set(node.inputs)) if (value >= 0) this.values[value].consumers.push(number);

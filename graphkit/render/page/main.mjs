@@ -4,7 +4,7 @@ import { movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
 import { nodePanel, valuePanel } from "./panel.mjs";
-import { showAt, sliders } from "./sizes.mjs";
+import { showAt, Sizes, sliders } from "./sizes.mjs";
 import { liveTables } from "./tables.mjs";
 
 const SHOWN = 50; // results of a search
@@ -12,12 +12,14 @@ const page = /** @type {HTMLElement} */ (document.querySelector("main"));
 const panel = /** @type {HTMLElement} */ (document.getElementById("panel"));
 const field = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
 const graphs = [...document.querySelectorAll("script.graph")].map((data) => new Graph(JSON.parse(data.textContent ?? "")));
+const isRewrite = graphs.some(({ twins }) => twins !== null);
 const places = linkNames(page, graphs);
 let shownModel = 0; // whose node or value the panel shows
 let cameFrom = /** @type {Element | null} */ (null); // what had the focus before the panel
 
 liveTables(page);
-graphs.forEach((graph, model) => addSliders(graph, model));
+if (isRewrite) addSharedSliders();
+else graphs.forEach((graph, model) => addSliders(graph, model));
 document.documentElement.classList.add("live");
 window.addEventListener("hashchange", () => {
   open();
@@ -44,18 +46,27 @@ open();
  * @param {Graph} graph
  * @param {number} model */
 function addSliders(graph, model) {
-  const isPair = graph.twins !== null;
-  if (isPair && model) graph.sizes.share(graphs[0].sizes);
-  const part = isPair ? page : partOf(graph);
+  const part = partOf(graph);
   const showFigures = part === null ? () => {} : movingFigures(part, graph, model);
   const form = sliders(graph.sizes, () => {
     showFigures();
     if (part !== null) showAt(part, graph.sizes, model);
-    if (isPair || shownModel === model) showAt(panel, graphs[shownModel].sizes, shownModel);
+    if (shownModel === model) showAt(panel, graph.sizes, model);
   });
-  if (form === null || (isPair && model)) return;
-  if (graphs.length === 1 || isPair) document.querySelector(".contents")?.prepend(form);
+  if (form === null) return;
+  if (graphs.length === 1) document.querySelector(".contents")?.prepend(form);
   else part?.querySelector("summary")?.after(form);
+}
+
+/** Add the sliders of a page of rewrites, which move all of its models. */
+function addSharedSliders() {
+  Sizes.share(graphs.map(({ sizes }) => sizes));
+  const form = sliders(graphs[0].sizes, () => {
+    showAt(page, graphs[0].sizes, 0);
+    graphs.forEach(({ sizes }, model) => showAt(new DocumentFragment(), sizes, model));
+    showAt(panel, graphs[shownModel].sizes, shownModel);
+  });
+  if (form !== null) document.querySelector(".contents")?.prepend(form);
 }
 
 /** The part of the page that is about a model, null if several are.

@@ -15,8 +15,8 @@ export class Memory {
     /** @type {string[]} */
     this.formulas = data.formulas;
     this.most = data.most;
-    /** @type {[string, Found | null]} */
-    this.last = ["", null];
+    /** @type {[string | null, Found | null]} */
+    this.last = [null, null]; // the sizes that were asked for last, and what is there then
     const found = this.at(sizes.first);
     const sum = found?.moments.reduce((total, [, bytes]) => total + bytes, 0);
     this.isRight = found !== null && [found.moments.length, sum, found.bytes].join() === data.found.join();

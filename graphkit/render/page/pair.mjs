@@ -1,21 +1,28 @@
-// A node of one of two models beside what it is in the other one.
+// A node of a model beside what it is in those that it was made of, or that were made of it.
 import { address, element } from "./elements.mjs";
 import { neighbourhood } from "./neighbourhood.mjs";
 
-/** The other model in the panel of a node: the node there, how it differs, and what is around it.
+/** The other models in the panel of a node: the node there, how it differs, and what is around it.
  * @param {import("./graph.mjs").Graph[]} graphs
  * @param {number} model
  * @param {number} number
  * @returns {Node[]} */
-export function besideOther(graphs, model, number) {
-  const { twins } = graphs[model];
-  if (twins === null) return [];
-  const [here, there, other] = [graphs[model], graphs[1 - model], 1 - model];
-  const twin = twins.get(number);
-  if (twin === undefined) {
-    const text = `This node is in ${here.model} alone: no node of ${there.model} matches it.`;
-    return [element("p", { class: "alone" }, text)];
-  }
+export function besideOthers(graphs, model, number) {
+  const twins = [...(graphs[model].twins ?? [])];
+  const found = twins.filter(([, nodes]) => nodes.has(number));
+  if (found.length) return found.flatMap(([other, nodes]) => beside(graphs, model, number, other, Number(nodes.get(number))));
+  if (!twins.length) return [];
+  const names = twins.map(([other]) => graphs[other].model).join(" or ");
+  return [element("p", { class: "alone" }, `This node is in ${graphs[model].model} alone: no node of ${names} matches it.`)];
+}
+
+/** @param {import("./graph.mjs").Graph[]} graphs
+ * @param {number} model
+ * @param {number} number
+ * @param {number} other
+ * @param {number} twin */
+function beside(graphs, model, number, other, twin) {
+  const [here, there] = [graphs[model], graphs[other]];
   const path = there.path(twin);
   const link = element("a", { href: address(other, path), class: "twin" }, `${there.nodes[twin].op} ${there.nodes[twin].label}`);
   const rows = differences(here, number, there, twin).map(([what, one, two]) =>

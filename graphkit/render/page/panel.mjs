@@ -1,7 +1,7 @@
 // The panel of a node: its operator, what it reads and gives, where its shape comes from, where the report names it.
 import { address, element } from "./elements.mjs";
 import { neighbourhood } from "./neighbourhood.mjs";
-import { besideOther } from "./pair.mjs";
+import { besideOthers } from "./pair.mjs";
 import { moving, sized } from "./sizes.mjs";
 
 const STEPS = 40; // of a chain that are shown
@@ -23,7 +23,7 @@ export function nodePanel(graphs, model, number, places) {
     element("h2", {}, path),
     element("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, element("code", {}, value))]), ...costs(graph, number)),
-    ...besideOther(graphs, model, number),
+    ...besideOthers(graphs, model, number),
     element("h3", {}, "Reads"), list(graph, model, node.inputs, "from"),
     element("h3", {}, "Gives"), list(graph, model, node.outputs, "to"),
   ];
@@ -61,7 +61,8 @@ function typed({ type, dims }) {
  * @param {Element[]} places */
 export function valuePanel(graph, model, number, places) {
   const value = graph.values[number];
-  const facts = [["Kind", value.kind], ["Type", ...typed(value)], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""]];
+  const facts = [["Kind", value.kind], ["Type", ...typed(value)], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""],
+    ["Value", value.constant]];
   const readers = value.consumers.slice(0, 200).map((node) => element("li", {}, link(graph, model, node)));
   return [
     element("h2", {}, graph.valuePath(number)),
@@ -78,7 +79,7 @@ function list(graph, model, values, direction) {
     const others = direction === "from" ? [value.producer].filter((node) => node >= 0) : value.consumers;
     const shown = others.slice(0, READERS).flatMap((node) => [" ", link(graph, model, node)]);
     const more = others.length > READERS ? [` and ${others.length - READERS} more`] : [];
-    const bytes = value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
+    const bytes = value.constant ? ` = ${value.constant}` : value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
     const name = element("a", { href: address(model, graph.valuePath(number), "value") }, value.name);
     const what = `${bytes}${value.kind === "node" ? "" : `, ${value.kind}`}`;
     return element("li", {}, element("code", {}, name), element("br"), ...typed(value), what,

@@ -16,6 +16,7 @@ export class Sizes {
     /** @type {{name: string, first: number, least: number, most: number}[]} */
     this.symbols = data.symbols.map(([name, first, least, most]) => ({ name, first, least, most }));
     this.chosen = new Map(this.symbols.map(({ name, first }) => [name, first]));
+    /** @type {[string, number][]} */
     this.fixed = Object.entries(data.fixed);
     this.parse = parserOf([...this.chosen.keys(), ...Object.keys(data.fixed), ...Object.keys(data.follows)]);
     /** @type {[string, Formula][]} */
@@ -30,14 +31,26 @@ export class Sizes {
     this.first = this.start();
   }
 
-  /** Move with the sizes of another model, of which this one is a rewrite.
-   * @param {Sizes} other */
-  share(other) {
-    this.symbols = this.symbols.map((symbol) => ({ ...symbol, first: other.chosen.get(symbol.name) ?? symbol.first }));
-    for (const [name, size] of this.chosen) if (!other.chosen.has(name)) other.chosen.set(name, size);
-    this.chosen = other.chosen;
-    this.first = this.start();
-    other.memories = [...other.memories, ...this.memories];
+  /** Let all models of rewrites move together; of a symbol that two have, what the first says counts.
+   * @param {Sizes[]} every */
+  static share(every) {
+    /** @type {Map<string, {name: string, first: number, least: number, most: number}>} */
+    const symbols = new Map();
+    /** @type {Map<string, [string, Formula]>} */
+    const follows = new Map();
+    const isKnown = (/** @type {string} */ name) => symbols.has(name) || follows.has(name);
+    for (const sizes of every) {
+      for (const each of sizes.follows) if (!isKnown(each[0])) follows.set(each[0], each);
+      for (const symbol of sizes.symbols) if (!isKnown(symbol.name)) symbols.set(symbol.name, symbol);
+    }
+    const [chosen, parse] = [new Map([...symbols.values()].map(({ name, first }) => [name, first])),
+      parserOf([...symbols.keys(), ...follows.keys(), ...every.flatMap(({ fixed }) => fixed.map(([name]) => name))])];
+    const [requires, memories] = [every.flatMap((sizes) => sizes.requires), every.flatMap((sizes) => sizes.memories)];
+    for (const sizes of every) {
+      Object.assign(sizes, { symbols: [...symbols.values()], follows: [...follows.values()], chosen, parse, requires, memories });
+      sizes.parsed.clear();
+      sizes.first = sizes.start();
+    }
   }
 
   /** The first sizes, with others.
@@ -61,7 +74,7 @@ export class Sizes {
    * @param {Map<string, bigint>} sizes */
   complete(sizes) {
     const all = new Map(sizes);
-    for (const [name, size] of this.fixed) if (!all.has(name)) all.set(name, BigInt(size));
+    for (const [name, size] of this.fixed) all.set(name, BigInt(size));
     for (const [name, formula] of this.follows) if (!all.has(name)) all.set(name, formula(all));
     return all;
   }
