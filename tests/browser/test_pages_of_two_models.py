@@ -90,3 +90,65 @@ def test_costs_before_and_after_move_too(open_page: Open, folded: str) -> None:
     ratio = f"{(peaks[1].value or 0) / (peaks[0].value or 1):.2f}"
     expect(page.locator("tr", has_text="peak memory").locator("data")).to_have_text([*texts, ratio])
     expect(page.locator("main data.stays")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> graphkit.SplitReport:
+    return graphkit.split_file(
+        "example:merged-decoder", tmp_path_factory.mktemp("split"), graphkit.SplitOptions(verify=False)
+    )
+
+
+def test_a_node_of_a_branch_leads_to_both_models_of_a_split(open_page: Open, split: graphkit.SplitReport) -> None:
+    name = "/model/decoder/layers.0/self_attn/Softmax"
+    assert split.graphs()[0]["model"] == "the original merged-decoder.onnx"
+    page = open_page(split.to_html(), f"#model=1&node={name}")
+    for model, file in ((1, "decoder_model.onnx"), (2, "decoder_with_past_model.onnx")):
+        page.evaluate(f"location.hash = '#model={model}&node={name}'")
+        expect(page.locator("#panel h3").first).to_contain_text("In the original merged-decoder.onnx: Softmax")
+        page.click("#panel a.twin")
+        expect(page).to_have_url(re.compile(r"#node=optimum"))
+        expect(page.locator("#panel h3").first).to_contain_text(f"In {file}: Softmax {name}")
+
+
+def test_nodes_of_a_branch_are_those_of_the_model_that_was_made_of_it(split: graphkit.SplitReport) -> None:
+    original, *models = split.graphs()
+    for number, made in enumerate(models, 1):
+        pairs = made["twins"][0]  # type: ignore[index]
+        assert len(pairs) == len(made["nodes"])  # type: ignore[arg-type]
+        branches = {original["nodes"][twin][1] for twin in pairs.values()}  # type: ignore[index]
+        assert branches <= {0, 3 - number}  # of the main graph, and of one branch
+        assert original["twins"][number] == {twin: node for node, twin in pairs.items()}  # type: ignore[index]
+
+
+def test_costs_of_each_model_of_a_split_move(open_page: Open, split: graphkit.SplitReport) -> None:
+    page = open_page(split.to_html())
+    sizes = {"batch_size": 2, "decoder_sequence_length": 1, "encoder_sequence_length": 50}
+    page.get_by_label("batch_size, as a number", exact=True).fill("2")
+    page.get_by_label("encoder_sequence_length, as a number", exact=True).fill("50")
+    page.get_by_label("past_decoder_sequence_length, as a number", exact=True).fill("20")
+    costs = graphkit.costs("example:merged-decoder", dims={**sizes, "past_decoder_sequence_length": 20})
+    last = page.locator("table", has=page.locator("caption", has_text="decoder_with_past_model.onnx"))
+    expect(last.locator("data").nth(0)).to_have_text(formula(costs.macs).text)
+    expect(last.locator("data").nth(3)).to_have_text(formula(costs.peak.bytes, "B").text)
+
+
+@pytest.mark.parametrize(
+    ("report", "model", "node", "other"),
+    [
+        ("marian-tiny-mt8371", 5, "/lm_head/MatMul", "the original decoder_model_merged.onnx"),
+        ("marian-tiny-bundle", 3, "/lm_head/MatMul", "the original decoder_model_merged.onnx"),
+        ("nllb-tiny-split", 2, "/model/decoder/layers.0/self_attn/Softmax", "the original decoder_model_merged"),
+    ],
+)
+def test_the_page_of_an_example_shows_a_node_before_and_after(
+    open_page: Open, report: str, model: int, node: str, other: str
+) -> None:
+    html = (Path(__file__).parents[2] / "reports" / f"{report}.html").read_text("utf-8")
+    assert len(html.encode()) < 3_000_000
+    page = open_page(html, f"#model={model}&node={node}")
+    expect(page.locator("#panel h3").first).to_contain_text(f"In {other}")
+    page.click("#panel a.twin")
+    expect(page.locator("#panel a.twin")).not_to_have_count(0)
+    fixed = report == "marian-tiny-mt8371"  # all sizes of what was lowered are numbers
+    expect(page.locator(".sizes")).to_have_count(0 if fixed else 1)

@@ -5,9 +5,22 @@ const STEPS = 2;
 const MOST = 6; // nodes of a row that are drawn one by one
 const CHARACTER = 6.6;
 const LABEL = 26; // characters
-const HEIGHT = 34;
-const ROW = 66;
+const SHAPE = 34; // characters of the shape below a box
+const HEIGHT = 46;
+const ROW = 86;
 const GAP = 14;
+const KINDS = new Map(Object.entries({
+  product: `MatMul Gemm Conv ConvTranspose Einsum Attention MultiHeadAttention GroupQueryAttention MatMulNBits MatMulInteger
+    ConvInteger QLinearMatMul QLinearConv DynamicQuantizeMatMul LSTM GRU RNN`,
+  activation: `Relu LeakyRelu PRelu Gelu FastGelu Sigmoid Tanh Erf Softmax LogSoftmax HardSigmoid HardSwish Swish Clip Elu
+    LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization BatchNormalization
+    InstanceNormalization GroupNormalization MaxPool AveragePool GlobalAveragePool`,
+  movement: `Reshape Transpose Concat Slice Split Gather GatherElements GatherND ScatterND ScatterElements Expand Squeeze
+    Unsqueeze Flatten Pad Tile Identity Resize TensorScatter DepthToSpace SpaceToDepth`,
+  conversion: "Cast CastLike QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
+  size: "Shape Size Range Constant ConstantOfShape",
+  control: "If Loop Scan",
+}).flatMap(([kind, operators]) => operators.split(/\s+/).map((op) => /** @type {[string, string]} */ ([op, kind]))));
 
 /** Boxes by row: nodes, and groups of nodes of one operator where a row has many.
  * @param {import("./graph.mjs").Graph} graph
@@ -19,7 +32,7 @@ export function boxesAround(graph, centre) {
   for (const [direction, next] of directions) {
     let edge = [centre];
     for (let step = 1; step <= STEPS; step += 1) {
-      edge = edge.flatMap(next).filter((node) => (rowOf.get(node) ?? direction) * direction > 0);
+      edge = edge.flatMap(next).filter((node) => graph.nodes[node].op !== "Constant" &&  (rowOf.get(node) ?? direction) * direction > 0);
       for (const node of edge) rowOf.set(node, step * direction); // the longer way, so that edges go down
     }
   }
@@ -46,11 +59,11 @@ export function neighbourhood(graph, model, centre) {
   const home = graph.nodes[centre].scope;
   const first = Math.min(...boxes.map((box) => box.row));
   for (const box of boxes) {
-    box.width = Math.max(box.op.length, box.label.length) * CHARACTER + 18;
+    box.width = Math.max(...[box.op, box.label, box.constants, box.shape].map(({ length }) => length)) * CHARACTER + 18;
     box.y = (box.row - first) * ROW + GAP + 8;
   }
   const total = placed(boxes);
-  const height = Math.max(...boxes.map((box) => box.y)) + HEIGHT + GAP + 8;
+  const height = Math.max(...boxes.map((box) => box.y)) + HEIGHT + GAP + 18;
   const picture = drawn("svg", {
     viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", class: "neighbourhood",
     "aria-label": `The nodes around ${graph.path(centre)}`,
@@ -106,17 +119,30 @@ function placed(boxes) {
   return total;
 }
 
+/** What a box says: operator, label, the small constants that it reads, and below it the shape that it gives.
+ * @param {import("./graph.mjs").Graph} graph
+ * @param {number[]} nodes */
 function words(graph, nodes) {
-  const { op, label } = graph.nodes[nodes[0]];
-  if (nodes.length > 1) return { op: `${nodes.length} × ${op}`, label: "" };
-  return { op, label: label.length > LABEL ? `…${label.slice(1 - LABEL)}` : label };
+  const { op, label, inputs, outputs } = graph.nodes[nodes[0]];
+  if (nodes.length > 1) return { op: `${nodes.length} × ${op}`, label: "", constants: "", shape: "" };
+  const constants = inputs.flatMap((value) => (value >= 0 && graph.values[value].constant) || []).join("  ");
+  const { type = "" } = graph.values[outputs.find((value) => value >= 0) ?? -1] ?? {};
+  const shape = type.slice(type.indexOf("[") >>> 0);
+  return { op, label: label.length > LABEL ? `…${label.slice(1 - LABEL)}` : label,
+    constants: cut(constants, LABEL), shape: cut(shape, SHAPE) };
+}
+
+/** @param {string} text
+ * @param {number} most */
+function cut(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
 function frame(boxes, scope, path) {
   const inside = boxes.filter((box) => box.scope === scope);
   const [left, top] = [Math.min(...inside.map((box) => box.x)) - 6, Math.min(...inside.map((box) => box.y)) - 14];
   const right = Math.max(...inside.map((box) => box.x + box.width)) + 6;
-  const bottom = Math.max(...inside.map((box) => box.y)) + HEIGHT + 6;
+  const bottom = Math.max(...inside.map((box) => box.y)) + HEIGHT + 19;
   const name = drawn("text", { x: left + 4, y: top + 10, class: "framed" }, path.split("/").pop() || "main graph");
   return [drawn("rect", { x: left, y: top, width: right - left, height: bottom - top, rx: 6, class: "frame" }), name];
 }
@@ -132,9 +158,11 @@ function drawnBox(graph, model, box, isCentre) {
   const middle = box.x + box.width / 2;
   const parts = [
     drawn("title", {}, box.nodes.slice(0, 12).map((node) => graph.path(node)).join("\n")),
-    drawn("rect", { x: box.x, y: box.y, width: box.width, height: HEIGHT, rx: 4, class: isCentre ? "centre" : "op" }),
-    drawn("text", { x: middle, y: box.y + (box.label ? 14 : 21), class: "operator" }, box.op),
+    drawn("rect", { x: box.x, y: box.y, width: box.width, height: HEIGHT, rx: 4, class: `${KINDS.get(graph.nodes[box.nodes[0]].op) ?? "op"} ${isCentre ? "centre" : ""}` }),
+    drawn("text", { x: middle, y: box.y + (box.label ? 14 : 27), class: "operator" }, box.op),
     drawn("text", { x: middle, y: box.y + 27 }, box.label),
+    drawn("text", { x: middle, y: box.y + 40, class: "constants" }, box.constants),
+    drawn("text", { x: middle, y: box.y + HEIGHT + 13, class: "gives" }, box.shape),
   ];
   return drawn("a", { href: address(model, graph.path(box.nodes[0])) }, ...parts);
 }
