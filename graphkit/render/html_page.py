@@ -27,6 +27,7 @@ MODULES = (
     "sizes",
     "memory",
     "graph",
+    "kinds",
     "neighbourhood",
     "pair",
     "charts",

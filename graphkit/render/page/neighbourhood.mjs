@@ -1,5 +1,6 @@
 // A drawing of the nodes around one: two steps each way, bodies inside a frame, like nodes of a row as one.
 import { address, drawn } from "./elements.mjs";
+import { kindOf } from "./kinds.mjs";
 
 const STEPS = 2;
 const MOST = 6; // nodes of a row that are drawn one by one
@@ -9,18 +10,13 @@ const SHAPE = 34; // characters of the shape below a box
 const HEIGHT = 46;
 const ROW = 86;
 const GAP = 14;
-const KINDS = new Map(Object.entries({
-  product: `MatMul Gemm Conv ConvTranspose Einsum Attention MultiHeadAttention GroupQueryAttention MatMulNBits MatMulInteger
-    ConvInteger QLinearMatMul QLinearConv DynamicQuantizeMatMul LSTM GRU RNN`,
-  activation: `Relu LeakyRelu PRelu Gelu FastGelu Sigmoid Tanh Erf Softmax LogSoftmax HardSigmoid HardSwish Swish Clip Elu
-    LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization BatchNormalization
-    InstanceNormalization GroupNormalization MaxPool AveragePool GlobalAveragePool`,
-  movement: `Reshape Transpose Concat Slice Split Gather GatherElements GatherND ScatterND ScatterElements Expand Squeeze
-    Unsqueeze Flatten Pad Tile Identity Resize TensorScatter DepthToSpace SpaceToDepth`,
-  conversion: "Cast CastLike QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
-  size: "Shape Size Range Constant ConstantOfShape",
-  control: "If Loop Scan",
-}).flatMap(([kind, operators]) => operators.split(/\s+/).map((op) => /** @type {[string, string]} */ ([op, kind]))));
+
+/** A constant has no box: it is a word in the box of the node that reads it.
+ * @param {import("./graph.mjs").Graph} graph
+ * @param {number} node */
+function isConstant(graph, node) {
+  return graph.nodes[node].op === "Constant";
+}
 
 /** Boxes by row: nodes, and groups of nodes of one operator where a row has many.
  * @param {import("./graph.mjs").Graph} graph
@@ -32,7 +28,7 @@ export function boxesAround(graph, centre) {
   for (const [direction, next] of directions) {
     let edge = [centre];
     for (let step = 1; step <= STEPS; step += 1) {
-      edge = edge.flatMap(next).filter((node) => graph.nodes[node].op !== "Constant" &&  (rowOf.get(node) ?? direction) * direction > 0);
+      edge = edge.flatMap(next).filter((node) => (rowOf.get(node) ?? direction) * direction > 0 && !isConstant(graph, node));
       for (const node of edge) rowOf.set(node, step * direction); // the longer way, so that edges go down
     }
   }
@@ -127,7 +123,7 @@ function words(graph, nodes) {
   if (nodes.length > 1) return { op: `${nodes.length} × ${op}`, label: "", constants: "", shape: "" };
   const constants = inputs.flatMap((value) => (value >= 0 && graph.values[value].constant) || []).join("  ");
   const { type = "" } = graph.values[outputs.find((value) => value >= 0) ?? -1] ?? {};
-  const shape = type.slice(type.indexOf("[") >>> 0);
+  const shape = type.replace(/^[^[]*/, "");
   return { op, label: label.length > LABEL ? `…${label.slice(1 - LABEL)}` : label,
     constants: cut(constants, LABEL), shape: cut(shape, SHAPE) };
 }
@@ -156,9 +152,11 @@ function edge(from, to) {
 
 function drawnBox(graph, model, box, isCentre) {
   const middle = box.x + box.width / 2;
+  const kind = kindOf(graph.nodes[box.nodes[0]].op);
   const parts = [
     drawn("title", {}, box.nodes.slice(0, 12).map((node) => graph.path(node)).join("\n")),
-    drawn("rect", { x: box.x, y: box.y, width: box.width, height: HEIGHT, rx: 4, class: `${KINDS.get(graph.nodes[box.nodes[0]].op) ?? "op"} ${isCentre ? "centre" : ""}` }),
+    drawn("rect", { x: box.x, y: box.y, width: box.width, height: HEIGHT, rx: 4,
+      class: isCentre ? `${kind} centre` : kind }),
     drawn("text", { x: middle, y: box.y + (box.label ? 14 : 27), class: "operator" }, box.op),
     drawn("text", { x: middle, y: box.y + 27 }, box.label),
     drawn("text", { x: middle, y: box.y + 40, class: "constants" }, box.constants),
