@@ -54,9 +54,11 @@ STYLE = """
 .graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .graphkit .scroll td code { display: inline-block; max-width: min(24rem, 50vw); overflow-wrap: break-word; }
 .graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
+.graphkit p, .graphkit li { overflow-wrap: anywhere; }
 .graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
 .graphkit .lines .warning { padding: .2rem .75rem; } .graphkit pre { overflow-x: auto; margin: .75rem 0; }
-.graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem; }
+.graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem;
+  overflow-wrap: anywhere; }
 .graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
   align-items: center; }
 .graphkit svg.bar { height: .8rem; border-radius: 2px; min-width: 1px; max-width: none; }
