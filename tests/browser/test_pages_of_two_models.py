@@ -115,9 +115,11 @@ def test_nodes_of_a_branch_are_those_of_the_model_that_was_made_of_it(split: gra
     original, *models = split.graphs()
     for number, made in enumerate(models, 1):
         pairs = made["twins"][0]  # type: ignore[index]
-        assert len(pairs) == len(made["nodes"])  # type: ignore[arg-type]
-        branches = {original["nodes"][twin][1] for twin in pairs.values()}  # type: ignore[index]
-        assert branches <= {0, 3 - number}  # of the main graph, and of one branch
+        alone = [label for at, (label, *_) in enumerate(made["nodes"]) if at not in pairs]  # type: ignore[arg-type, misc]
+        assert alone == ([] if number == 1 else ["Constant_349"])  # the name of two nodes of the branch
+        scopes = {original["nodes"][twin][1] for twin in pairs.values()}  # type: ignore[index]
+        branch = "optimum::if/else_branch" if number == 1 else "optimum::if/then_branch"
+        assert {original["scopes"][scope][0] for scope in scopes} == {branch}  # type: ignore[index]
         assert original["twins"][number] == {twin: node for node, twin in pairs.items()}  # type: ignore[index]
 
 

@@ -163,16 +163,20 @@ def test_the_table_of_several_models_sorts_and_leads_to_each(open_page: Open) ->
 
 
 def test_sliders_of_several_models_move_their_own_numbers(open_page: Open) -> None:
-    page = open_page(graphkit.compare(["example:causal-attention", "example:merged-decoder"]).to_html())
+    models = ["example:causal-attention", "example:merged-decoder"]
+    page = open_page(graphkit.compare(models, graphkit.ReportOptions(also=("costs",))).to_html())
     expect(page.locator("section .sizes")).to_have_count(2)
     first, second = (
         page.locator(f"section:has(h2:text-is('example:{name}'))") for name in ("causal-attention", "merged-decoder")
     )
-    others = second.locator("data").all_inner_texts()
+    own, others = (part.locator("data").all_inner_texts() for part in (first, second))
+    assert own
+    assert others
     first.get_by_label("batch_size, as a number").fill("7")
-    expect(first.locator("p.stays")).to_have_count(1)
+    expect(first.locator("p.sized")).to_have_text("At batch_size 7, sequence_length 32, as set here.")
+    expect(first.locator("data").first).not_to_have_text(own[0])
     expect(second.locator("data")).to_have_text(others)
-    expect(second.locator("p.stays")).to_have_count(0)
+    expect(second.locator("p.sized")).not_to_contain_text("as set here")
 
 
 def test_dark_mode_is_dark(open_page: Open, merged: str) -> None:
