@@ -79,7 +79,7 @@ class WeightList(Result):
         cells = ((name, (row.dtype, shape_text(row.shape), row.bytes)) for name, row in named.items())
         for label, (dtype, shape, size), count in by_family(cells):
             names = list(expanded(label)) if count > 1 else [label]
-            shown = label if len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
+            shown = label if count == 1 or len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
             readers = in_short(families(reader for name in names for reader in named[name].readers))
             yield shown, dtype, shape, count, None if size is None else size * count, f"read by {readers or 'no node'}"
 

@@ -62,6 +62,13 @@ def test_a_long_family_is_its_first_name_and_a_number() -> None:
     assert row == ("onnx::MatMul_1600 and 19 more", "float32", "[2]", 20, 160, "read by no node")
 
 
+def test_a_long_name_without_a_family_is_whole() -> None:
+    name = f"{'encoder/' * 9}weight"
+    tensor = numpy_helper.from_array(np.zeros(2, np.float32), name)
+    model = Model.from_proto(helper.make_model(helper.make_graph([], "long", [], [], [tensor])))
+    assert f"\n{name}  float32" in weight_list(model).to_text(200)
+
+
 @pytest.mark.parametrize(
     ("by", "names"),
     [

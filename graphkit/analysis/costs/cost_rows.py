@@ -69,8 +69,9 @@ class CostRow:
     Attributes:
         name: Of the group, or a label for all of them: `model/layers.{0-17}`.
         times: How many groups it stands for.
-        nodes: Nodes that run.
-        parameters, weight_bytes: Of the weights that its nodes are the first to read.
+        nodes: Nodes that run; of several groups, the most that one of them has.
+        parameters: Of the weights that its nodes are the first to read.
+        weight_bytes: Of the same; of several groups, the most that one of them has: the first reads what they share.
         macs, operations, bytes_moved: Multiply-accumulates, other operations, and bytes read and written.
         intensity: Operations for each byte moved, two for a multiply-accumulate; None if one is not known.
     """

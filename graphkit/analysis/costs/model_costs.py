@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.cost_rows import (
@@ -24,7 +24,7 @@ from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import Weight, weight_bits, weights
-from graphkit.graph.names import by_family
+from graphkit.graph.names import by_family, expanded
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By
@@ -177,16 +177,15 @@ class _Count:
         for weight, reader in self.weights:
             name = group_of(reader, by) if reader is not None else OUTSIDE
             groups.setdefault(name, _Group([], [])).weights.append(weight)
-        cells = [(name, self.cells(group)) for name, group in groups.items()]
-        families = by_family(cells) if by in ("layer", "module") else [(name, cell, 1) for name, cell in cells]
-        made = [CostRow(name, times, *cell) for name, cell, times in families]
-        yield from sorted(made, key=_weight, reverse=True)
+        made = {name: self.row(name, group) for name, group in groups.items()}
+        yield from sorted(_joined(made) if by in ("layer", "module") else made.values(), key=_weight, reverse=True)
 
-    def cells(self, group: _Group) -> tuple[int, int, int, Quantity, Quantity, Quantity, float | None]:
+    def row(self, name: str, group: _Group) -> CostRow:
         parameters, stored = (
             sum(getattr(weight, name) for weight in group.weights) for name in ("parameters", "bytes")
         )
-        return (len(group.costs), parameters, stored, *self.quantities(group.costs), self.intensity(group.costs))
+        quantities, intensity = self.quantities(group.costs), self.intensity(group.costs)
+        return CostRow(name, 1, len(group.costs), parameters, stored, *quantities, intensity)
 
     def peak(self, peak: Peak) -> PeakRow:
         alive = tuple(
@@ -229,6 +228,15 @@ class _Count:
             macs, operations, moved = (totals[measure][0].at(sizes) for measure in MEASURES)
             kv = None if cache is None else cache[0].at(sizes)
             yield CurvePoint(size, macs, operations, moved, self.memory.at(sizes).bytes, kv)
+
+
+def _joined(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
+    """Yield one row for those of a family that cost the same, the first reader of a constant that they share too."""
+    costs = ((name, (row.parameters, row.macs, row.operations, row.bytes_moved)) for name, row in rows.items())
+    for label, _, times in by_family(costs):
+        members = [rows[name] for name in (expanded(label) if times > 1 else [label])]
+        nodes, stored = max(row.nodes for row in members), max(row.weight_bytes for row in members)
+        yield replace(members[0], name=label, times=times, nodes=nodes, weight_bytes=stored)
 
 
 def _weight(row: CostRow) -> tuple[int, ...]:

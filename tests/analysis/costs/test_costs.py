@@ -89,6 +89,15 @@ def layers() -> Model:
     return Model.from_proto(proto)
 
 
+def test_layers_that_share_a_constant_of_integers_are_told_once() -> None:
+    nodes = "{ a = Unsqueeze (x, end) y = Unsqueeze (a, end) }"
+    proto = model(f"g (float[n, 8] x) => (float[n, 8, 1, 1] y) <int64[1] end = {{2}}> {nodes}").proto
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"/model/layers.{number}/Unsqueeze"
+    (row,) = graphkit.costs(Model.from_proto(proto)).rows
+    assert (row.name, row.times, row.nodes, row.weight_bytes) == ("model/layers.{0-1}", 2, 1, 8)
+
+
 @pytest.mark.parametrize(
     ("by", "names"),
     [
