@@ -105,8 +105,15 @@ def _listed(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
     for line in map(str.strip, lines):
         if line and not line.startswith("#"):
-            is_path = line.endswith(".onnx") and not is_url(line)  # and no pattern, whatever is in it
+            is_path = line.endswith(".onnx") and not is_url(line) and not _is_pattern(line)
             yield from [(line, _revision(line))] if is_path else _expanded(line, ())
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether a line names files by a pattern; the name of a file, which may look like one, comes first."""
+    if not glob.has_magic(line) or os.path.lexists(line):
+        return False
+    return next(glob.iglob(line, recursive=True), None) is not None  # noqa: PTH207 - as in _paths
 
 
 def _lines(path: str) -> list[str]:

@@ -211,6 +211,14 @@ def test_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "gone.onnx": "",
         "https://example.com/a.onnx": "",
     }
+    (folder / "m[0].onnx").write_bytes(b"")
+    lines = ["m/[01]/m0/*.onnx", "m[0].onnx", "gone[1].onnx", "m/hostile"]  # of which two are the names of files
+    assert [path for path in models_of(["-"], lines) if "hostile" not in path] == [
+        "gone[1].onnx",
+        "m/0/m0/model.onnx",
+        "m/1/m0/model.onnx",
+        "m[0].onnx",
+    ]
     Path("empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: has no \.onnx file in it"):
         models_of(["empty"], ())
