@@ -1,16 +1,20 @@
-"""A survey of a thousand models: one process, two, two Dask workers, and a second run that finds all of them done.
+"""A survey of a thousand models: one process, two, two Dask workers, and what is left of it when parts are killed.
 
     python benchmarks/survey.py [MODELS] [ROUNDS]
     python benchmarks/survey.py requests
 
 The models are those of the slow test: real exports, changed copies of them, and hostile files, one in twenty. Memory is
 that of all processes of a survey together, sampled twenty times a second: pages that processes share count for each of
-them. `requests` counts those that a part and the table of a survey take in an object store, here one of this machine.
+them. Then the same survey is killed ten times at random, loses a Dask worker, and loses the scheduler. The rows of each
+way have to be the same, byte for byte but for the seconds. `requests` counts those that a part and the table of a
+survey take in an object store, here one of this machine.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,11 +35,15 @@ from catalogue import catalogue  # noqa: E402
 from dask_cluster import cluster  # noqa: E402
 
 
+def started(folder: Path, table: str, *options: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "graphkit", "survey", "m", "-o", table, *options]
+    return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
 def measured(folder: Path, table: str, options: list[str], workers: list[int]) -> tuple[float, float]:
     """Return the seconds of a survey, and the MB of its processes together at their peak."""
     start, peak = time.monotonic(), 0
-    words = [sys.executable, "-m", "graphkit", "survey", "m", "-o", table, *options]
-    run = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
+    run = started(folder, table, *options)
     while run.poll() is None:
         peak = max(peak, sum(map(memory, (run.pid, *workers))))
         time.sleep(0.05)
@@ -59,6 +67,55 @@ def memory(pid: int) -> int:
 
 def rows_of(table: Path) -> bytes:
     return repr(pq.read_table(table).drop_columns(["seconds"]).to_pylist()).encode()
+
+
+def killed_ten_times(folder: Path, seconds: float) -> str:
+    """Kill a survey ten times, after two seconds and up to a twentieth of what it takes, and let it come to its end."""
+    random_of, stopped = random.Random(24), 0
+    for number in range(10):
+        run = started(folder, "kills.parquet", "--jobs", "2")
+        try:
+            run.wait(2 + random_of.uniform(0, seconds / 20))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT if number % 3 == 2 else signal.SIGKILL)
+            stopped += 1
+        run.communicate()
+    measured(folder, "kills.parquet", ["--jobs", "2"], [])
+    return f"ten kills, {stopped} of them before the end"
+
+
+def without_a_worker(folder: Path) -> str:
+    """Kill one of two Dask workers when the first rows are written."""
+    with cluster(folder / "two") as dask:
+        workers = [dask.worker("--no-nanny") for _ in range(2)]
+        run = begun(folder, "worker.parquet", dask.address)
+        workers[0].kill()
+        _, errors = run.communicate()
+    assert (run.returncode, errors) == (0, b"")
+    return "a Dask worker killed"
+
+
+def without_a_scheduler(folder: Path) -> str:
+    """Kill the scheduler when the first rows are written, and go on in two processes."""
+    with cluster(folder / "gone") as dask:
+        workers = [dask.worker("--no-nanny") for _ in range(2)]
+        run = begun(folder, "scheduler.parquet", dask.address)
+        dask.scheduler.kill()
+        _, errors = run.communicate()
+        for worker in workers:
+            worker.kill()
+    assert (run.returncode, errors.count(b"\n"), b"the scheduler is lost" in errors) == (2, 1, True)
+    measured(folder, "scheduler.parquet", ["--jobs", "2"], [])
+    return "the Dask scheduler killed, then two processes"
+
+
+def begun(folder: Path, table: str, scheduler: str) -> subprocess.Popen[bytes]:
+    """Start a survey on a cluster, and return it as soon as rows are written."""
+    run = started(folder, table, "--scheduler", scheduler)
+    while run.poll() is None and not list(folder.glob(f".{table}.parts/*.parquet")):
+        time.sleep(0.02)
+    assert run.poll() is None, run.communicate()
+    return run
 
 
 def compare(models: int, rounds: int, folder: Path) -> None:
@@ -87,6 +144,16 @@ def compare(models: int, rounds: int, folder: Path) -> None:
         seconds, megabytes = (median(column) for column in zip(*rows, strict=True))
         print(f"{way:18}{seconds:7.1f} s {megabytes:7.0f} MB  {ratio:.2f} times as fast as one process")
     size = (folder / "two.parquet").stat().st_size
+    whole = rows_of(folder / "two.parquet")
+    for table, way in (
+        ("kills.parquet", killed_ten_times(folder, median(seconds for seconds, _ in found["two processes"]))),
+        ("worker.parquet", without_a_worker(folder)),
+        ("scheduler.parquet", without_a_scheduler(folder)),
+    ):
+        assert rows_of(folder / table) == whole
+        print(f"{way}: the same rows", flush=True)
+    errors = sum(row is not None for row in pq.read_table(folder / "two.parquet")["error"].to_pylist())
+    print(f"{models:,} rows, {errors} of them errors")
     print(f"medians of {rounds} rounds; the rows are the same each time; the table has {size / 1e3:,.0f} kB")
 
 
