@@ -191,5 +191,5 @@ def _other_version(worker: str, version: str, wanted: str) -> UsageError:
 def _lost(task: SurveyTask, parts: RowParts) -> tuple[int, int]:
     """Write the row of a model that each worker which was given it has ended with."""
     with PartWriter(parts) as writer:
-        writer.add(failed_row(task, f"{task.path}: each worker that was given it has ended - see their logs", 0.0))
+        writer.add(failed_row(task, f"{task.name}: each worker that was given it has ended - see their logs", 0.0))
     return 1, 1

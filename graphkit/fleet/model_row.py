@@ -60,8 +60,8 @@ def _loaded(task: SurveyTask) -> Model:
 
 def _written(made: Report, task: SurveyTask) -> str:
     """Write the page of a report, and return where it is beside the table: its name ends with a digest of the path."""
-    readable = NOT_IN_A_NAME.sub("-", task.path.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
-    name = f"{readable}-{hashlib.sha256(task.path.encode(errors='surrogateescape')).hexdigest()[:12]}.html"
+    readable = NOT_IN_A_NAME.sub("-", task.name.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
+    name = f"{readable}-{hashlib.sha256(task.name.encode(errors='surrogateescape')).hexdigest()[:12]}.html"
     storage.write_text(made.to_html(), storage.inside(task.options.reports, name))
     return f"{storage.name_of(task.options.reports)}/{name}"
 

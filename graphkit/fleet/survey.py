@@ -13,7 +13,7 @@ from graphkit.deploy.targets import load_target
 from graphkit.fleet import storage
 from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore
-from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns
+from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns, row_name
 
 __all__ = ["Executor", "Survey", "survey"]
 
@@ -86,15 +86,18 @@ def survey(
         if options.reports:
             with storage.told(storage.shown(options.reports), "name another table"):
                 storage.make_folder(options.reports)
-        kept = store.done(models, options.reports, retries=retries)
-        tasks = [SurveyTask(model, revision, options) for model, revision in models.items() if model not in kept]
+        revisions = {row_name(model): revision for model, revision in models.items()}
+        kept = store.done(revisions, options.reports, retries=retries)
+        tasks = [
+            SurveyTask(model, revision, options) for model, revision in models.items() if row_name(model) not in kept
+        ]
         done, errors = 0, sum(kept.values())
         with contextlib.closing(executor.run(tasks, store.parts)) as counts:
             for more, broken in counts:
                 done, errors = done + more, errors + broken
                 progress(_how_far(done, len(tasks), errors, time.monotonic() - start))
-        store.finish(models)
-    return Survey(len(models), len(kept), errors, time.monotonic() - start)
+        store.finish(revisions)
+    return Survey(len(revisions), len(kept), errors, time.monotonic() - start)
 
 
 def _digest(target: str) -> str:

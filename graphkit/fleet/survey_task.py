@@ -5,12 +5,14 @@ Tasks and rows are plain values, so that any executor can send them anywhere.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
+from graphkit.io.remote.urls import is_url, shown_url
 
 __all__ = [
     "BLOCKERS",
@@ -22,6 +24,7 @@ __all__ = [
     "columns",
     "failed_row",
     "found_column",
+    "row_name",
     "row_of",
 ]
 
@@ -87,6 +90,11 @@ class SurveyTask:
     revision: str = ""
     options: RowOptions = RowOptions()
 
+    @property
+    def name(self) -> str:
+        """The model as its row and messages name it."""
+        return row_name(self.path)
+
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return asdict(self)
@@ -114,9 +122,17 @@ def blockers_column(target: str) -> str:
     return f"{BLOCKERS}{target}"
 
 
+def row_name(path: str) -> str:
+    """Return a path or URL without what may be credentials; a digest tells queries from each other."""
+    if not is_url(path):
+        return path
+    query = path.partition("?")[2]
+    return f"{shown_url(path)}#{hashlib.sha256(query.encode()).hexdigest()[:12]}" if query else shown_url(path)
+
+
 def row_of(task: SurveyTask, facts: Row, seconds: float) -> Row:
     """Return the row of a model."""
-    start = {"path": task.path, "revision": task.revision, "graphkit": __version__}
+    start = {"path": task.name, "revision": task.revision, "graphkit": __version__}
     return {**start, **facts, "seconds": round(seconds, 3)}
 
 

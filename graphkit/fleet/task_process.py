@@ -46,11 +46,11 @@ class TaskProcess:
             answer = worker.ask(request, self._limits.time(0))
         except DiedError as error:
             self.close()
-            return failed_row(task, f"{task.path}: {error.why}", time.monotonic() - start)
+            return failed_row(task, f"{task.name}: {error.why}", time.monotonic() - start)
         self._done += 1
         if "row" not in answer:
             self.close()
-            problem = f"{task.path}: it needs more than the {self._memory:,} bytes that --memory allows"
+            problem = f"{task.name}: it needs more than the {self._memory:,} bytes that --memory allows"
             return failed_row(task, problem, time.monotonic() - start)
         row: Row = answer["row"]
         return row

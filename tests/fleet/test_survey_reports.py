@@ -13,7 +13,9 @@ from here import Here, surveyed
 
 from graphkit.errors import OutputError
 from graphkit.fleet.row_store import read_table
+from graphkit.fleet.survey import survey
 from graphkit.fleet.survey_table import SurveyTable, survey_table
+from graphkit.fleet.survey_task import RowOptions, SurveyTask, failed_row
 
 NAMES = ("a/model", "b c/model", "b c/é#<b>")
 
@@ -74,6 +76,28 @@ def test_rows_without_pages_are_done_again_where_pages_are_asked_for(folder: Pat
     surveyed(folder, "t.parquet")
     made = surveyed(folder, "t.parquet", reports=str(folder / "t.reports"))
     assert (made.kept, len(list((folder / "t.reports").iterdir()))) == (0, 3)
+
+
+def test_what_may_be_a_credential_is_in_no_row_and_no_page(folder: Path) -> None:
+    """Nor in an error, nor in the name of a page; two queries are two models."""
+    url = (folder / "m" / "a" / "model.onnx").as_uri().replace("file://", "file://localhost")
+    bad = "http://bob:hunter2@127.0.0.1:1/m.onnx?sig=q7first"
+    models = {f"{url}?sig=q7first": "", f"{url}?sig=q7second": "", bad: ""}
+    survey(models, str(folder / "t.parquet"), Here(), RowOptions(reports=str(folder / "t.reports"), timeout=5))
+    rows = read_table(str(folder / "t.parquet"))
+    paths = rows["path"].to_pylist()
+    assert [re.sub("#[0-9a-f]{12}$", "#", path) for path in paths] == [
+        f"{url}?...#",
+        f"{url}?...#",
+        "http://127.0.0.1:1/m.onnx?...#",
+    ]
+    assert len(set(paths)) == 3
+    assert rows["error"].to_pylist()[:2] == [None, None]
+    pages = list((folder / "t.reports").iterdir())
+    told = [repr(rows.to_pylist()), *(page.name for page in pages), *(page.read_text() for page in pages)]
+    words = ("bob:", "hunter2", "q7first", "q7second")
+    assert [word for word in words for text in told if word in text] == []
+    assert failed_row(SurveyTask(bad), "", 0)["path"] == paths[2]
 
 
 def test_a_folder_that_takes_no_pages_is_an_error_at_once(folder: Path) -> None:
