@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value
 from graphkit.matching.equal_graphs import match_equal
-from graphkit.matching.graph_side import Dims, GraphSide
+from graphkit.matching.graph_side import Dims, GraphSide, source_of
 from graphkit.matching.matches import Matching, is_counted, same_operator
 
 __all__ = ["match_graphs"]
@@ -197,9 +197,24 @@ def _twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | 
         for other in _readers(known, a, matching.forth)
         if any(matching.corresponds(other, twin) for twin in theirs)
     ]
-    if len(theirs) == len(mine) == 1:
+    if len(theirs) == len(mine) == 1 and not _is_another(theirs[0], node, matching, a):
         return theirs[0]
     return next((other for other in theirs if matching.corresponds(node, other, matching.same_constants)), None)
+
+
+def _is_another(twin: Node, node: Node, matching: Matching, a: GraphSide) -> bool:
+    """Whether a node of `b` reads other constants, those that its namesake in `a` reads, which matches none."""
+    names = (value.name for value in twin.outputs if value is not None)
+    namesake = next((value.producer for name in names if (value := a.scope.values.get(name)) is not None), None)
+    if namesake is None or not same_operator(namesake, twin) or any(x in matching.forth for x in namesake.outputs if x):
+        return False
+    return _constants(namesake, matching) == _constants(twin, matching) != _constants(node, matching)
+
+
+def _constants(node: Node, matching: Matching) -> list[int | None]:
+    """Return the numbers of the constants that a node reads, None for each other input."""
+    sources = (source_of(value) if value is not None else None for value in node.inputs)
+    return [matching.numbers.value(each) if each is not None and each.is_constant else None for each in sources]
 
 
 def _readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:

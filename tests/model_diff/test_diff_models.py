@@ -64,6 +64,26 @@ def lines(a: Model, b: Model) -> list[str]:
     return told(diff(a, b))
 
 
+def test_a_size_that_became_a_constant_is_not_told_as_another_one() -> None:
+    weights = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}"
+    before = f"""(float[N, 4, M] x) => (float[4, N, M] y) <{weights}> {{
+        h = Relu (x)
+        "Shape_1_output_0" = Shape (h)
+        "Gather_1_output_0" = Gather ("Shape_1_output_0", zero)
+        "Shape_2_output_0" = Shape (h)
+        "Gather_2_output_0" = Gather ("Shape_2_output_0", one)
+        "Shape_3_output_0" = Shape (h)
+        "Gather_3_output_0" = Gather ("Shape_3_output_0", two)
+        sizes = Concat <axis = 0> ("Gather_2_output_0", "Gather_1_output_0", "Gather_3_output_0")
+        y = Reshape (h, sizes)
+    }}"""
+    kept = [line for line in before.splitlines() if '"Shape_2_output_0"' not in line]
+    after = "\n".join(kept).replace("Relu", "Tanh").replace('("Gather_2_output_0"', "(four")
+    found = diff(model_of(before), model_of(after)).nodes
+    assert [str(change) for node in found.changed for change in node.changes] == ["operator: Relu -> Tanh"]
+    assert (sorted(node.operator for node in found.removed), found.added) == (["Gather", "Shape"], ())
+
+
 def test_a_model_equals_itself() -> None:
     found = diff(base(), base())
     assert (found.is_equal, found.differing, told(found)) == (True, (), [])
