@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -234,3 +235,24 @@ def test_a_model_on_an_s3_server(site: Site, monkeypatch: pytest.MonkeyPatch, tm
     finally:
         server.stop()
         s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.slow
+def test_a_model_on_a_server_of_google_storage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through gcsfs, whose library is told of another server; a file that changes is an error."""
+    gcsfs = pytest.importorskip("gcsfs")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.base)
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    facts = {"kind": "storage#object", "name": "model.onnx", "bucket": "bucket", "size": str(len(CONTENT))}
+    facts["mediaLink"] = f"{site.base}/download/storage/v1/b/bucket/o/model.onnx?alt=media"
+    site.put("/storage/v1/b/bucket/o/model.onnx", json.dumps({**facts, "etag": "first"}).encode())
+    site.put("/download/storage/v1/b/bucket/o/model.onnx", CONTENT)
+    model = load("gs://bucket/model.onnx")
+    assert site.sent < len(CONTENT)
+    assert model.restore() == layered()
+    late = load("gs://bucket/model.onnx")
+    site.put("/storage/v1/b/bucket/o/model.onnx", json.dumps({**facts, "etag": "second"}).encode())
+    with pytest.raises(ModelError, match=r"^gs://bucket/model.onnx: it has changed while it was read"):
+        late.restore()
+    with pytest.raises(ModelError, match=r"^gs://bucket/gone.onnx: is not there - check the URL"):
+        load("gs://bucket/gone.onnx")
