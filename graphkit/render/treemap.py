@@ -60,7 +60,7 @@ def draw_treemap(treemap: Treemap) -> str:
     if not whole.value:
         return ""
     name = escape(printable(treemap.title))
-    drawn = "".join(_drawn(whole, _Box(0, 0, WIDTH, HEIGHT), whole.value, treemap.unit, 0, 0))
+    drawn = "".join(_drawn(whole, _Box(0, 0, WIDTH, HEIGHT), whole.value, treemap.unit))
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" width="{WIDTH:.0f}" height="{HEIGHT:.0f}"'
     return f'<svg class="treemap" {size} role="img" aria-label="{name}">{drawn}</svg>'
 
@@ -83,8 +83,13 @@ def _short(part: _Part) -> _Part:
     return part
 
 
-def _drawn(part: _Part, box: _Box, whole: int, unit: str, depth: int, color: int) -> Iterator[str]:
-    """Yield the boxes of a part and of those in it; all that lies in a part of the whole has its color."""
+def _drawn(
+    part: _Part, box: _Box, whole: int, unit: str, around: str = "", depth: int = 0, color: int = 0
+) -> Iterator[str]:
+    """Yield the boxes of a part and of those in it; all that lies in a part of the whole has its color.
+
+    Where a part is nearly the whole, those in it have colors of their own.
+    """
     if min(box.width, box.height) < LEAST:
         return
     if depth:
@@ -92,25 +97,27 @@ def _drawn(part: _Part, box: _Box, whole: int, unit: str, depth: int, color: int
         title = escape(printable(f"{part.path or 'all'}: {part.value:,} {unit}, {share}"))
         yield (
             f'<g data-module="{escape(printable(part.path))}"><title>{title}</title>'
-            f'<rect class="part{color} depth{depth}" {_place(box)}/>{_label(part, box, share)}</g>'
+            f'<rect class="part{color} depth{depth}" {_place(box)}/>{_label(part, around, box, share)}</g>'
         )
     inside = box if not depth else _Box(box.x + 2, box.y + HEAD, box.width - 4, box.height - HEAD - 2)
     if depth < LEVELS and part.parts and min(inside.width, inside.height) >= 2 * LEAST:
-        parts = part.largest_first()
+        parts, is_most = part.largest_first(), 10 * part.value >= 9 * whole
         for number, (inner, at) in enumerate(zip(parts, _squarified([p.value for p in parts], inside), strict=True)):
-            yield from _drawn(inner, at, whole, unit, depth + 1, color if depth else number % COLORS)
+            yield from _drawn(inner, at, whole, unit, part.path, depth + 1, number % COLORS if is_most else color)
 
 
 def _place(box: _Box) -> str:
     return f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
 
 
-def _label(part: _Part, box: _Box, share: str) -> str:
-    """Return the name of a part, with its share where there is room, "" where there is none."""
+def _label(part: _Part, around: str, box: _Box, share: str) -> str:
+    """Return the name of a part in that around it, with its share where there is room, "" where there is none."""
     room = int((box.width - 6) / CHARACTER)
     if box.height < HEAD or room < 4:
         return ""
-    name = printable([*NAME.findall(part.path), "all"][0 if not part.path else -2])
+    inner = part.path.removeprefix(around).strip("/.")
+    last = [*NAME.findall(part.path), "all"][0 if not part.path else -2]
+    name = printable(inner if 0 < len(inner) <= room else last)
     text = f"{name} {share}" if len(name) + len(share) < room else name
     shown = text if len(text) <= room else f"{text[: room - 1]}…"
     return f'<text x="{box.x + 4:.1f}" y="{box.y + 12:.1f}">{escape(shown)}</text>'

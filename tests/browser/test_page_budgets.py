@@ -93,6 +93,12 @@ def test_nothing_is_wider_than_a_narrow_screen(open_page: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.parametrize("name", ["detr-resnet-50-quantized", "nllb-600m-merged", "marian-tiny-bundle"])
+def test_the_verdict_is_on_the_first_screen_of_a_phone(open_page: Open, name: str) -> None:
+    page = open_page(example(name), viewport={"width": 390, "height": 844})
+    expect(page.locator("#top .lines li").nth(1)).to_be_in_viewport(ratio=1)
+
+
 @pytest.mark.parametrize("width", [360, 800, 1280])
 @pytest.mark.parametrize("name", ["marian-tiny-mt8371", "detr-resnet-50-quantized", "opus-mt-en-fr-bundle"])
 def test_names_in_tables_are_broken_only_where_they_are_long(open_page: Open, name: str, width: int) -> None:

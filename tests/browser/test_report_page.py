@@ -70,6 +70,22 @@ def test_an_address_opens_a_node(open_page: Open, merged: str) -> None:
     expect(page.locator("#panel .neighbourhood text.framed")).to_have_text(["else_branch", "then_branch"])
 
 
+def test_boxes_around_a_node_say_what_they_are(open_page: Open) -> None:
+    page = open_page(graphkit.report("example:causal-attention").to_html(), "#node=%2Fblocks.0%2FSoftmax")
+    heads(page, "/blocks.0/Softmax")
+    centre = page.locator("#panel .neighbourhood a", has=page.locator("rect.centre"))
+    expect(centre.locator("rect.activation")).to_have_count(1)
+    shape = "[batch_size, 2, sequence_length, …"
+    expect(centre.locator("text")).to_have_text(["Softmax", "/blocks.0/Softmax", shape])
+    expect(page.locator("#panel .kinds span")).to_have_text(["products", "activations and norms", "layout", "types"])
+    boxes = page.locator("#panel .neighbourhood a")
+    colors = {
+        name: boxes.filter(has_text=name).locator("rect").first.evaluate("box => getComputedStyle(box).fill")
+        for name in ("Softmax", "MatMul")
+    }
+    assert len(set(colors.values())) == 2
+
+
 def test_of_many_outputs_the_first_are_shown(open_page: Open) -> None:
     puts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name, size in (("x", 9), ("y3", 1))]
     node = helper.make_node("Split", ["x"], [f"y{number}" for number in range(9)], "split", num_outputs=9)

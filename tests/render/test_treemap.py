@@ -41,6 +41,24 @@ def test_a_group_of_one_part_is_that_part() -> None:
     assert list(shown([("a/b/c/d", 1), ("a/b/c/e", 1)])) == ["a/b/c/d", "a/b/c/e"]
 
 
+def test_parts_of_what_is_nearly_the_whole_have_colors_of_their_own() -> None:
+    rows = [("model/a/0", 600), ("model/a/1", 100), ("model/b/0", 290), ("head", 10)]
+    drawn = draw_treemap(Treemap("t", "MACs", rows))
+    colors = dict(re.findall(r'data-module="([^"]*)"><title>[^<]*</title><rect class="(part\d)', drawn))
+    assert colors == {
+        "model": "part0",
+        "model/a/0": "part0",
+        "model/a/1": "part2",
+        "model/b/0": "part1",
+        "head": "part1",
+    }
+
+
+def test_a_label_has_the_path_in_the_part_around_it_where_there_is_room() -> None:
+    drawn = draw_treemap(Treemap("t", "MACs", [("m/encoder/body", 500), ("m/z", 390), ("m/a/very/long/path/b", 70)]))
+    assert re.findall(r"<text [^>]*>([^<]*)</text>", drawn) == ["encoder/body 52.1 %", "z 40.6 %", "b 7.29 %"]
+
+
 @pytest.mark.parametrize("rows", [[], [("a", 0)]])
 def test_nothing_is_drawn_of_nothing(rows: list[tuple[str, int]]) -> None:
     assert block_html(Treemap("MACs", "MACs", rows), 1) == ""

@@ -24,6 +24,17 @@ export function drawn(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** Let long names be broken after a slash.
+ * @param {ParentNode} part */
+export function breakable(part) {
+  for (const place of part.querySelectorAll("h1, h2, h3 a, code, code a, li a")) {
+    for (const child of [...place.childNodes]) {
+      const pieces = child instanceof Text ? child.data.split(/(?<=[^\s/]\/)(?=[^/])/) : [];
+      if (pieces.length > 1) child.replaceWith(...pieces.flatMap((piece, at) => (at ? [element("wbr"), piece] : [piece])));
+    }
+  }
+}
+
 /** The address of a node, or of a value, on this page.
  * @param {number} model
  * @param {string} name

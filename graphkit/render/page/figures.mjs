@@ -1,6 +1,6 @@
 // Charts that are drawn anew at other sizes, and whose boxes lead to nodes, by a pointer and by keys.
 import { columns, line } from "./charts.mjs";
-import { address, element } from "./elements.mjs";
+import { address, breakable, element } from "./elements.mjs";
 import { treemap } from "./treemap.mjs";
 
 /** @typedef {import("./graph.mjs").Graph} Graph */
@@ -103,6 +103,7 @@ function peakTable(part, graph, model) {
       const [name, href] = [graph.values[rest[0][0]].name, address(model, graph.valuePath(rest[0][0]), "value")];
       const size = isRest ? rest.reduce((sum, [, each]) => sum + each, 0) : rest[0][1];
       row.cells[0].replaceChildren(element("code", {}, isRest ? `${rest.length.toLocaleString("en")} more` : element("a", { href }, name)));
+      breakable(row.cells[0]);
       row.cells[1].replaceChildren(size.toLocaleString("en"));
     });
   };

@@ -1,5 +1,5 @@
 // What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
-import { address, element } from "./elements.mjs";
+import { address, breakable, element } from "./elements.mjs";
 import { movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
@@ -18,6 +18,7 @@ let shownModel = 0; // whose node or value the panel shows
 let cameFrom = /** @type {Element | null} */ (null); // what had the focus before the panel
 
 liveTables(page);
+breakable(page);
 if (isRewrite) addSharedSliders();
 else graphs.forEach((graph, model) => addSliders(graph, model));
 document.documentElement.classList.add("live");
@@ -128,9 +129,13 @@ function result(graph, model, { node, value = -1 }) {
 /** @param {Node[]} parts */
 function show(parts) {
   panel.querySelector(".body")?.replaceChildren(...parts);
+  breakable(panel);
   if (graphs[shownModel]?.sizes.isMoved) showAt(panel, graphs[shownModel].sizes, shownModel);
   panel.hidden = false;
   panel.scrollTop = 0;
+  for (const picture of panel.querySelectorAll(".scroll:has(.neighbourhood)")) {
+    picture.scrollLeft = (picture.scrollWidth - picture.clientWidth) / 2;
+  }
 }
 
 /** Give the panel the focus, so that Tab goes on in it. */

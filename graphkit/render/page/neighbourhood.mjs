@@ -1,6 +1,6 @@
 // A drawing of the nodes around one: two steps each way, bodies inside a frame, like nodes of a row as one.
-import { address, drawn } from "./elements.mjs";
-import { kindOf } from "./kinds.mjs";
+import { address, drawn, element } from "./elements.mjs";
+import { keyTo, kindOf } from "./kinds.mjs";
 
 const STEPS = 2;
 const MOST = 6; // nodes of a row that are drawn one by one
@@ -8,8 +8,10 @@ const CHARACTER = 6.6;
 const LABEL = 26; // characters
 const SHAPE = 34; // characters of the shape below a box
 const HEIGHT = 46;
-const ROW = 86;
+const LINE = 13;
+const ROW = 92;
 const GAP = 14;
+const SMALLEST = 0.8; // of its size, before it scrolls
 
 /** A constant has no box: it is a word in the box of the node that reads it.
  * @param {import("./graph.mjs").Graph} graph
@@ -46,7 +48,8 @@ export function boxesAround(graph, centre) {
   return boxes;
 }
 
-/** @param {import("./graph.mjs").Graph} graph
+/** The drawing, and the key to its colours.
+ * @param {import("./graph.mjs").Graph} graph
  * @param {number} model
  * @param {number} centre */
 export function neighbourhood(graph, model, centre) {
@@ -64,17 +67,17 @@ export function neighbourhood(graph, model, centre) {
     viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", class: "neighbourhood",
     "aria-label": `The nodes around ${graph.path(centre)}`,
   });
+  picture.style.minWidth = `${SMALLEST * total}px`;
   for (const scope of new Set(boxes.map((box) => box.scope))) {
     if (scope !== home || graph.scopes[scope].path) picture.append(...frame(boxes, scope, graph.scopes[scope].path));
   }
-  for (const [node, box] of boxOf) {
-    for (const next of graph.after(node)) {
-      const end = boxOf.get(next);
-      if (end !== undefined && end !== box) picture.append(edge(box, end));
-    }
+  for (const box of boxes) {
+    const ends = new Set(box.nodes.flatMap((node) => graph.after(node)).map((next) => boxOf.get(next)));
+    for (const end of ends) if (end !== undefined && end !== box) picture.append(edge(box, end));
   }
   for (const box of boxes) picture.append(drawnBox(graph, model, box, box.nodes.includes(centre)));
-  return picture;
+  const operators = boxes.map((box) => graph.nodes[box.nodes[0]].op);
+  return element("div", {}, element("div", { class: "scroll" }, picture), keyTo(operators));
 }
 
 /** Give each box its x, and return the width of all: graphs that share a row stand beside each other.
@@ -122,10 +125,11 @@ function words(graph, nodes) {
   const { op, label, inputs, outputs } = graph.nodes[nodes[0]];
   if (nodes.length > 1) return { op: `${nodes.length} × ${op}`, label: "", constants: "", shape: "" };
   const constants = inputs.flatMap((value) => (value >= 0 && graph.values[value].constant) || []).join("  ");
-  const { type = "" } = graph.values[outputs.find((value) => value >= 0) ?? -1] ?? {};
-  const shape = type.replace(/^[^[]*/, "");
+  const given = outputs.filter((value) => value >= 0);
+  const { type = "" } = graph.values[given[0]] ?? {};
+  const more = given.length > 1 ? ` and ${given.length - 1} more` : "";
   return { op, label: label.length > LABEL ? `…${label.slice(1 - LABEL)}` : label,
-    constants: cut(constants, LABEL), shape: cut(shape, SHAPE) };
+    constants: cut(constants, LABEL), shape: cut(type.replace(/^[^[]*/, ""), SHAPE) + more };
 }
 
 /** @param {string} text
@@ -145,7 +149,7 @@ function frame(boxes, scope, path) {
 
 function edge(from, to) {
   const [x0, x1] = [from.x + from.width / 2, to.x + to.width / 2];
-  const [y0, y1] = from.y < to.y ? [from.y + HEIGHT, to.y] : [from.y, to.y + HEIGHT];
+  const [y0, y1] = from.y < to.y ? [from.y + HEIGHT + (from.shape ? LINE + 4 : 0), to.y] : [from.y, to.y + HEIGHT];
   const middle = (y0 + y1) / 2;
   return drawn("path", { d: `M${x0} ${y0} C${x0} ${middle} ${x1} ${middle} ${x1} ${y1}` });
 }
@@ -153,14 +157,14 @@ function edge(from, to) {
 function drawnBox(graph, model, box, isCentre) {
   const middle = box.x + box.width / 2;
   const kind = kindOf(graph.nodes[box.nodes[0]].op);
+  const lines = [["operator", box.op], ["", box.label], ["constants", box.constants]].filter(([, text]) => text);
   const parts = [
     drawn("title", {}, box.nodes.slice(0, 12).map((node) => graph.path(node)).join("\n")),
     drawn("rect", { x: box.x, y: box.y, width: box.width, height: HEIGHT, rx: 4,
       class: isCentre ? `${kind} centre` : kind }),
-    drawn("text", { x: middle, y: box.y + (box.label ? 14 : 27), class: "operator" }, box.op),
-    drawn("text", { x: middle, y: box.y + 27 }, box.label),
-    drawn("text", { x: middle, y: box.y + 40, class: "constants" }, box.constants),
-    drawn("text", { x: middle, y: box.y + HEIGHT + 13, class: "gives" }, box.shape),
+    ...lines.map(([style, text], at) => drawn("text", { x: middle, class: style,
+      y: box.y + HEIGHT / 2 + 4 + LINE * (at - (lines.length - 1) / 2) }, text)),
+    drawn("text", { x: middle, y: box.y + HEIGHT + LINE, class: "gives" }, box.shape),
   ];
   return drawn("a", { href: address(model, graph.path(box.nodes[0])) }, ...parts);
 }

@@ -32,8 +32,7 @@ function beside(graphs, model, number, other, twin) {
       .map((name) => element("th", {}, name)))), element("tbody", {}, ...rows)))
     : element("p", {}, "Operator, attributes and shapes are the same.");
   return [element("h3", {}, `In ${there.model}: `, link), shown,
-    element("details", {}, element("summary", {}, `Around it in ${there.model}`),
-      element("div", { class: "scroll" }, neighbourhood(there, other, twin)))];
+    element("details", {}, element("summary", {}, `Around it in ${there.model}`), neighbourhood(there, other, twin))];
 }
 
 /** What differs between two nodes: operator, attributes, numbers of inputs and outputs, and types.

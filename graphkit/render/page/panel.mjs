@@ -28,8 +28,13 @@ export function nodePanel(graphs, model, number, places) {
     element("h3", {}, "Gives"), list(graph, model, node.outputs, "to"),
   ];
   if (places.length) parts.push(element("h3", {}, "In this report"), element("ul", {}, ...places.map(mention)));
-  parts.push(element("h3", {}, "Around it"), element("div", { class: "scroll" }, neighbourhood(graph, model, number)));
-  for (const value of node.outputs.filter((output) => output >= 0)) parts.push(...why(graph, model, value));
+  parts.push(element("h3", {}, "Around it"), neighbourhood(graph, model, number));
+  const reasons = node.outputs.filter((output) => output >= 0).flatMap((value) => why(graph, model, value));
+  parts.push(...reasons.slice(0, VALUES));
+  if (reasons.length > VALUES) {
+    const title = element("summary", {}, `Why the shapes of ${reasons.length - VALUES} more`);
+    parts.push(element("details", {}, title, ...reasons.slice(VALUES)));
+  }
   return parts;
 }
 
@@ -77,7 +82,7 @@ function list(graph, model, values, direction) {
   const rows = values.filter((value) => value >= 0).map((number) => {
     const value = graph.values[number];
     const others = direction === "from" ? [value.producer].filter((node) => node >= 0) : value.consumers;
-    const shown = others.slice(0, READERS).flatMap((node) => [" ", link(graph, model, node)]);
+    const shown = others.slice(0, READERS).flatMap((node, at) => [at ? ", " : " ", link(graph, model, node)]);
     const more = others.length > READERS ? [` and ${others.length - READERS} more`] : [];
     const bytes = value.constant ? ` = ${value.constant}` : value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
     const name = element("a", { href: address(model, graph.valuePath(number), "value") }, value.name);

@@ -13,7 +13,7 @@ const NAME = /[^/.]+(?:[/.]\d+(?=[/.]|$))?/g;
  * @param {string} unit */
 export function treemap(rows, unit) {
   const whole = tree(rows);
-  return whole.value ? boxes(whole, { x: 0, y: 0, width: WIDTH, height: HEIGHT }, whole.value, unit, 0, 0) : [];
+  return whole.value ? boxes(whole, { x: 0, y: 0, width: WIDTH, height: HEIGHT }, whole.value, unit) : [];
 }
 
 /** @param {string} path
@@ -58,31 +58,36 @@ function largestFirst(part) {
  * @param {Box} box
  * @param {number} whole
  * @param {string} unit
- * @param {number} depth
- * @param {number} color
+ * @param {string} [around] the path of the part around it
+ * @param {number} [depth]
+ * @param {number} [color]
  * @returns {SVGElement[]} */
-function boxes(part, box, whole, unit, depth, color) {
+function boxes(part, box, whole, unit, around = "", depth = 0, color = 0) {
   if (Math.min(box.width, box.height) < LEAST) return [];
   const share = `${Number(((100 * part.value) / whole).toPrecision(3))} %`;
   const own = drawn("g", { "data-module": part.path },
     drawn("title", {}, `${part.path || "all"}: ${part.value.toLocaleString("en")} ${unit}, ${share}`),
     drawn("rect", { class: `part${color} depth${depth}`, x: box.x.toFixed(1), y: box.y.toFixed(1),
-      width: box.width.toFixed(1), height: box.height.toFixed(1) }), ...label(part, box, share));
+      width: box.width.toFixed(1), height: box.height.toFixed(1) }), ...label(part, around, box, share));
   const inside = depth ? { x: box.x + 2, y: box.y + HEAD, width: box.width - 4, height: box.height - HEAD - 2 } : box;
   const isFilled = depth < LEVELS && part.parts.size && Math.min(inside.width, inside.height) >= 2 * LEAST;
   const parts = isFilled ? largestFirst(part) : [];
+  const isMost = 10 * part.value >= 9 * whole; // those in it have colors of their own
   const places = squarified(parts.map(({ value }) => value), inside);
-  const inner = parts.flatMap((each, at) => boxes(each, places[at], whole, unit, depth + 1, depth ? color : at % COLORS));
+  const inner = parts.flatMap((each, at) => boxes(each, places[at], whole, unit, part.path, depth + 1, isMost ? at % COLORS : color));
   return depth ? [own, ...inner] : inner;
 }
 
 /** @param {Part} part
+ * @param {string} around
  * @param {Box} box
  * @param {string} share */
-function label(part, box, share) {
+function label(part, around, box, share) {
   const room = Math.floor((box.width - 6) / CHARACTER);
   if (box.height < HEAD || room < 4) return [];
-  const name = part.path ? [...part.path.matchAll(NAME)].at(-1)?.[0] ?? part.path : "all";
+  const inner = (part.path.startsWith(around) ? part.path.slice(around.length) : part.path).replace(/^[/.]+|[/.]+$/g, "");
+  const last = part.path ? [...part.path.matchAll(NAME)].at(-1)?.[0] ?? part.path : "all";
+  const name = inner && inner.length <= room ? inner : last;
   const text = name.length + share.length < room ? `${name} ${share}` : name;
   return [drawn("text", { x: (box.x + 4).toFixed(1), y: (box.y + 12).toFixed(1) },
     text.length <= room ? text : `${text.slice(0, room - 1)}…`)];
