@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from onnx import SparseTensorProto, TensorProto
@@ -49,11 +49,16 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class WeightList(Result):
-    """The initializers and constants of a model."""
+    """The initializers and constants of a model.
+
+    Attributes:
+        by: Their order; with "bytes", families of the text have the most bytes first, too.
+    """
 
     title: ClassVar[str] = "Weights"
     computed: ClassVar[tuple[str, ...]] = ("bytes",)
     rows: tuple[WeightRow, ...]
+    by: WeightOrder = field(default="file", metadata={"in_json": False})
 
     @property
     def bytes(self) -> int:
@@ -63,6 +68,8 @@ class WeightList(Result):
     def blocks(self) -> Iterator[Block]:
         yield Prose(f"{counted(len(self.rows), 'tensor(s)')}, {self.bytes:,} bytes.")
         rows = list(self._families())
+        if self.by == "bytes":
+            rows.sort(key=lambda row: -(row[4] or 0))
         if rows:
             yield table("Tensor:code | Dtype | Shape:code | Times:number | Bytes:number | Read by:note", rows)
 
@@ -104,7 +111,7 @@ def weight_list(model: ModelLike, *, by: WeightOrder = "file") -> WeightList:
         rows.sort(key=lambda row: -(row.bytes or 0))
     elif by == "name":
         rows.sort(key=lambda row: (row.scope, row.name))
-    return WeightList(tuple(rows))
+    return WeightList(tuple(rows), by)
 
 
 def _row(model: Model, value: Value) -> WeightRow:

@@ -62,6 +62,15 @@ def test_a_long_family_is_its_first_name_and_a_number() -> None:
     assert row == ("onnx::MatMul_1600 and 19 more", "float32", "[2]", 20, 160, "read by no node")
 
 
+def test_by_bytes_the_family_that_has_the_most_is_first() -> None:
+    tensors = [numpy_helper.from_array(np.zeros(3, np.float32), f"w{number}") for number in range(2)]
+    whole = numpy_helper.from_array(np.zeros(4, np.float32), "whole")
+    model = Model.from_proto(helper.make_model(helper.make_graph([], "g", [], [], [*tensors, whole])))
+    text = weight_list(model, by="bytes").to_text()
+    assert text.index("w{0-1}") < text.index("whole")
+    assert [row.name for row in weight_list(model, by="bytes").rows] == ["whole", "w0", "w1"]
+
+
 def test_a_long_name_without_a_family_is_whole() -> None:
     name = f"{'encoder/' * 9}weight"
     tensor = numpy_helper.from_array(np.zeros(2, np.float32), name)
