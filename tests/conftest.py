@@ -5,9 +5,10 @@ import gc
 import hashlib
 import lzma
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -15,13 +16,21 @@ import pytest
 from bundles import audio_encoder, decoder, made, saved
 from golden_files import Golden, check_golden, normalised
 from hypothesis import settings
+from old_onnxruntime import NEEDED, REASONS
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from properties import run_all_examples
 from real_models import MODELS, PIPELINES, unpacked
+from sessions import ONNXRUNTIME
 
 from graphkit.cli import main
+from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime import external_tools
 from graphkit.verify.equivalence.equivalence_result import Equivalence
+
+TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR version")  # what onnxruntime says
+
+OLD = f"onnxruntime {'.'.join(map(str, ONNXRUNTIME))}"
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -41,10 +50,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the slow suite repeat the properties that the quick one runs on fewer examples."""
+    """Let the slow suite repeat the properties that the quick one runs on fewer examples; skip what is too new."""
+    for item in items if ONNXRUNTIME < NEEDED else ():
+        for beginning, reason in REASONS.items():
+            if item.nodeid.startswith(beginning):
+                item.add_marker(pytest.mark.skip(reason=f"{OLD}: {reason}"))
     for item in items if config.option.markexpr == "slow" else ():
         if item.get_closest_marker("examples") is not None:
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Skip a test whose model is newer than an old onnxruntime, such as the last one for Python 3.10."""
+    try:
+        return (yield)
+    except (Fail, ModelError) as error:
+        if ONNXRUNTIME < NEEDED and TOO_NEW.search(str(error)):
+            pytest.skip(f"{OLD}: it does not load a model of so new an opset or IR version")
+        raise
 
 
 def pytest_collection_finish() -> None:

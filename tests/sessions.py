@@ -11,8 +11,9 @@ import onnxruntime
 
 from graphkit.model import Model
 
-__all__ = ["ALL", "NONE", "run", "session_of"]
+__all__ = ["ALL", "NONE", "ONNXRUNTIME", "run", "session_of"]
 
+ONNXRUNTIME = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 LEVELS = onnxruntime.GraphOptimizationLevel
 NONE, ALL = LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL
 Source = Model | onnx.ModelProto | Path | bytes

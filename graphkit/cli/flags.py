@@ -235,7 +235,7 @@ def format_of(format: str | None, file: Path | None) -> Format:
         words = [
             word for name, value in params.items() if name not in ("output", "report_file") for word in _words(value)
         ]
-        if file.exists() and any(Path(word).exists() and file.samefile(word) for word in words):
+        if file.exists() and any(path.exists() and file.samefile(path) for path in map(Path, words)):
             raise OutputError(f"{file}: is an input, which is never overwritten - name another output")
         known = ", ".join(name for name in SUFFIXES if name)
         raise UsageError(f"{file}: '{suffix}' says no format - take one of {known}, or name it with --format")

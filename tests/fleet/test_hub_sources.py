@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hub_address import constants, files_come_from
 from range_server import Site, serving
 
 pytest.importorskip("aiohttp", reason="the extra graphkit[remote] is not installed")
-constants = pytest.importorskip("huggingface_hub.constants", reason="the extra graphkit[remote] is not installed")
 
-from builders import proto_of  # noqa: E402
-from test_survey import Here, rows_of  # noqa: E402
+from builders import proto_of
+from test_survey import Here, rows_of
 
-from graphkit.errors import GraphkitError, UsageError  # noqa: E402
-from graphkit.fleet.local_pool import LocalPool  # noqa: E402
-from graphkit.fleet.survey import survey  # noqa: E402
-from graphkit.fleet.survey_sources import models_of  # noqa: E402
-from graphkit.fleet.survey_task import RowOptions  # noqa: E402
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.fleet.local_pool import LocalPool
+from graphkit.fleet.survey import survey
+from graphkit.fleet.survey_sources import models_of
+from graphkit.fleet.survey_task import RowOptions
 
 CONTENT = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }").SerializeToString()
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -30,9 +30,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
     """A hub with two repositories of an organisation, one of which has two models."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving() as site:
+        files_come_from(monkeypatch, site.base)
         monkeypatch.setattr(constants, "ENDPOINT", site.base)
-        template = site.base + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         told = [
             told_of("org/a", FIRST, "model.onnx", "onnx/b.onnx", "README.md"),
             told_of("org/b", FIRST, "model.onnx"),

@@ -19,7 +19,7 @@ AFAR = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_locatio
         (1, "1"),
         (1e-5, "1e-05"),
         (0.1, "0.1"),
-        (123456789.0, "1.2345679e+08"),  # as float32 has it
+        (123456789e12, "1.2345679e+20"),  # as float32 has it
         (float("nan"), "nan"),
         (-float("inf"), "-inf"),
         ("valid", "'valid'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -65,6 +66,9 @@ def at_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None
             return real(*arguments, **more)
 
         monkeypatch.setattr(os, name, counted)
+        accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10, which keeps them from the start
+        if getattr(accessor, name, None) is real:
+            monkeypatch.setattr(accessor, name, staticmethod(counted))
     return steps
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -197,6 +198,8 @@ def test_a_wrong_file_is_one_error_that_names_the_key(text: str, tmp_path: Path)
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     hostile = ("name = ", "[" * 5000, "a = " + "9" * 5000, "a = " + "[" * 100_000, "\x00", "a = 2026-99-99")
     for text in hostile:
+        if "9" * 5000 in text and not hasattr(sys, "get_int_max_str_digits"):  # Python 3.10.6 and older read it
+            continue
         path = written(tmp_path, text)
         assert refusal(path).startswith(f"{path}: it is ")
     path = tmp_path / "bytes.toml"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hub_address import constants, files_come_from
 from layers import layered
 from range_server import Site, serving
 from real_models import unpacked
@@ -18,7 +19,6 @@ from graphkit.io.remote.folder import is_folder, models_in
 
 Command = Callable[..., tuple[object, str, str]]
 fsspec = pytest.importorskip("fsspec")
-constants = pytest.importorskip("huggingface_hub.constants")
 CONFIGURATION = json.dumps({"pad_token_id": 7, "decoder_start_token_id": 3, "eos_token_id": 5})
 SMALL = layered(1, 8).SerializeToString()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -49,9 +49,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 @pytest.fixture
 def hub(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     """A hub with no files yet, that lists the repository org/name."""
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", site.base + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    files_come_from(monkeypatch, site.base)
     monkeypatch.setattr(constants, "ENDPOINT", site.base)
     monkeypatch.chdir(tmp_path)
     site.headers["X-Repo-Commit"] = COMMIT

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hub_address import files_come_from
 from layers import layered
 from range_server import Site, serving
 
@@ -17,15 +18,13 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote import remote_file
 from graphkit.model import load
 
-constants = pytest.importorskip("huggingface_hub.constants")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
 def hub(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     """A hub with a model whose weights lie beside it; files come from elsewhere, as those of large files do."""
-    template = site.base + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    files_come_from(monkeypatch, site.base)
     monkeypatch.setattr(remote_file, "FIRST", 2048)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 2048)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")

@@ -1,0 +1,14 @@
+"""Make the files of the hub come from a web server of this machine."""
+
+from __future__ import annotations
+
+import pytest
+
+constants = pytest.importorskip("huggingface_hub.constants")
+file_download = pytest.importorskip("huggingface_hub.file_download")
+
+
+def files_come_from(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    for module in (constants, file_download):  # releases before 1.0 read the second
+        template = base + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
