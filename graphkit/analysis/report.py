@@ -23,7 +23,6 @@ from graphkit.graph.names import counted, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, sized, table
 from graphkit.render.result import Result
-from graphkit.runtime.external_tools import optimized
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -288,6 +287,8 @@ def _inferred(material: Material) -> Material:
 def _optimizing(model: Model) -> Future[Model]:
     """Start onnxoptimizer in a process of its own."""
     from concurrent.futures import ThreadPoolExecutor
+
+    from graphkit.runtime.external_tools import optimized
 
     executor = ThreadPoolExecutor(1)
     try:

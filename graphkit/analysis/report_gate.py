@@ -13,19 +13,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import Comparison, Report
 from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.verdict_lock import VerdictLock
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted, paths_below
 from graphkit.render.result import versioned
-
-if TYPE_CHECKING:
-    from graphkit.analysis.report import Comparison, Report
 
 __all__ = ["MEASURES", "Baseline", "Gate", "Measure", "read_baseline", "read_kinds"]
 
@@ -245,6 +241,8 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         UsageError: It cannot be read, is neither of this version, or has no verdict.
     """
+    from graphkit.analysis.verdict_lock import VerdictLock
+
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
-from graphkit.analysis.float16_losses import float16_losses
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.shape_ops import shape_ops
@@ -167,6 +166,12 @@ def _costs(material: Material) -> Result:
     return costs(material.model, spec, top=COST_ROWS)
 
 
+def _float16(material: Material) -> Result:
+    from graphkit.analysis.float16_losses import float16_losses
+
+    return float16_losses(material.model)
+
+
 def _verdict(material: Material) -> Result:
     from graphkit.analysis.verdict import verdict_of
 
@@ -191,9 +196,7 @@ SECTIONS = (
     Section("control-flow", lambda material: control_flow(material.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
-EXTRAS = (
-    Section("float16", lambda material: float16_losses(material.model), is_judged=True),
-)  # of a report that names them
+EXTRAS = (Section("float16", _float16, is_judged=True),)  # of a report that names them
 BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target
 
 
