@@ -184,8 +184,18 @@ class _Count:
         parameters, stored = (
             sum(getattr(weight, name) for weight in group.weights) for name in ("parameters", "bytes")
         )
-        quantities, intensity = self.quantities(group.costs), self.intensity(group.costs)
-        return CostRow(name, 1, len(group.costs), parameters, stored, *quantities, intensity)
+        macs, operations, bytes_moved = self.quantities(group.costs)
+        return CostRow(
+            name=name,
+            times=1,
+            nodes=len(group.costs),
+            parameters=parameters,
+            weight_bytes=stored,
+            macs=macs,
+            operations=operations,
+            bytes_moved=bytes_moved,
+            intensity=self.intensity(group.costs),
+        )
 
     def peak(self, peak: Peak) -> PeakRow:
         alive = tuple(
