@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hub_address import constants, files_come_from
+from hub_address import attempts_follow_at_once, constants, files_come_from
 from layers import layered
 from range_server import Site, serving
 from real_models import unpacked
@@ -51,6 +51,7 @@ def hub(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     """A hub with no files yet, that lists the repository org/name."""
     files_come_from(monkeypatch, site.base)
     monkeypatch.setattr(constants, "ENDPOINT", site.base)
+    attempts_follow_at_once(monkeypatch)
     monkeypatch.chdir(tmp_path)
     site.headers["X-Repo-Commit"] = COMMIT
     return site
@@ -153,6 +154,7 @@ def test_what_the_hub_refuses_to_list_is_one_clear_error(hub: Site, status: int,
 
 def test_a_hub_that_is_not_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    attempts_follow_at_once(monkeypatch)
     with pytest.raises(ModelError, match=r"^hf://org/name: the hub cannot be asked - check the URL and the network$"):
         models_in("hf://org/name")
 
