@@ -181,6 +181,8 @@ CASES = (
          SLOTS + "y = Identity (r)", TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
     Case("shifted count", SLOTS + "a = Add (i2, r) y = Add (a, i1)", SLOTS + "a = Add (r, i1) y = Add (a, i2)",
          TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
+    Case("shifted count", SLOTS + "a = Unsqueeze (r, i0) b = Add (a, i2) y = Squeeze (b, i0)", SLOTS + "y = Add (r, i2)",
+         TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
     Case("transpose", "c = Concat <axis = 0> (x, u) y = Transpose (c)",
          "v = Transpose (x) w = Transpose (u) y = Concat <axis = 1> (v, w)", TWO.replace("[k, l] y", "[l, k] y")),
     Case("cut", "c = Concat <axis = 0> (x, u, g) s = Shape <end = 1> (x) y = Slice (c, s, far, i0)",
