@@ -94,7 +94,7 @@ def check_equivalence(
         usable = (*looseness.assumptions, *axioms)
         first = read(before, shapes[0], tools, None, {}, usable, looseness)
         second = read(after, shapes[1], tools, first, names, usable, looseness)
-        fault = _fault(first.result, second.result, *shapes)
+        fault = _fault(first.result, second.result, *shapes, names)
         found = _proofs(first.result, second.result, shapes[0], names, fault, looseness, constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
@@ -160,7 +160,7 @@ def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
     return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
 
 
-def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes) -> str:
+def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes, names: Mapping[str, str]) -> str:
     """Return the reason for which no output is proven, "" for none."""
     if before.contradictions:
         return f"the original cannot run: {before.contradictions[0].message}"
@@ -174,7 +174,7 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes)
         return odd
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
-    return next(declared_faults(original.model, rewritten.model, before, after), "")
+    return next(declared_faults(original.model, rewritten.model, before, after, names), "")
 
 
 def _proofs(

@@ -9,6 +9,7 @@ from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known
+from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 
 __all__ = ["callable_inputs", "declared_faults", "input_faults", "odd_flags", "output_fault", "output_faults"]
@@ -131,18 +132,22 @@ def odd_flags(model: Model) -> Iterator[str]:
                 yield f"{name} of {node.path} is neither 0 nor 1"
 
 
-def declared_faults(original: Model, rewritten: Model, before: Shapes, after: Shapes) -> Iterator[str]:
+def declared_faults(
+    original: Model, rewritten: Model, before: Shapes, after: Shapes, names: Mapping[str, str]
+) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared numbers are not those that its nodes compute.
 
-    onnxruntime plans its memory by them. A wrong one that the original has too is its own, also where less is declared.
+    onnxruntime plans its memory by them. A wrong one that the original has too is its own, also where less is declared,
+    or what the node computes.
     """
-    known = {(name, dims): declared for name, declared, dims in _wrongly_declared(original, before)}
+    known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before)}
     for name, declared, dims in _wrongly_declared(rewritten, after):
-        theirs = known.get((name, dims), ())
+        theirs = known.get((names.get(name, name), _computed(dims)), ())
+        right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
         if len(theirs) != len(declared) or any(
-            mine not in (None, other) for mine, other in zip(declared, theirs, strict=True)
+            mine not in (None, other) and mine != dim for mine, other, dim in zip(declared, theirs, right, strict=True)
         ):
-            yield f"{name} is declared {shape_text(declared)}, and its node computes {dims}"
+            yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
     their_meanings, my_meanings = _meanings(original, before), _meanings(rewritten, after)
     for symbol, meanings in my_meanings.items():
         if len(meanings) > 1 and not meanings <= their_meanings.get(symbol, set()):
@@ -162,7 +167,11 @@ def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
     return found
 
 
-def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Sequence[object], str]]:
+def _computed(dims: Dims | None) -> str:
+    return "unknown dims" if dims is None or any(not is_known(dim) for dim in dims) else shape_text(dims)
+
+
+def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Sequence[object], Dims | None]]:
     """Yield the name of each such value, its declared dims, and those that are computed."""
     for scope in all_scopes(model.scopes):
         for name, info in scope.infos.items():
@@ -176,5 +185,4 @@ def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Seque
             pairs = zip(declared, dims or [None] * len(declared), strict=False)
             is_odd = any(isinstance(dim, int) and dim != other for dim, other in pairs)
             if is_odd or (dims is not None and len(dims) != len(declared)):
-                unknown = dims is None or any(not is_known(dim) for dim in dims)
-                yield name, declared, "unknown dims" if unknown else shape_text(dims)
+                yield name, declared, dims

@@ -128,6 +128,20 @@ def test_an_inner_declaration_that_is_wrong_in_the_original_may_say_less(declare
     assert check_equivalence(*models).is_proven == is_proven
 
 
+@pytest.mark.parametrize(("declared", "is_proven"), [("[1, 7]", True), ("[b, 7]", True), ("[2, 7]", False)])
+def test_a_declaration_that_is_wrong_in_the_original_may_have_dims_that_are_fixed(
+    declared: str, *, is_proven: bool
+) -> None:
+    text = "g (float[{}, s] x) => (float[b, s] y) <float{} z> {{ z = Neg (x) y = Neg (z) }}"
+    before, after = model(text.format("b", "[b, 7]")), model(text.format("1", declared))
+    assert check_equivalence(before, after, narrower=True).is_proven == is_proven
+
+
+def test_an_output_whose_declaration_is_wrong_may_have_another_name() -> None:
+    before, after = (model(f"g (float[b, s] x) => (float[b, 7] {name}) {{ {name} = Neg (x) }}") for name in "yv")
+    assert check_equivalence(before, after, renamed={"v": "y"}).is_proven
+
+
 def test_a_version_that_onnx_cannot_be_asked_for_is_as_the_newest() -> None:
     plain = model(ONE.format("y = Neg (x)"))
     plain.proto.opset_import[0].version = 1 << 62
