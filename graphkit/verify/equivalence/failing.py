@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
@@ -49,8 +49,10 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
 def unread_fault(original: Reading, rewritten: Reading) -> str:
     """Return which branch that never runs may keep the rewritten model from being loaded, "" if none does.
 
-    A branch that the original has too, word for word, does not.
+    A branch that the original has too, but for declared dims and the types of inner values, does not.
     """
+    if not rewritten.unread:
+        return ""
     known = {_text(scope) for scope in all_scopes(original.model.scopes) if scope.owner is not None}
     fault = next((scope.path for scope in rewritten.unread if _text(scope) not in known), "")
     return f"{fault} never runs, but is not as in the original, and may not load" if fault else ""
@@ -59,7 +61,20 @@ def unread_fault(original: Reading, rewritten: Reading) -> str:
 def _text(scope: Scope) -> bytes:
     assert scope.owner is not None
     name = next(name for name, body in scope.owner.bodies.items() if body is scope)
-    return scope.owner.attributes[name].g.SerializeToString(deterministic=True)
+    return _undeclared(scope.owner.attributes[name].g).SerializeToString(deterministic=True)
+
+
+def _undeclared(graph: GraphProto) -> GraphProto:
+    """Return a copy without the declarations that `declared_faults` compares with what the nodes compute."""
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    del copy.value_info[:]
+    for value in copy.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for body in (attribute.g for node in copy.node for attribute in node.attribute if attribute.HasField("g")):
+        body.CopyFrom(_undeclared(body))
+    return copy
 
 
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
 from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
@@ -135,11 +136,12 @@ def odd_flags(model: Model) -> Iterator[str]:
 def declared_faults(
     original: Model, rewritten: Model, before: Shapes, after: Shapes, names: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield values inside the rewritten model whose declared numbers are not those that its nodes compute.
+    """Yield values inside the rewritten model whose declared dtypes or numbers are not those that its nodes compute.
 
-    onnxruntime plans its memory by them. A wrong one that the original has too is its own, also where less is declared,
-    or what the node computes.
+    onnxruntime does not load the one, and plans its memory by the other. A wrong number that the original has too is
+    its own, also where less is declared, or what the node computes.
     """
+    yield from _wrong_dtypes(rewritten, after)
     known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before)}
     for name, declared, dims in _wrongly_declared(rewritten, after):
         theirs = known.get((names.get(name, name), _computed(dims)), ())
@@ -165,6 +167,15 @@ def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
                 if isinstance(symbol, str):
                     found.setdefault(symbol, set()).add(str(dim) if is_known(dim) else "?")
     return found
+
+
+def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
+    for scope in all_scopes(model.scopes):
+        for name in scope.infos:
+            value = scope.values.get(name)
+            declared, dtype = (None, 0) if value is None else (declared_type(value), shapes[value].dtype)
+            if declared is not None and dtype not in (0, declared.dtype):
+                yield f"{name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
 
 
 def _computed(dims: Dims | None) -> str:

@@ -94,6 +94,9 @@ FAULTS = {
         "else_branch = e () => (float[n] a) { a = Abs (x) }> }",
         "g (float[n] x) => (float[n] y) { y = If (yes) <then_branch = t () => (float[n] a) { a = Neg (x) }, "
         "else_branch = e () => (float[n] a) { a = Not (x) }> }", "never runs"),
+    "an inner declaration of another dtype": (
+        ONE.format("z = Neg (x) y = Neg (z)"),
+        "g (float[b, s] x) => (float[b, s] y) <int64[b, s] z> { z = Neg (x) y = Neg (z) }", "declared int64"),
     "random numbers": (
         ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
         "differ"),
@@ -126,6 +129,19 @@ def test_an_inner_declaration_that_is_wrong_in_the_original_may_say_less(declare
     text = "g (float[b, s] x) => (float[b, s] y) <float{} z> {{ z = Neg (x) y = Neg (z) }}"
     models = (model(text.format(each)) for each in ("[b, 7]", declared))
     assert check_equivalence(*models).is_proven == is_proven
+
+
+UNREAD = "g (float[n] x) => (float[n] y) {{ y = If (yes) <then_branch = t () => (float[n] a) {{ a = Neg (x) }}, "
+UNREAD += "else_branch = e () => (float{} a) {} {{ b = Abs (x) a = Relu (b) }}> }}"
+
+
+@pytest.mark.parametrize(
+    ("output", "inner", "is_proven"),
+    [("[n]", "<float[n] b>", True), ("[k]", "", True), ("[n]", "<float[3] b>", False), ("[n]", "<int64[n] b>", False)],
+)
+def test_a_branch_that_never_runs_may_declare_what_its_nodes_give(output: str, inner: str, *, is_proven: bool) -> None:
+    before, after = (model(UNREAD.format(*each), yes=np.array(True)) for each in (("[n]", ""), (output, inner)))
+    assert check_equivalence(before, after).is_proven == is_proven
 
 
 @pytest.mark.parametrize(("declared", "is_proven"), [("[1, 7]", True), ("[b, 7]", True), ("[2, 7]", False)])
