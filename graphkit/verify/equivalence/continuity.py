@@ -32,6 +32,7 @@ FIRST = names(
 POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Pad": (0, 2)}
+SEQUENCES = ("SplitToSequence", "SequenceAt")
 MOVES = ("Reshape", "Expand", "Transpose", "Slice", "Strided")
 MAX_DEPTH = 40
 
@@ -44,7 +45,11 @@ def is_indifferent(app: Application, index: int) -> bool:
 def is_continuous(app: Application, index: int) -> bool:
     """Whether an output changes little where an input does."""
     op, term = app.node.operator, app.arg(index)
-    if app.dtype not in FLOATS or app.node.bodies or term is None or term.dtype not in FLOATS:
+    if term is None or app.node.bodies:
+        return False
+    if op in SEQUENCES:  # whose sequences have no dtype
+        return index == 0 and (term if op == "SplitToSequence" else app).dtype in FLOATS
+    if app.dtype not in FLOATS or term.dtype not in FLOATS:
         return False
     if op in OTHERS:
         return index in OTHERS[op] and app.attr("reduction", "none") == "none"

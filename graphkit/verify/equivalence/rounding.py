@@ -5,7 +5,7 @@ Each works on terms that are equal up to rounding themselves; `continuity` says 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -247,10 +247,17 @@ def _padded(app: Application, data: Term) -> tuple[Term, Key, bool]:
     return data, (*rest, tuple(pads)), any(pads)
 
 
+CUTS: Mapping[str, Callable[[Application], Result]] = {
+    "Slice": cutting.cut,
+    "Split": cutting.split,
+    "Gather": cutting.gather_one,
+    "SequenceAt": cutting.sequence_at,
+}
+
+
 def part(app: Application) -> Result:
     """Some columns of a product are a product with these columns."""
-    function = {"Slice": cutting.cut, "Split": cutting.split, "Gather": cutting.gather_one}[app.node.op_type]
-    found = function(app)
+    found = CUTS[app.node.op_type](app)
     return columns(app.tools, found) if isinstance(found, Term) else None
 
 
@@ -380,7 +387,7 @@ ROUNDING_AXIOMS: tuple[Axiom, ...] = (
     Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.",
           _ops("Conv"), conv, "up to rounding"),
     Axiom("columns", "Some columns of a product are a product with these columns.",
-          _ops("Slice Split Gather"), part, "up to rounding"),
+          _ops(" ".join(CUTS)), part, "up to rounding"),
     Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",
           _ops("LayerNormalization"), layer_norm, "up to rounding"),
 )  # fmt: skip

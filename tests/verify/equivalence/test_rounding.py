@@ -58,6 +58,7 @@ SHARED += (
     "z = Shape <start = 2, end = 3> (k) s3 = Slice (s, axis0, three) f = Concat <axis = 0> (s3, z) y = Reshape (p, f)"
 )
 C["three"] = np.array([3])
+C["first"] = np.int64(0)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ RIGHT = {
     "a gemm": Case("gemm", "p = MatMul (x, w) y = Add (p, b)", "y = Gemm <transB = 1> (x, wt, b)", MATRIX),
     "alpha": Case("gemm", "y = Gemm <alpha = 2.0> (x, w, b)", "y = Gemm (x, w2, b)", MATRIX),
     "columns": Case("columns", "y = MatMul (x, w)", "p = MatMul (x, wv) y, z = Split <axis = 2> (p, parts)"),
+    "columns of a sequence": Case(
+        "columns", "p = MatMul (x, wv) q = SplitToSequence <axis = 2> (p, parts) y = SequenceAt (q, first)",
+        "y = MatMul (x, w)"),
     "columns with a bias": Case("columns", "p = MatMul (x, v) y = Add (p, g)",
                                 "p = MatMul (x, wv) q = Add (p, bb) z, y = Split <axis = 2> (q, parts)"),
     "a convolution, scaled": Case("convolution", "p = Conv (x, k, b) y = Mul (p, c)", "y = Conv (x, kg, bg)", IMAGE),
@@ -160,6 +164,9 @@ def test_each_rounding_axiom_has_a_case() -> None:
 
 
 WRONG = {
+    "another part of a sequence": (
+        "p = MatMul (x, wv) q = SplitToSequence <axis = 2> (p, parts) y = SequenceAt (q, first)", "y = MatMul (x, v)",
+        ROWS),
     "another scale": ("p = MatMul (x, w) y = Mul (p, g)", "p = MatMul (x, w) y = Mul (p, g3)", ROWS),
     "scaled rows, not columns": ("p = MatMul (x, w) y = Mul (p, g)", "y = MatMul (x, gw)", ROWS),
     "a bias that is not scaled": (
