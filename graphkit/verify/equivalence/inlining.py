@@ -1,8 +1,8 @@
 """A model with the bodies of its functions in place of their calls.
 
-`onnx.inliner` forgets what a call leaves to a default, and an output that is an input, takes over the names of dims,
-and leaves functions of another operator set. The first three are put right before; of the last, both models must have
-the same.
+`onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of another
+operator set. The first two are put right before; of the last, both models must have the same. A function one of whose
+outputs is an input has no proof: onnxruntime does not load it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 import onnx.checker
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from graphkit.errors import ModelError
 from graphkit.graph.soundness import check_scopes
@@ -45,7 +45,8 @@ def inlined(model: Model) -> Model:
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
     for function in proto.functions:
         _check_passed_on(function, functions, model.file)
-        _copy_inputs(function)
+        if back := next((name for name in function.output if name in function.input), ""):
+            raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
         _forget_dims(function)
     entries = [entry for function in proto.functions for entry in function.opset_import]
     imported = {_domain(entry.domain): entry for entry in (*entries, *proto.opset_import)}
@@ -78,14 +79,6 @@ def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto
             if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
                 reason = f"may have no '{attribute.ref_attr_name}', for which '{node.op_type}' has a default"
                 raise ModelError(f"its function '{function.name}' {reason}", file=file)
-
-
-def _copy_inputs(function: FunctionProto) -> None:
-    """Let an output that is an input be an Identity of it."""
-    for index, name in enumerate(function.output):
-        if name in function.input:
-            function.output[index] = f"proof/{index}/{name}"
-            function.node.append(helper.make_node("Identity", [name], [function.output[index]]))
 
 
 def _forget_dims(function: FunctionProto) -> None:
