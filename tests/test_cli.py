@@ -870,11 +870,14 @@ def terminal(*arguments: object, **environment: str) -> bytes:
 
 
 def test_a_dumb_terminal_gets_no_escapes() -> None:
-    assert b"\x1b" not in terminal("report", EXAMPLE, TERM="dumb")
+    written = terminal("report", EXAMPLE, TERM="dumb")
+    assert b"merged If" in written
+    assert b"\x1b" not in written
 
 
 def test_a_terminal_without_color_gets_no_colors() -> None:
     written = terminal("report", EXAMPLE, TERM="xterm-256color", NO_COLOR="1")
+    assert b"merged If" in written
     assert re.findall(rb"\x1b\[[0-9;]*\b(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])m", written) == []
 
 

@@ -1,4 +1,4 @@
-"""What a page needs to compute its numbers at other sizes of the input dims: sizes, relations, and node costs."""
+"""Data by which a page computes its numbers at other sizes of the input dims: sizes, relations, and node costs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the e
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyFlags:
-    """What a survey does with each model, or what of a table is shown.
+    """Flags of a survey: how each model is read, or which part of a table is shown.
 
     Attributes:
         jobs: Processes; None for one for each processor.

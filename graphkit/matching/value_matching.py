@@ -79,7 +79,7 @@ def _names_are_kept(shared: Sequence[Value], a: GraphSide, b: GraphSide) -> bool
 
 
 def _match_names(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> None:
-    """Match what is left by name, whatever dims say, where the operators are the same."""
+    """Match the remaining values by name, whatever their dims are, where the operators are the same."""
     for one in shared:
         two = by_name[one.name]
         if one.producer is not None and two.producer is not None and same_operator(one.producer, two.producer):

@@ -54,7 +54,7 @@ def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
 
 
 def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
-    """Return what symbols are in the other model: numbers, other symbols, or the same with other bounds."""
+    """Return the counterparts of symbols in the other model: numbers, other symbols, or the same with other bounds."""
     found: dict[Expr, Expr] = {}
     for dims, others in ends:
         if dims is None or others is None or len(dims) != len(others):

@@ -1,4 +1,4 @@
-"""Charts as SVG: columns over a sequence, a line over sizes, and a strip of what lies where in memory."""
+"""Charts as SVG: columns over a sequence, a line over sizes, and a strip of the parts of a memory."""
 
 from __future__ import annotations
 

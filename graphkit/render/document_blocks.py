@@ -215,7 +215,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What lies where in a memory of some size: name, offset and bytes of each part; only pages have it."""
+    """The layout of a memory of some size: name, offset and bytes of each part; only pages have it."""
 
     title: str
     size: int

@@ -122,7 +122,7 @@ def block_html(block: Block, level: int) -> str:
 
 
 def _figure(title: str, drawn: str, moving: Mapping[str, object] | None = None) -> str:
-    """Return a drawing with its title, "" where nothing is drawn, with what a page needs to draw it at other sizes."""
+    """Return a drawing with its title, "" where nothing is drawn, and the data to draw it at other sizes."""
     data = f' data-chart="{escape(json.dumps(moving, separators=(",", ":")))}"' if moving else ""
     return f"<figure{data}><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n" if drawn else ""
 

@@ -157,7 +157,7 @@ def content(model: Model) -> tuple[bytes, Path | None]:
 
 
 def _short(message: str) -> str:
-    """Return a message of onnxruntime without the place in its sources, which may be longer than what it says."""
+    """Return a message of onnxruntime without the place in its sources, which may be longer than its reason."""
     return SOURCE.sub("", " ".join(message.split()))[:300]
 
 

@@ -95,7 +95,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class NodeDataResult:
-    """What is known of one node; without a colour, that of the gradient."""
+    """Facts about one node; without a colour, that of the gradient."""
 
     value: int | float | str
     bgColor: Color | None = None
@@ -112,7 +112,7 @@ class GradientItem:
 
 @dataclass(frozen=True)
 class GraphNodeData:
-    """What is known of the nodes of one graph, by id.
+    """Facts about the nodes of one graph, by id.
 
     Attributes:
         hideInAggregatedStatsTable, hideInChildrenStatsTable: Whether sums and shares make no sense, as of texts.

@@ -1,4 +1,4 @@
-"""One or two models as Model Explorer shows them: graphs with what graphkit knows of their nodes."""
+"""One or two models as Model Explorer shows them: graphs with the results of the analyses at their nodes."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def view(
 
 
 def _labels(models: Sequence[Model]) -> list[str]:
-    """Return what to call models: Model Explorer takes no slash, and no name twice."""
+    """Return labels for models: Model Explorer takes no slash, and no name twice."""
     labels = [model.label.rpartition("/")[2] for model in models]
     return [f"{name} {label}" for name, label in zip("AB", labels, strict=False)] if len(labels) == 2 else labels
 
 
 def _about(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) -> dict[str, str]:
-    """Return what to know of a model as a whole."""
+    """Return the facts about a model as a whole."""
     proto = shapes.model.proto
     producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
     sizes = [f"{name} {size:,}" for name, size in (*spec.dims, *amounts.sizes.items())]

@@ -1,4 +1,4 @@
-"""What the analyses know of nodes, as data that Model Explorer lays over a graph: costs, shapes, origins, faults."""
+"""Results of the analyses as node data that Model Explorer lays over a graph: costs, shapes, origins, faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ByPath = Callable[[str], Iterable[Node]]
 
 @dataclass(frozen=True)
 class Overlay:
-    """What is known of some nodes of a model.
+    """Facts about some nodes of a model.
 
     Attributes:
         name: What Model Explorer calls it.
@@ -84,7 +84,7 @@ def node_amounts(shapes: Shapes, spec: DimSpec) -> NodeAmounts:
 
 
 def overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None) -> list[Overlay]:
-    """Return what the analyses know of the nodes of a model, the overlay to look at first last.
+    """Return the results of the analyses for the nodes of a model, the overlay to look at first last.
 
     Args:
         shapes: Its shapes.

@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CostFigures:
-    """What a model costs, or several that run one after the other.
+    """The costs of a model, or of several that run one after the other.
 
     Attributes:
         bytes: Of the graph and its weights, wherever these are.

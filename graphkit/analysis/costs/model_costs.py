@@ -48,7 +48,7 @@ def costs(
     ranges: Mapping[str, Bounds] | None = None,
     shapes: Shapes | None = None,
 ) -> Costs:
-    """Count what a model costs: parameters, multiply-accumulates, other operations, bytes moved, peak memory.
+    """Count the costs of a model: parameters, multiply-accumulates, other operations, bytes moved, peak memory.
 
     Args:
         model: The model, or its path. No weight is read.

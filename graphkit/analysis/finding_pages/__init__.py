@@ -1,4 +1,4 @@
-"""A page for each kind of finding: what it is, why it hurts, where it was seen, what to do about it."""
+"""A page for each kind of finding: its meaning, why it hurts, where it was seen, and how to mend it."""
 
 from __future__ import annotations
 

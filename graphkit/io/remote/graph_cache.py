@@ -28,7 +28,7 @@ MAX_CACHE = 256 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of a file.
+    """The cached parts of a file.
 
     Attributes:
         size: Bytes of the whole file.
@@ -46,7 +46,7 @@ def folder() -> Path:
 
 
 def read(key: str) -> Entry | None:
-    """Return what is kept of a file; None where there is nothing, or it is damaged."""
+    """Return the cached parts of a file; None where there are none, or they are damaged."""
     path = _path(key)
     try:
         content = path.read_bytes() if path.stat().st_size <= MAX_ENTRY else b""

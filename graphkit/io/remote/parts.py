@@ -73,7 +73,7 @@ class Parts:
         return (start, stop) if offset < stop else (stop, stop)
 
     def missing(self, spans: Iterable[Span]) -> list[Span]:
-        """Return what it does not have of these parts, in order."""
+        """Return the missing ones of these parts, in order."""
         holes: list[Span] = []
         for start, stop in sorted(spans):
             at = max(start, holes[-1][1]) if holes else start

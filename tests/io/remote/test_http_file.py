@@ -116,10 +116,10 @@ def test_reports_are_those_of_the_file(
 
 
 def test_data_files_are_found_beside_the_model(site: Site, tmp_path: Path) -> None:
-    name = "sub folder_data"
+    name = "sub folder#data"
     onnx.save(layered(), tmp_path / "model.onnx", save_as_external_data=True, location=name, size_threshold=0)
     url = site.put("/org/model.onnx", (tmp_path / "model.onnx").read_bytes())
-    site.put("/org/sub%20folder_data", (tmp_path / name).read_bytes())
+    site.put("/org/sub%20folder%23data", (tmp_path / name).read_bytes())
     model, local = load(url), load(tmp_path / "model.onnx")
     assert [data.size for data in model.source.data_files] == [data.size for data in local.source.data_files]
     assert len(site.asked) == 2
