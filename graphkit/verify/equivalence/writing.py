@@ -12,7 +12,7 @@ import numpy as np
 from graphkit.shapes import Expr, const, upper
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import Movement, is_within, product
+from graphkit.verify.equivalence.movement import Movement, is_within
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["count", "is_count", "scatter_nd", "shifted_count", "tensor_scatter"]
@@ -36,10 +36,10 @@ def shifted_count(app: Application) -> Result:
     for term, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
         if term is None or other is None or term.dims is None or app.dims is None or other.dtype != term.dtype:
             continue
-        if (number := app.elements_of(other)) is None or len(number) != 1:
+        line = term.args[0] if term.op == "Reshape" else term
+        if line is None or line.dims is None or (start := is_count(line)) is None:
             continue
-        line = app.tools.movement.reshape(term, (product(term.dims),))
-        if (start := is_count(line)) is None or line.dims is None:
+        if (number := app.elements_of(other)) is None or len(number) != 1:
             continue
         made = app.tools.terms.make("Count", (app.dtype, start + number[0], line.dims[0]), (), app.dtype, line.dims)
         return app.tools.movement.reshape(made, app.dims)
