@@ -1,7 +1,8 @@
-"""README and the pages of the site have no sentences of more than 30 words, outside of the cells of tables."""
+"""README, site and notebooks have no sentences of more than 30 words, outside of the cells of tables."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,17 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 MOST = 30  # words; code between backticks is one, and so is an arrow of code
-FOLDERS = ("docs", "docs/start-here", "docs/tasks", "docs/explanations", "docs/maintainers", "docs/reference")
-PAGES = ["README.md", *(f"{folder}/{path.name}" for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md")))]
+FOLDERS = (
+    "graphkit/analysis/finding_pages",
+    "docs",
+    "docs/start-here",
+    "docs/tasks",
+    "docs/explanations",
+    "docs/maintainers",
+    "docs/reference",
+)
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+PAGES += [f"{folder}/{path.name}" for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 WORD = re.compile(r"\w[\w'.,-]*")
 SHOWN = {"code_inline": "code", "softbreak": " ", "hardbreak": " "}
 
@@ -37,6 +47,14 @@ def too_long(text: str) -> list[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_no_sentence_of_a_page_is_too_long(name: str) -> None:
     assert too_long((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_sentence_of_a_notebook_is_too_long(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    assert texts
+    assert [said for text in texts for said in too_long(text)] == []
 
 
 @pytest.mark.parametrize("text", ["{}", "- {}\n", "A short one. {} Another."])
