@@ -27,6 +27,7 @@ from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputPr
 from graphkit.verify.equivalence.failing import new_failures, unread_fault
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
+from graphkit.verify.equivalence.loading import loading_fault
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
@@ -75,7 +76,8 @@ def check_equivalence(
         >>> check_equivalence(model, graphkit.fold(model).model).is_proven
         True
     """
-    before, after = inlined(as_model(original)), inlined(as_model(rewritten))
+    original, rewritten = as_model(original), as_model(rewritten)
+    before, after = inlined(original), inlined(rewritten)
     names = renamed or {}
     terms = Terms()
     constants = Constants(terms)
@@ -83,7 +85,7 @@ def check_equivalence(
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)
-    if fault := next(iter(faults), functions_fault(before, after)):
+    if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(original, rewritten):
         return _unknown(after, fault)
     shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):

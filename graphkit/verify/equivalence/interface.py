@@ -171,10 +171,12 @@ def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
 
 def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
     for scope in all_scopes(model.scopes):
-        for name in scope.infos:
+        for name, info in scope.infos.items():
             value = scope.values.get(name)
             declared, dtype = (None, 0) if value is None else (declared_type(value), shapes[value].dtype)
-            if declared is not None and dtype not in (0, declared.dtype):
+            if declared is None and dtype and info.type.WhichOneof("value") not in (None, "tensor_type"):
+                yield f"{name} is declared as no tensor, and its node gives one"
+            elif declared is not None and dtype not in (0, declared.dtype):
                 yield f"{name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, numpy_helper
 from small_models import model
 from wrong_rewrites import PAIRS, Pair
 
-from graphkit.model import Model
+from graphkit.errors import ModelError
+from graphkit.model import Model, load
+from graphkit.runtime.session import Session
 from graphkit.verify import equivalence
 from graphkit.verify.equivalence import check_equivalence
 
@@ -156,6 +161,56 @@ def test_a_declaration_that_is_wrong_in_the_original_may_have_dims_that_are_fixe
 def test_an_output_whose_declaration_is_wrong_may_have_another_name() -> None:
     before, after = (model(f"g (float[b, s] x) => (float[b, 7] {name}) {{ {name} = Neg (x) }}") for name in "yv")
     assert check_equivalence(before, after, renamed={"v": "y"}).is_proven
+
+
+def _newer(proto: onnx.ModelProto) -> None:
+    proto.ir_version = 99
+
+
+def _twice(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        node.name = "same"
+
+
+def _declared_as_a_list(proto: onnx.ModelProto) -> None:
+    info = proto.graph.value_info.add(name="z")
+    info.type.sequence_type.elem_type.tensor_type.elem_type = TensorProto.FLOAT
+
+
+def _of_no_dtype(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unread"))
+    proto.graph.initializer[0].data_type = 99
+
+
+def _sparse(proto: onnx.ModelProto) -> None:
+    sparse = proto.graph.sparse_initializer.add(dims=[3])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "unread"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([9])))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (_newer, "its IR version is 99, which onnx does not know"),
+        (_twice, "2 nodes of one graph are called 'same'"),
+        (_declared_as_a_list, "z is declared as no tensor, and its node gives one"),
+        (_of_no_dtype, "the dtype of 'unread' is not one of ONNX"),
+        (_sparse, "the sparse initializer 'unread' has no reader"),
+    ],
+)
+def test_a_model_that_onnxruntime_does_not_load_is_not_proven(
+    edit: Callable[[onnx.ModelProto], None], words: str, tmp_path: Path
+) -> None:
+    before = model(ONE.format("z = Neg (x) y = Neg (z)"))
+    proto = onnx.ModelProto.FromString(before.proto.SerializeToString())
+    edit(proto)
+    (tmp_path / "edited.onnx").write_bytes(proto.SerializeToString())
+    after = load(tmp_path / "edited.onnx")
+    with pytest.raises(ModelError, match="onnxruntime does not load it"):
+        Session(tmp_path / "edited.onnx")
+    found = check_equivalence(before, after)
+    assert not found.proven
+    assert words in str(found)
 
 
 def test_a_version_that_onnx_cannot_be_asked_for_is_as_the_newest() -> None:
