@@ -53,7 +53,6 @@ from graphkit.verify.interface_changes import Change, input_changes, narrowed, o
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
-    Found,
     Run,
     at_both_levels,
     caveats,
@@ -216,13 +215,12 @@ class _Proof:
 
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
-        feeder, part = self.two.feeder, self.two.part
-        before, after = self.two.models
+        part, (before, after) = self.two.part, self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
         forms = self._equivalence()
         shown = EquivalenceSummary.of(forms)
-        if shown.is_exact and not caveats(feeder, Found(), is_exact=not self.blank.tolerance):
+        if shown.is_exact:
             proof = self._tested(1, has_edges=False)
             if proof.passed:
                 return replace(proof, equivalence=shown)
@@ -242,7 +240,7 @@ class _Proof:
             skipped=tuple(found.skipped),
             notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *found.notes),
             coverage=coverage(feeder, found.runs),
-            caveats=caveats(feeder, found, is_exact=not self.blank.tolerance),
+            caveats=caveats(feeder, found, is_exact=not has_edges or not self.blank.tolerance),
         )
         if not found.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))

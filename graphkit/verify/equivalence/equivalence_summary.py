@@ -82,16 +82,18 @@ class EquivalenceSummary:
             runs: How many there were.
             checks: How many other checks there were.
             largest: The largest difference in the runs, "" where all are equal to the last bit.
-            caveats: What they could not cover, a clause each.
+            caveats: What they could not cover, a clause each. Normal forms do.
         """
-        without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
-        if self.is_complete and not without:
+        gaps = "; ".join(caveats)
+        if self.is_complete:
             outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}"
             times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
             checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
             difference = f", with a largest {largest}" if largest else ""
-            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{checked}{difference}."
+            without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
+            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{checked}{difference}{without}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
+        without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
         return f"{text} Proven {self.exactness} at every size: {len(self.proven):,}." if self.proven else text
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
+from graphkit.options import RewriteProofOptions
 from graphkit.render.document_blocks import Prose
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
@@ -45,6 +46,26 @@ def test_a_single_run_that_fails_is_followed_by_all_of_them(monkeypatch: pytest.
     assert not found.passed
     assert len(found.runs) > 7
     assert found.equivalence == EquivalenceSummary()
+
+
+def test_a_tolerance_costs_a_proof_bit_for_bit_nothing() -> None:
+    found = verify_rewrite(PLAIN, PLAIN, options=RewriteProofOptions(tolerance=1e-5))
+    assert found.proven() == "Proven bit for bit at every size (1 of 1 output), and run once."
+
+
+def test_a_gap_of_the_runs_follows_what_normal_forms_prove() -> None:
+    shown = EquivalenceSummary({"y": "up to rounding"})
+    assert shown.headline("", 7, largest="relative difference of 3e-07", caveats=["extreme values"]) == (
+        "Proven up to rounding at every size (1 of 1 output), and run 7 times, with a largest relative difference of "
+        "3e-07; the runs do not cover: extreme values."
+    )
+
+
+def test_a_gap_of_the_runs_weakens_a_test() -> None:
+    shown = EquivalenceSummary({"y": "bit for bit"}, {"z": "no axiom"})
+    assert shown.headline("2 outputs equal", 7, caveats=["extreme values"]) == (
+        "Tested in 7 runs: 2 outputs equal; not covered: extreme values. Proven bit for bit at every size: 1."
+    )
 
 
 def test_each_branch_of_a_merged_decoder_runs_once() -> None:
