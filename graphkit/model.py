@@ -200,7 +200,7 @@ class Model:
         if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
             raise ModelError(
                 "it ends before its tensor does: it has shrunk since the model was read",
-                file=str(path),
+                file=shown(path),
                 tensor=tensor.name,
                 hint="fetch or export it again",
             )
@@ -218,7 +218,7 @@ class Model:
         path = self._data_path(place.location, place.offset)
         source = source_of(path)
         if source.is_local and not path.is_file():
-            raise ModelError("its data file is missing", file=str(path), tensor=tensor.name, hint="put it there")
+            raise ModelError("its data file is missing", file=shown(path), tensor=tensor.name, hint="put it there")
         length = place.length if place.length is not None else tensors.payload_size(tensor)
         end = place.offset + length if length is not None else source.size
         return source.local([(place.offset, end)]), place.offset, end - place.offset

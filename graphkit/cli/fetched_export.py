@@ -10,11 +10,12 @@ from pathlib import Path
 
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.export_pipeline import CONFIGURATIONS, used_models
-from graphkit.errors import GraphkitError, OutputError, UsageError
+from graphkit.errors import OutputError, UsageError
 from graphkit.io.byte_source import source_of
 from graphkit.io.remote.folder import is_folder, models_in
 from graphkit.io.remote.options import current_options
 from graphkit.io.remote.urls import file_name, is_url, local_path, scheme_of, shown_url
+from graphkit.io.stream_files import shown, staged
 from graphkit.model import Model, load
 
 __all__ = ["fetched_export"]
@@ -48,12 +49,9 @@ def fetched_export(name: str) -> Iterator[Path]:
         raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
     with temporary:
         folder = Path(temporary.name) / file_name(above)
-        try:
+        with staged(folder, above):
             files = [_fetched(load(url), folder) for url in urls]
             yield folder if is_folder(name) else files[0]
-        except GraphkitError as error:
-            error.args = tuple(str(text).replace(str(folder), above) for text in error.args)
-            raise
 
 
 def _used(url: str) -> list[str]:
@@ -101,4 +99,4 @@ def _put(path: Path, target: Path) -> None:
         except OSError:  # a file system without links
             shutil.copyfile(here, target)
     except OSError as error:
-        raise OutputError(f"{target}: cannot be kept: {error.strerror} - name a folder in TMPDIR") from error
+        raise OutputError(f"{shown(target)}: cannot be kept: {error.strerror} - name a folder in TMPDIR") from error

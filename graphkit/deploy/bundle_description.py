@@ -33,6 +33,7 @@ from graphkit.analysis.pipeline_links import first_states
 from graphkit.deploy.bundle_methods import MethodModel, folded, kept_in_slots
 from graphkit.errors import UsageError
 from graphkit.graph.roles import rank
+from graphkit.io.stream_files import shown
 from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
@@ -61,16 +62,18 @@ def read_description(path: Path) -> tuple[Chain, ...]:
     states = list(file.sections("state"))
     methods = [_described(section, path.parent, states) for section in file.sections("method")]
     if not methods:
-        raise UsageError(f"{path}: it names no method - write [[method]] with a name and its models")
+        raise UsageError(f"{shown(path)}: it names no method - write [[method]] with a name and its models")
     names = [method.name for method in methods]
     files = [name.lower() for name in names]  # which are one where file names have no case
     if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
-        raise UsageError(f"{path}: two methods are called '{twice}' - name one anew")
+        raise UsageError(f"{shown(path)}: two methods are called '{twice}' - name one anew")
     for section in states:
         for place in ("read", "write"):
             unknown = [name for name in _places(section, place) if name not in names]
             if unknown:
-                raise UsageError(f"{path}: state '{section.text('name')}' names '{unknown[0]}', which is no method")
+                raise UsageError(
+                    f"{shown(path)}: state '{section.text('name')}' names '{unknown[0]}', which is no method"
+                )
     return tuple(methods)
 
 

@@ -13,6 +13,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.io.stream_files import shown
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
@@ -114,10 +115,10 @@ def find_pipeline(path: Path) -> Pipeline:
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
     if first is not None and step is None:
-        raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
+        raise UsageError(f"{shown(path)}: it has a decoder of the first step and none of later steps - export both")
     encoder = by_role.get("encoder")
     if encoder is None and any(map(_reads_encoder, (first, step))):
-        raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
+        raise UsageError(f"{shown(path)}: it has a decoder that reads an encoder, and no encoder - export it too")
     tokens, ends = special_tokens(path, [encoder, step])
     return Pipeline(encoder, first or step, step, merged is not None, tokens, ends)
 
@@ -164,7 +165,7 @@ def used_models(paths: Sequence[Path]) -> list[Path]:
 def _of_folder(folder: Path) -> dict[str, Model]:
     paths = used_models(sorted(folder.glob("*.onnx")))
     if not paths:
-        raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
+        raise UsageError(f"{shown(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     models = [load(path) for path in paths]
     started = [model for model in models if any(first_states(model, step) for step in models)]
     by_role: dict[str, Model] = {}
@@ -174,7 +175,8 @@ def _of_folder(folder: Path) -> dict[str, Model]:
         role = _role(model)
         if role in by_role:
             raise UsageError(
-                f"{folder}: {by_role[role].name} and {model.name} are both for the same step - move one elsewhere"
+                f"{shown(folder)}: {by_role[role].name} and {model.name} are both for the same step - "
+                "move one elsewhere"
             )
         by_role[role] = model
     return by_role
@@ -213,7 +215,7 @@ def _read(path: Path) -> Mapping[str, object]:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"it cannot be read: {error}", file=str(path), hint="mend it or move it away") from error
+        raise ModelError(f"it cannot be read: {error}", file=shown(path), hint="mend it or move it away") from error
     return plain if isinstance(plain, dict) else {}
 
 

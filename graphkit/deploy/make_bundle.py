@@ -24,6 +24,7 @@ from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tok
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.graph.names import name_of
+from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
@@ -176,7 +177,8 @@ class BundleExport:
         pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
-                f"{path}: it has no decoder with a cache, so that there is no state to share - export one with a past"
+                f"{shown(path)}: it has no decoder with a cache, so that there is no state to share - "
+                "export one with a past"
             )
         return cls(pipeline, (), special=(pipeline.tokens, pipeline.ends))
 

@@ -19,6 +19,7 @@ from graphkit.deploy.lower import prove_stages_again
 from graphkit.deploy.make_bundle import BundleExport
 from graphkit.deploy.write_proven import proof_record, record
 from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
@@ -128,11 +129,11 @@ def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> Lo
     equal = tried - sum(run.others for run in runs)
     if fault := _rate_fault(equal, tried, rate):
         return replace(proof, tolerance=within, runs=runs, causes=(*proof.causes, fault))
-    return replace(proof, tolerance=within, runs=runs, notes=(*proof.notes, _share(equal, tried)))
+    return replace(proof, tolerance=within, runs=runs, notes=(*proof.notes, f"{_share(equal, tried)}."))
 
 
 def _share(equal: int, tried: int) -> str:
-    return f"{equal} of {tried} greedy tokens are those of the export."
+    return f"{equal} of {tried} greedy tokens are those of the export"
 
 
 def _rate_fault(equal: int, tried: int, rate: float) -> str:
@@ -141,9 +142,7 @@ def _rate_fault(equal: int, tried: int, rate: float) -> str:
         return "there are no tokens to compare"
     if equal >= rate * tried:
         return ""
-    return (
-        f"{equal} of {tried} greedy tokens are those of the export, a share of {equal / tried:.3f} instead of {rate:g}"
-    )
+    return f"{_share(equal, tried)}, a share of {equal / tried:.3f} instead of {rate:g}"
 
 
 def _bundle_proof(
@@ -155,7 +154,7 @@ def _bundle_proof(
     tolerance = asked or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf
     if source.pipeline is None and rate is not None:
         file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
-        raise UsageError(f"{file}: its methods choose no tokens - give --tolerance alone")
+        raise UsageError(f"{shown(file)}: its methods choose no tokens - give --tolerance alone")
     proving = DeploymentProofOptions(
         tolerance=tolerance,
         seed=options.seed,
@@ -170,7 +169,7 @@ def _bundle_proof(
         source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
     )
     fault = _rate_fault(equal, tried, rate)
-    name = "greedy tokens" if fault else _share(equal, tried).removesuffix(".")
+    name = "greedy tokens" if fault else _share(equal, tried)
     within = options.tolerance or max((run.logits for run in proof.runs), default=0.0)
     return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from graphkit.errors import ModelError
+from graphkit.io.stream_files import shown
 
 __all__ = ["Body", "DataPlan", "Files", "Piece", "shrunk", "write_body", "write_data"]
 
@@ -82,14 +83,14 @@ class Files:
 
 
 def _unreadable(path: Path, error: OSError) -> ModelError:
-    return ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions and its disk")
+    return ModelError(f"cannot be read: {error.strerror}", file=shown(path), hint="check its permissions and its disk")
 
 
 def shrunk(path: Path, tensor: str | None = None) -> ModelError:
     """Return the error for a file that ends before the data it should hold."""
     return ModelError(
         "it ends before its tensors do: it has shrunk since the model was read",
-        file=str(path),
+        file=shown(path),
         tensor=tensor,
         hint="fetch or export it again",
     )

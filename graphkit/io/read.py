@@ -83,7 +83,7 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     try:
         path.name.encode()
     except UnicodeEncodeError as error:
-        raise ModelError("has a name that is not UTF-8", file=str(path), hint="rename the file") from error
+        raise ModelError("has a name that is not UTF-8", file=shown(path), hint="rename the file") from error
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     references: Mapping[int, Reference] = {}
     if kind in (None, "protobuf"):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from graphkit.errors import GraphkitError, ModelError, OutputError
+from graphkit.errors import ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
 __all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "standing_for", "stream_file"]
@@ -21,8 +21,7 @@ __all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "standing_for", "stre
 INPUT, OUTPUT = "standard input", "standard output"
 CHUNK = 1 << 20
 _FOLDERS: set[Path] = set()
-_STAGES: dict[Path, Path] = {}
-_LABELS: dict[Path, str] = {}
+_PLACES: dict[Path, Path | str] = {}  # of files and folders that messages name otherwise: by a path, or as they are
 
 
 @contextlib.contextmanager
@@ -64,33 +63,38 @@ def copied(stream: BinaryIO, path: Path) -> None:
 
 def shown(path: Path) -> str:
     """Return a path as messages name it: the stream or URL it stands for, or its place once it is written."""
-    if path in _LABELS:
-        return _LABELS[path]
-    folder = _STAGES.get(path.parent, path.parent)
-    return path.name if folder in _FOLDERS else str(folder / path.name)
+    for place in (path, *path.parents) if _PLACES else ():
+        if place in _PLACES:
+            known, rest = _PLACES[place], path.relative_to(place)
+            return shown(known / rest) if isinstance(known, Path) else "/".join((known, *rest.parts))
+    return path.name if path.parent in _FOLDERS else str(path)
+
+
+def in_shown_paths(message: str) -> str:
+    """Return a message of another library with the paths in it as messages of ours name them."""
+    for place in sorted(_PLACES, key=lambda place: -len(str(place))):
+        message = message.replace(str(place), shown(place))
+    return message
 
 
 def standing_for(path: Path, label: str) -> Callable[[], None]:
-    """Let messages name a path by a label, until the returned function is called."""
-    _LABELS[path] = label
+    """Let messages name a file or a folder, and all in it, by a label, until the returned function is called."""
+    _PLACES[path] = label
 
     def end() -> None:
-        _LABELS.pop(path, None)
+        _PLACES.pop(path, None)
 
     return end
 
 
 @contextlib.contextmanager
-def staged(stage: Path, folder: Path) -> Iterator[None]:
-    """Let messages name files of a folder as those of another one, which they are to be moved to."""
-    _STAGES[stage] = folder
+def staged(stage: Path, place: Path | str) -> Iterator[None]:
+    """Let messages name files of a folder as those of another place: of a URL, or a folder they are to be moved to."""
+    _PLACES[stage] = place
     try:
         yield
-    except GraphkitError as error:
-        error.args = tuple(str(text).replace(str(stage), str(folder)) for text in error.args)
-        raise
     finally:
-        del _STAGES[stage]
+        del _PLACES[stage]
 
 
 @contextlib.contextmanager

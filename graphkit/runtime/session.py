@@ -15,7 +15,7 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import source_of
 from graphkit.io.signals import check_stopped
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import in_shown_paths, shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
 from graphkit.runtime.onnxruntime_loader import open_model, value_of
@@ -158,7 +158,7 @@ def content(model: Model) -> tuple[bytes, Path | None]:
 
 def _short(message: str) -> str:
     """Return a message of onnxruntime without the place in its sources, which may be longer than its reason."""
-    return SOURCE.sub("", " ".join(message.split()))[:300]
+    return in_shown_paths(SOURCE.sub("", " ".join(message.split())))[:300]
 
 
 class BoundSession:

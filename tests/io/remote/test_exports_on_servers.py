@@ -16,6 +16,8 @@ from real_models import unpacked
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote.folder import is_folder, models_in
+from graphkit.io.stream_files import staged
+from graphkit.runtime.session import Session
 
 Command = Callable[..., tuple[object, str, str]]
 fsspec = pytest.importorskip("fsspec")
@@ -218,6 +220,35 @@ def test_errors_about_what_was_fetched_name_its_url(memory: object, export: Path
     assert code == 2
     assert re.match(r"Error: memory://onnx[:/]", errors)
     assert "graphkit-" not in errors
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "expected"),
+    [
+        ("lower", "config.json", b"{", "memory://onnx/config.json: it cannot be read: "),
+        ("bundle", "config.json", b"{", "memory://onnx/config.json: it cannot be read: "),
+        ("bundle", "bundle.toml", b"[", "memory://onnx/bundle.toml: it is not TOML: "),
+        ("bundle", "bundle.toml", b"", "memory://onnx/bundle.toml: it names no method - "),
+        ("lower", "decoder_model_merged.onnx_data", b"", "memory://onnx/decoder_model_merged.onnx, "),
+    ],
+)
+def test_an_error_about_a_file_that_was_fetched_names_its_url(
+    memory: object, export: Path, run: Command, name: str, file: str, content: bytes, expected: str
+) -> None:
+    for known, data in {**content_of(export), file: content}.items():
+        memory.pipe(f"/onnx/{known}", data)
+    code, _, errors = run(name, "memory://onnx", "-o", "out", "--no-verify", "--download")
+    assert code == 2
+    assert errors.startswith(f"Error: {expected}"), errors
+    assert "graphkit-" not in errors
+
+
+def test_a_message_of_onnxruntime_names_files_as_ours_do(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with staged(tmp_path, "hf://org/name"), pytest.raises(ModelError) as caught:
+        Session(tmp_path / "model.onnx")
+    assert "Load model from hf://org/name/model.onnx failed" in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_folder_of_many_models_is_no_export(memory: object, run: Command) -> None:
