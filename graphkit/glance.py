@@ -10,7 +10,8 @@ from typing import ClassVar
 import onnx
 
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import counted, family_labels, family_pattern, listed
+from graphkit.graph.name_families import family_labels, family_pattern
+from graphkit.graph.names import counted, listed
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.document_blocks import Block, Prose, table

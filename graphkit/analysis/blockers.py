@@ -17,7 +17,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.target_lint import Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import by_family
+from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Column, Prose, Table

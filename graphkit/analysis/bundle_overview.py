@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.graph.names import counted, family_labels, family_pattern
+from graphkit.graph.name_families import family_labels, family_pattern
+from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Strip, Table
 from graphkit.render.result import Result
 

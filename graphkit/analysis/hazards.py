@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.names import family_labels
+from graphkit.graph.name_families import family_labels
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model

@@ -13,7 +13,8 @@ from graphkit.analysis.position_tables import table_positions
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
-from graphkit.graph.names import counted, family_labels, family_pattern
+from graphkit.graph.name_families import family_labels, family_pattern
+from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model

@@ -9,7 +9,8 @@ from typing import ClassVar
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text, type_dims
-from graphkit.graph.names import family_label, family_pattern, runs_of
+from graphkit.graph.name_families import family_label, family_pattern
+from graphkit.graph.names import runs_of
 from graphkit.graph.view import Scope, Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table

@@ -13,7 +13,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.find_by_name import glob_test
-from graphkit.graph.names import by_family, counted, expanded, module_of, module_parts
+from graphkit.graph.name_families import by_family, expanded
+from graphkit.graph.names import counted, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table

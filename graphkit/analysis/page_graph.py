@@ -10,7 +10,7 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.page_memory import page_memory
 from graphkit.analysis.page_sizes import PageSizes
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import attribute_text, tensor_text
+from graphkit.graph.attribute_text import attribute_text, values_text
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
@@ -75,7 +75,7 @@ def page_graph(
         "constants": {
             value_numbers[value]: texts.number(text)
             for value in values
-            if value.constant is not None and (text := tensor_text(value.constant).partition(" = ")[2])
+            if value.constant is not None and (text := values_text(value.constant))
         },
         "inputs": [[value_numbers[value] for value in scope.inputs] for scope in scopes],
         "outputs": [[value_numbers[value] for value in scope.outputs] for scope in scopes],

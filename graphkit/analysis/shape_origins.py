@@ -320,14 +320,8 @@ def meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
 
 def _element(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
     expr = element.dividend if isinstance(element, Ratio) else element
-    reason = shapes.reason(expr) if isinstance(expr, Expr) else ""
-    return ("?", _without_names(reason)) if reason else (str(element), "")
-
-
-def _without_names(reason: str) -> str:
-    """Return reasons without the internal names of the unknowns that they explain."""
-    parts = [part.partition(": ")[2] if part.startswith("?") else part for part in reason.split("; ")]
-    return _plain("; ".join(dict.fromkeys(parts)))
+    reasons = shapes.unknowns(expr).values() if isinstance(expr, Expr) else ()
+    return ("?", _plain("; ".join(dict.fromkeys(reasons)))) if reasons else (str(element), "")
 
 
 def _plain(reason: str) -> str:

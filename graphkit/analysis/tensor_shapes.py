@@ -14,7 +14,8 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.find_by_name import fixed_values, in_order, matching
-from graphkit.graph.names import by_family, counted
+from graphkit.graph.name_families import by_family
+from graphkit.graph.names import counted
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table

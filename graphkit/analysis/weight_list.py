@@ -11,7 +11,8 @@ from onnx import SparseTensorProto, TensorProto
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.find_by_name import in_order
-from graphkit.graph.names import by_family, counted, expanded, families, in_short
+from graphkit.graph.name_families import by_family, expanded, families, in_short
+from graphkit.graph.names import counted
 from graphkit.graph.view import Value
 from graphkit.io.external import extent
 from graphkit.io.tensors import payload_size

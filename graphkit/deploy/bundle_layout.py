@@ -33,7 +33,7 @@ from graphkit.graph.traversal import reachable
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
-from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes import Expr, Shapes, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.tensor import numbers
 
@@ -325,7 +325,7 @@ class _Part:
         """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
         if dim.constant is not None:
             return dim.constant
-        if str(dim).startswith("?") and claim is not None:
+        if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
         return self.symbols.get(str(dim), str(dim))
 

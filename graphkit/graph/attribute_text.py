@@ -14,7 +14,7 @@ from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import counted
 from graphkit.graph.view import as_text
 
-__all__ = ["attribute_text", "tensor_text"]
+__all__ = ["attribute_text", "tensor_text", "values_text"]
 
 SHOWN = 8  # elements of a list or a tensor that a text has
 LONGEST = 60  # characters of a string that a text has
@@ -43,12 +43,17 @@ def attribute_text(attribute: AttributeProto) -> str:
 
 def tensor_text(tensor: TensorProto) -> str:
     """Return the dtype and the dims of a tensor, with its values if they are few and lie in it: `int64[1] = [-1]`."""
-    text = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
+    text, values = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}", values_text(tensor)
+    return f"{text} = {values}" if values else text
+
+
+def values_text(tensor: TensorProto) -> str:
+    """Return the values of a tensor, `[-1]` or `2.5`, "" where they are many or do not lie in it."""
     array = _inline(tensor) if len(tensor.dims) <= SHOWN and math.prod(tensor.dims) <= SHOWN else None
     if array is None:
-        return text
+        return ""
     values = [_one(value) for value in array.ravel()]
-    return f"{text} = [{', '.join(values)}]" if array.ndim else f"{text} = {values[0]}"
+    return f"[{', '.join(values)}]" if array.ndim else values[0]
 
 
 def _inline(tensor: TensorProto) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from graphkit.graph.declared_types import Dim, TensorType, declared_type
-from graphkit.graph.names import is_number
+from graphkit.graph.name_families import is_number
 from graphkit.graph.view import Scope, Value
 
 __all__ = ["CacheEntry", "Slot", "cache_entries", "growing_axis"]

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_of, counted, expanded
+from graphkit.graph.name_families import count_of, expanded
+from graphkit.graph.names import counted
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.suggest import did_you_mean

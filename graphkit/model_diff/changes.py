@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from graphkit.matching.change import Change
@@ -14,6 +14,7 @@ __all__ = [
     "FindingChange",
     "LoneNode",
     "MovedNode",
+    "NameChange",
     "NodeChanges",
     "NoteChange",
     "ShapeChange",
@@ -27,6 +28,11 @@ SECTIONS = (
 )  # of a diff, in the order of its text
 COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
+
+
+@dataclass(frozen=True)
+class NameChange(Change):
+    """An input or output of a node that is another value: both are names, whose numbers vary with that of the node."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ class WeightChange:
         after: The same in B.
         equal_to: A constant of the same bytes: of the other model, or of A where it is in both; "" for none.
         with_nodes: Whether all nodes that read it, or the body that it is in, were removed, or added, with it.
+        has_values: Whether `before` or `after` has its values.
     """
 
     name: str
@@ -139,6 +146,7 @@ class WeightChange:
     after: str
     equal_to: str = ""
     with_nodes: bool = False
+    has_values: bool = field(default=False, metadata={"in_json": False})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange
-from graphkit.graph.names import by_family, counted, listed, module_parts
+from graphkit.graph.name_families import by_family, pairs_by_family
+from graphkit.graph.names import counted, listed, module_parts
 from graphkit.matching.change import Change
 from graphkit.model import Model
 from graphkit.model_diff.changes import (
@@ -17,6 +18,7 @@ from graphkit.model_diff.changes import (
     ChangedNode,
     FindingChange,
     LoneNode,
+    NameChange,
     NodeChanges,
     NoteChange,
     ShapeChange,
@@ -38,7 +40,6 @@ KINDS = {
 }  # of weight changes, in words
 MOST_ROWS = 40
 MOST_NOTES = 8  # of one kind that are told one by one, in the text
-SEPARATOR = "\x1f"  # of a node and what it reads, in a label
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class ModelDiff(Result):
             yield Prose(f"{counted(count, 'node(s)')} moved from {' to '.join(map(_graph_text, ends))}.")
         changed = [_change_row(each, change) for each in self.nodes.changed for change in each.changes]
         if changed:
-            joined = [(label.split(SEPARATOR), cells, count) for label, cells, count in by_family(changed)]
+            joined = pairs_by_family(changed)
             rows = [(node, (operator, change or names), n) for (node, names), (operator, change), n in joined]
             yield from _joined_rows("Node:code | Operator | Change", rows)
 
@@ -267,11 +268,11 @@ def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[t
     return [(paths[module], (_tally(gone), _tally(new))) for module, (gone, new) in counts.items()]
 
 
-def _change_row(node: ChangedNode, change: Change) -> tuple[str, tuple[str, str]]:
-    """Return a label and cells: the names of what a node reads, in its label, vary with those of the node."""
+def _change_row(node: ChangedNode, change: Change) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return names and cells: the names of what a node reads vary with those of the node, all else is a cell."""
     text = str(change)
-    has_names = change.what.startswith(("input", "output"))
-    return f"{node.node}{SEPARATOR}{text if has_names else ''}", (node.operator, "" if has_names else text)
+    has_names = isinstance(change, NameChange)
+    return (node.node, text if has_names else ""), (node.operator, "" if has_names else text)
 
 
 def _tally(operators: Counter[str]) -> str:
@@ -283,12 +284,11 @@ def _tally(operators: Counter[str]) -> str:
 def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
     renamed = weight.name and weight.other and weight.name != weight.other
     name = f"{weight.name} -> {weight.other}" if renamed else weight.name or weight.other
-    has_values = " = " in (weight.after or weight.before)
     return name, (
         KINDS[weight.kind],
         weight.before,
         weight.after,
-        f"equal to {weight.equal_to}" if weight.equal_to and not has_values else "",
+        f"equal to {weight.equal_to}" if weight.equal_to and not weight.has_values else "",
     )
 
 

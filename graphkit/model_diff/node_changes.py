@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
-from graphkit.graph.attribute_text import tensor_text
+from graphkit.graph.attribute_text import tensor_text, values_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value
 from graphkit.matching.attribute_changes import attribute_changes
 from graphkit.matching.change import Change
 from graphkit.matching.graph_side import source_of
 from graphkit.matching.matches import is_counted
-from graphkit.model_diff.changes import ChangedNode, LoneNode, MovedNode, NodeChanges
+from graphkit.model_diff.changes import ChangedNode, LoneNode, MovedNode, NameChange, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 
 __all__ = ["ReadConstants", "node_changes"]
@@ -116,7 +116,7 @@ def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
         texts = [
             _called(node.outputs[index]) if index in has else None for node, has in zip((one, two), given, strict=True)
         ]
-        yield Change(f"output {index}", *texts)
+        yield NameChange(f"output {index}", *texts)
 
 
 def _input_changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
@@ -128,7 +128,7 @@ def _input_changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
         yield Change("order of inputs", *(", ".join(map(str, indices)) for indices in (places, order)))
         return
     for index in places:
-        yield Change(f"input {index}", *map(_called, pairs[index]))
+        yield NameChange(f"input {index}", *map(_called, pairs[index]))
 
 
 def _called(value: Value | None) -> str | None:
@@ -136,13 +136,13 @@ def _called(value: Value | None) -> str | None:
     if value is None:
         return None
     tensor = value.constant if value.kind == "node" and is_counted(value.name) else None
-    text = tensor_text(tensor) if tensor is not None else ""
-    return text if " = " in text else value.name
+    return tensor_text(tensor) if tensor is not None and values_text(tensor) else value.name
 
 
 def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
     """Yield the outputs of a graph that are other values; of a body, how many inputs it takes, too."""
     label = pair.a.path.rpartition("/")[2]
+    of_label = f" of {label}" if label else ""
     ends: Sequence[tuple[str, Value | None, Value | None]]
     if pair.a.path:
         if len(pair.a.inputs) != len(pair.b.inputs):
@@ -152,7 +152,7 @@ def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
         ends = [(f"'{one.name}'", one, two) for one, two in reading.matching.interface.outputs]
     for name, one, two in ends:
         if reading.differs(one, two):
-            yield Change(f"output {name} of {label}".removesuffix(" of "), _source(one), _source(two))
+            yield NameChange(f"output {name}{of_label}", _source(one), _source(two))
 
 
 def _source(value: Value | None) -> str | None:

@@ -14,12 +14,11 @@ from graphkit.model_diff.changes import ShapeChange
 from graphkit.model_diff.node_matching import NodeMatching
 from graphkit.shapes import Shapes
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.tensor import Tensor
+from graphkit.shapes.tensor import Tensor, is_known
 
 __all__ = ["declaration_changes", "shape_changes"]
 
 Dims = tuple[Expr, ...] | None
-UNKNOWN = "?"  # that symbols of dims begin with that no input has
 
 
 def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iterator[ShapeChange]:
@@ -84,7 +83,7 @@ def _same_dims(
 
 
 def _same_dim(one: Expr, two: Expr, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
-    if any(name.startswith(UNKNOWN) for dim in (one, two) for name in dim.symbols):
+    if not (is_known(one) and is_known(two)):
         return True
     return one == two or one.substitute(renaming[0]) == two or one == two.substitute(renaming[1])
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import tensor_text
+from graphkit.graph.attribute_text import tensor_text, values_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.matching.graph_side import source_of
 from graphkit.matching.matches import is_counted
@@ -153,7 +153,7 @@ def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[Wei
     kind = _difference(one, two) if mine.numbers[one] != theirs.numbers[two] else None
     if kind is not None and not (kind == "values" and (mine.is_unread(one) or theirs.is_unread(two))):
         equal = mine.by_number.get(theirs.numbers[two])
-        yield WeightChange(*names, kind, _text(one), _text(two), _path(equal))
+        yield WeightChange(*names, kind, _text(one), _text(two), _path(equal), has_values=_has_values(two))
     elif _storage(one) != _storage(two):
         yield WeightChange(*names, "storage", _storage(one), _storage(two))
 
@@ -168,16 +168,18 @@ def _difference(one: Value, two: Value) -> WeightKind:
 def _removed(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = theirs.by_number.get(mine.numbers[value])
     with_nodes = mine.is_alone(value)
+    names, has_values = (value_path(value), ""), _has_values(value)
     return WeightChange(
-        value_path(value), "", "removed", before=_text(value), after="", equal_to=_path(equal), with_nodes=with_nodes
+        *names, "removed", _text(value), "", equal_to=_path(equal), with_nodes=with_nodes, has_values=has_values
     )
 
 
 def _added(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
     equal = mine.by_number.get(theirs.numbers[value])
     with_nodes = theirs.is_alone(value)
+    names, has_values = ("", value_path(value)), _has_values(value)
     return WeightChange(
-        "", value_path(value), "added", before="", after=_text(value), equal_to=_path(equal), with_nodes=with_nodes
+        *names, "added", "", _text(value), equal_to=_path(equal), with_nodes=with_nodes, has_values=has_values
     )
 
 
@@ -197,6 +199,12 @@ def _text(value: Value) -> str:
         return f"sparse {dtype_name(value.sparse.values.data_type)}{list(value.sparse.dims)}"
     tensor = tensor_of(value)
     return tensor_text(tensor) if tensor is not None else ""
+
+
+def _has_values(value: Value) -> bool:
+    """Whether the text of a constant has its values."""
+    tensor = tensor_of(value) if value.sparse is None else None
+    return tensor is not None and bool(values_text(tensor))
 
 
 def _storage(value: Value) -> str:

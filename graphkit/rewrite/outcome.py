@@ -6,12 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from graphkit.graph.names import counted, families, in_short
+from graphkit.graph.name_families import in_short, pair_families
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
-__all__ = ["Declined", "Matched", "Outcome", "PassChange", "change_blocks", "declined_blocks", "grouped"]
+__all__ = [
+    "Declined",
+    "DeclinedText",
+    "Matched",
+    "Outcome",
+    "PassChange",
+    "change_blocks",
+    "declined_blocks",
+    "grouped",
+]
 
 SHOWN_DECLINED = 20
 MatchT = TypeVar("MatchT")
@@ -45,6 +55,25 @@ class Declined:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+class DeclinedText(str):
+    """Something that a pass left unchanged, in a sentence: `/h.0/Reshape: its rank is unknown`.
+
+    Args:
+        where: The part.
+        reason: Why it stayed.
+    """
+
+    __slots__ = ("reason", "where")
+    where: str
+    reason: str
+
+    def __new__(cls, where: str, reason: str = "") -> DeclinedText:
+        """Return the sentence."""
+        made = super().__new__(cls, f"{where}: {reason}" if reason else where)
+        made.where, made.reason = where, reason
+        return made
 
 
 @dataclass(frozen=True)
@@ -86,7 +115,7 @@ class Outcome(Result):
             yield Prose("Nothing was changed.")
         if self.declined:
             yield Heading("What stays")
-            yield from declined_blocks([str(declined) for declined in self.declined])
+            yield from declined_blocks(self.declined)
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,12 +129,11 @@ class Matched(Outcome, Generic[MatchT]):
     matches: tuple[MatchT, ...] = ()
 
 
-def grouped(declined: Iterable[str]) -> tuple[str, ...]:
+def grouped(declined: Iterable[Declined | DeclinedText]) -> tuple[str, ...]:
     """Return each reason once, with the places it holds for; reasons that differ in numbers alone are one."""
     places: dict[str, dict[str, list[str]]] = {}
-    for label, texts in families(declined).items():
-        where, _, reason = label.partition(": ")
-        places.setdefault(reason, {}).setdefault(where, []).extend(texts)
+    for (where, reason), pairs in pair_families((each.where, each.reason) for each in declined).items():
+        places.setdefault(reason, {}).setdefault(where, []).extend(place for place, _ in pairs)
     return tuple(f"{in_short(found)}: {reason}" for reason, found in places.items())
 
 
@@ -119,7 +147,7 @@ def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
         yield table("Change", [(text,) for _, text in steps])
 
 
-def declined_blocks(declined: Sequence[str]) -> Iterator[Block]:
+def declined_blocks(declined: Iterable[Declined | DeclinedText]) -> Iterator[Block]:
     """Yield the reasons for which passes left nodes unchanged, each once."""
     reasons = grouped(declined)
     yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])

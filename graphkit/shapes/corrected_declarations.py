@@ -17,7 +17,7 @@ from typing import Literal
 
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.merged_decoder import captures
-from graphkit.graph.names import family_labels
+from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import Role, rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model

@@ -108,8 +108,11 @@ class Shapes:
             if tensor.dims is None:
                 return f"{tensor.reason}{_claim(value)}"
             return "; ".join(dict.fromkeys(text for dim in tensor.dims if (text := self.reason(dim))))
-        names = sorted(name for name in key.symbols if name in self.reasons)
-        return "; ".join(f"{name}: {self.reasons[name]}" for name in names)
+        return "; ".join(f"{name}: {reason}" for name, reason in self.unknowns(key).items())
+
+    def unknowns(self, expr: Expr) -> dict[str, str]:
+        """Return the symbols of an expression that stand for something unknown, with the reason for each."""
+        return {name: self.reasons[name] for name in sorted(expr.symbols) if name in self.reasons}
 
     def why(self, key: Value | str | tuple[str, str]) -> tuple[str, ...]:
         """Return the chain from graph inputs and constants to a tensor's shape, a line for each step."""

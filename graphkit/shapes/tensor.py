@@ -122,8 +122,13 @@ class Tensor:
 
     def __str__(self) -> str:
         dims = "unknown" if self.dims is None else f"[{', '.join(map(str, self.dims))}]"
+        return f"{dims} = {self.values_text}" if self.values_text else dims
+
+    @property
+    def values_text(self) -> str:
+        """The elements, if it is a shape, or might be one: `[batch, 8, ...]`; "" where they are not known."""
         data = self.data if self.is_shape_like else None
-        return dims if data is None else f"{dims} = {without_huge_numbers(_data_text(data))}"
+        return "" if data is None else without_huge_numbers(_data_text(data))
 
     @property
     def rank(self) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
 from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
-from graphkit.graph.names import family_labels
+from graphkit.graph.name_families import family_labels
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model

@@ -127,8 +127,8 @@ class _Maker:
             ("shape", shape_text(plain_dims(tensor.dims))),
             ("dtype", dtype_name(tensor.dtype) if tensor.dtype else "?"),
         ]
-        if tensor.is_shape_like and tensor.data is not None:
-            lines.append(("value", str(tensor).partition(" = ")[2]))
+        if tensor.values_text:
+            lines.append(("value", tensor.values_text))
         return MetadataItem(str(at), _attrs([*lines, *([("unknown", reason)] if reason else [])]))
 
     def inputs(self, scope: Scope, space: str) -> Iterator[GraphNode]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from graphkit.graph.names import family_labels, family_pattern, is_number, module_of
+from graphkit.graph.name_families import family_labels, family_pattern, is_number
+from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope
 
 __all__ = ["Namespaces", "namespaces", "written"]

@@ -155,7 +155,7 @@ def _edited(rewrite: FileRewrite, step: Pass) -> Outcome:
 
 
 def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
-    reasons = "; ".join(grouped(map(str, outcome.declined)))
+    reasons = "; ".join(grouped(outcome.declined))
     return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
 
 

@@ -13,7 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.names import family_labels
+from graphkit.graph.name_families import family_labels
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions

@@ -20,7 +20,7 @@ from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
+from graphkit.rewrite.outcome import DeclinedText, PassChange, change_blocks, declined_blocks
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
@@ -57,7 +57,7 @@ class FoldReport(FileReport):
     frozen: tuple[str, ...]
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
-    declined: tuple[str, ...]
+    declined: tuple[DeclinedText, ...]
     notes: tuple[str, ...]
     remaining: RemainingShapes
     proof: RewriteProof | None
@@ -141,7 +141,7 @@ def fold_file(
         frozen=tuple(change.text for change in frozen),
         counts=_counts(model, outcome.model),
         changes=tuple(change for change in outcome.changes if change not in frozen),
-        declined=tuple(map(str, outcome.declined)),
+        declined=tuple(DeclinedText(each.where, each.reason) for each in outcome.declined),
         notes=declarations(model).notes,
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof=proof,

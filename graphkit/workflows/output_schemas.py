@@ -40,6 +40,7 @@ from graphkit.errors import UsageError
 from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.render.result import Result, Sizes, versioned
+from graphkit.rewrite.outcome import DeclinedText
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.program import Input
 from graphkit.shapes.program_contents import Consumer, Source, Unread
@@ -200,6 +201,7 @@ PLAIN: Mapping[object, Schema] = {
     Any: {},
     object: {},
     Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
+    DeclinedText: {"type": "string"},
 }
 
 

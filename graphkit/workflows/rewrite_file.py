@@ -17,7 +17,7 @@ from graphkit.options import RewriteOptions
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import Pass, run_passes
-from graphkit.rewrite.outcome import change_blocks, declined_blocks
+from graphkit.rewrite.outcome import DeclinedText, change_blocks, declined_blocks
 from graphkit.shapes import declarations
 from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
@@ -49,7 +49,7 @@ class RewriteReport(FileReport):
     passes: tuple[str, ...]
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
-    declined: tuple[str, ...]
+    declined: tuple[DeclinedText, ...]
     notes: tuple[str, ...]
     proof: RewriteProof | None
     unproven: str = ""
@@ -132,7 +132,7 @@ def rewrite_file(
         passes=tuple(step.name() for step in pipeline),
         counts=_counts(model, outcome.model),
         changes=outcome.changes,
-        declined=tuple(map(str, outcome.declined)),
+        declined=tuple(DeclinedText(each.where, each.reason) for each in outcome.declined),
         notes=(*declarations(model).notes, *evidence.notes),
         proof=evidence.proof,
         unproven=evidence.unproven,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from graphkit.graph.names import (
-    SCOPES_KEY,
+from graphkit.graph.name_families import (
     by_family,
     count_of,
     expanded,
@@ -20,10 +19,10 @@ from graphkit.graph.names import (
     family_label,
     family_labels,
     family_pattern,
-    module_of,
-    module_path,
-    name_of,
+    pair_families,
+    pairs_by_family,
 )
+from graphkit.graph.names import SCOPES_KEY, module_of, module_path, name_of
 from graphkit.graph.view import Node, build_scopes
 
 
@@ -179,3 +178,23 @@ def test_the_module_of_a_node_is_told_by_metadata_first() -> None:
     assert module_of(node(**{SCOPES_KEY: "nonsense"})) == ""  # MatMul_7 names no module
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"], name="/model/layers.0/fc/Neg")], "g", [], [])
     assert module_of(build_scopes(helper.make_model(graph))[0].nodes[0]) == "model/layers.0/fc"
+
+
+def test_pairs_whose_numbers_vary_together_are_a_row() -> None:
+    rows = [(("h.0", "reads x0"), 1), (("h.1", "reads x1"), 1), (("h.2", "reads y5"), 1), (("h.3", ""), 1)]
+    assert pairs_by_family(rows) == [
+        (("h.{i=0-1}", "reads x{i}"), 1, 2),
+        (("h.2", "reads y5"), 1, 1),
+        (("h.3", ""), 1, 1),
+    ]
+
+
+@given(some_names, some_names)
+def test_families_of_pairs_stand_for_exactly_the_pairs(first: list[str], second: list[str]) -> None:
+    pairs = list(zip(first, second, strict=False))
+    found = pair_families(pairs)
+    assert sorted(pair for members in found.values() for pair in members) == sorted(set(pairs))
+
+
+def test_a_pair_with_the_separator_in_a_name_is_one() -> None:
+    assert list(pair_families([("a\x1fb", "c")])) == [("a b", "c")]

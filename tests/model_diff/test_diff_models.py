@@ -302,6 +302,14 @@ def test_layers_that_change_alike_are_a_row(pattern: str, after: str, expected: 
     assert expected in found.to_text()
 
 
+def test_an_attribute_called_as_inputs_are_does_not_vary_with_the_name_of_its_node() -> None:
+    nodes = "[cut1] h = custom.Op <output_size = %d> (x) [cut2] y = custom.Op <output_size = %d> (h)"
+    text = f"(float[4] x) => (y) {{ {nodes} }}"
+    found = diff(model_of(text % (1, 2)), model_of(text % (7, 7)))
+    rows = [" ".join(line.split()) for line in found.to_text().splitlines() if line.startswith("cut")]
+    assert rows == ["cut1 custom.Op output_size: 1 -> 7", "cut2 custom.Op output_size: 2 -> 7"]
+
+
 def test_a_module_that_exporters_spell_otherwise_is_a_row() -> None:
     nodes = NodeChanges((LoneNode("a", "Mul", "m/l.0", ()),), (LoneNode("b", "Div", "m.l.0", ()),))
     assert "\nm/l.0   Mul      Div\n" in replace(diff(base(), base()), nodes=nodes).to_text()

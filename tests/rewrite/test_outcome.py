@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from graphkit.model import Model
-from graphkit.rewrite.outcome import Declined, Outcome, PassChange, grouped
+from graphkit.rewrite.outcome import Declined, DeclinedText, Outcome, PassChange, grouped
 
 MODEL = Model.from_proto(
     parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
@@ -61,17 +61,29 @@ def test_the_model_is_a_name_in_json() -> None:
     ("declined", "told"),
     [
         ([], ()),
-        (["a: no", "b: no", "c: why"], ("a, b: no", "c: why")),
+        ([("a", "no"), ("b", "no"), ("c", "why")], ("a, b: no", "c: why")),
+        ([("a: b", "no"), ("c", "no: why")], ("a: b: no", "c: no: why")),
         (
-            [f"/layers.{layer}/attn/Reshape: no" for layer in range(18)] + ["/head/Reshape: no"],
+            [(f"/layers.{layer}/attn/Reshape", "no") for layer in range(18)] + [("/head/Reshape", "no")],
             ("/layers.{0-17}/attn/Reshape, /head/Reshape: no",),
         ),
         (
-            [f"/layers.{layer}/Add: its mask '/layers.{layer}/mask' is data" for layer in (0, 1, 2, 5)],
+            [(f"/layers.{layer}/Add", f"its mask '/layers.{layer}/mask' is data") for layer in (0, 1, 2, 5)],
             ("/layers.{i=0-2,5}/Add: its mask '/layers.{i}/mask' is data",),
         ),
-        ([f"{letter}: no" for letter in "abcdefgh"], ("a, b, c and 5 more: no",)),
+        ([(letter, "no") for letter in "abcdefgh"], ("a, b, c and 5 more: no",)),
+        ([("e: 1", "no"), ("e: 2", "no")], ("e: {1-2}: no",)),
+        ([(f"{'n' * 120}{layer}", "no") for layer in (0, 1)], (f"{'n' * 120}0 and 1 more: no",)),
     ],
 )
-def test_a_reason_is_told_once_with_the_families_it_holds_for(declined: list[str], told: tuple[str, ...]) -> None:
-    assert grouped(declined) == told
+def test_a_reason_is_told_once_with_the_families_it_holds_for(
+    declined: list[tuple[str, str]], told: tuple[str, ...]
+) -> None:
+    assert grouped(Declined(*each) for each in declined) == told
+
+
+def test_a_declined_part_of_a_report_is_its_sentence_and_knows_its_place() -> None:
+    text = pickle.loads(pickle.dumps(DeclinedText("n/1", "it is data")))
+    assert text == "n/1: it is data"
+    assert (text.where, text.reason) == ("n/1", "it is data")
+    assert json.dumps(text) == '"n/1: it is data"'

@@ -25,7 +25,8 @@ from graphkit.analysis.costs.cost_rows import (
     UnknownCost,
 )
 from graphkit.analysis.costs.weights import WeightBits
-from graphkit.graph.names import counted, expanded, listed
+from graphkit.graph.name_families import expanded
+from graphkit.graph.names import counted, listed
 from graphkit.options import By
 from graphkit.render.document_blocks import PEAK, Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
 from graphkit.render.result import Result, Sizes

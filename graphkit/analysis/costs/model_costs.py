@@ -24,7 +24,7 @@ from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import Weight, weight_bits, weights
-from graphkit.graph.names import by_family, expanded
+from graphkit.graph.name_families import by_family, expanded
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
-from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
 from graphkit.render.markdown import escape
 

@@ -10,7 +10,8 @@ from typing import ClassVar
 import onnx
 
 from graphkit.graph.merged_decoder import zero_length_outputs
-from graphkit.graph.names import counted, family_labels
+from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import counted
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model

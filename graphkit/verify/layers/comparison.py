@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.names import counted, family_labels
+from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Chart, Column, Heading, Point, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.layers.causes.case import Cause
@@ -233,17 +235,13 @@ def _prefix(module: str, depth: int) -> str:
 
 
 def _runs(tensors: Sequence[ComparedTensor], first: set[str], keys: Sequence[str], *, named: bool = True) -> list[_Row]:
-    runs: list[tuple[str, list[ComparedTensor]]] = []
-    for tensor, key in zip(tensors, keys, strict=True):
-        own = f"\0{tensor.a}" if tensor.a in first else key
-        if not runs or runs[-1][0] != own:
-            runs.append((own, []))
-        runs[-1][1].append(tensor)
-    return [_row(key, run, named=named) for key, run in runs]
+    marks = [(tensor.a, True) if tensor.a in first else (key, False) for tensor, key in zip(tensors, keys, strict=True)]
+    runs = itertools.groupby(zip(marks, tensors, strict=True), key=lambda marked: marked[0])
+    return [_row(key, [tensor for _, tensor in run], is_first, named=named) for (key, is_first), run in runs]
 
 
-def _row(key: str, run: Sequence[ComparedTensor], *, named: bool) -> _Row:
+def _row(key: str, run: Sequence[ComparedTensor], is_first: bool, *, named: bool) -> _Row:
     if len(run) == 1:
-        return _Row(run[0].a, run, key.startswith("\0"))
+        return _Row(run[0].a, run, is_first)
     name = key if named and key else f"{run[0].a} ... {run[-1].a}"
     return _Row(f"{name} ({len(run)} tensors)", run)

@@ -1,0 +1,266 @@
+"""Families of names, each as one label, which says exactly which names there are.
+
+They differ in numbers, or in key and value: `past.{0-17}.{key|value}` stands for 36 names, `h.{0,2,5-7}` for five, and
+`layers.{i=0-3}/attn_{i}` for four, whose numbers vary together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from string import ascii_lowercase
+from typing import TypeVar
+
+__all__ = [
+    "by_family",
+    "count_of",
+    "expanded",
+    "families",
+    "family_label",
+    "family_labels",
+    "family_pattern",
+    "in_short",
+    "is_number",
+    "pair_families",
+    "pairs_by_family",
+]
+
+MAX_DIGITS = 10
+KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
+LETTERS = ascii_lowercase[8:]  # of numbers that vary together: i, j, ...
+SHOWN = 6  # labels in a sentence
+WIDE = 120  # characters of a label in a sentence
+RUN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+CHOICE = re.compile(rf"\{{(?:([i-z])=)?({RUN}(?:,{RUN})*|[A-Za-z]+(?:\|[A-Za-z]+)+)\}}|\{{([i-z])\}}")
+
+SEPARATOR = "\x1f"  # of the two names of a pair, which no name is shown with
+
+Pair = tuple[str, str]
+Words = tuple[str, ...]
+K = TypeVar("K", bound=Hashable)
+
+
+def family_pattern(name: str) -> str:
+    """Return a name with its numbers, and the words key and value, replaced by control characters."""
+    if re.search("[{}\0\1\2]", name):  # which would read as a family or a pattern
+        return f"{name}\2"
+    return "".join("\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _parts(name))
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number small enough to be an index."""
+    return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"([0-9]+|[A-Za-z]+)", name)
+
+
+def families(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return labels that together stand for exactly these names, each once, with the names of each.
+
+    Example:
+        >>> list(families(["x.0.key", "x.0.value", "x.1.key", "y"]))
+        ['x.{0-1}.key', 'x.0.value', 'y']
+    """
+    by_pattern: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        by_pattern.setdefault(family_pattern(name), []).append(name)
+    return {label: family for members in by_pattern.values() for label, family in _labelled(members)}
+
+
+def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
+    """Return rows of names with one for each family of the same other cells, and how many names it stands for.
+
+    Example:
+        >>> by_family([("h.0", 4), ("y", 4), ("h.1", 4), ("h.2", 5)])
+        [('h.{0-1}', 4, 2), ('y', 4, 1), ('h.2', 5, 1)]
+    """
+    groups: dict[tuple[str, K], list[str]] = {}
+    place: dict[tuple[str, K], int] = {}
+    for number, (name, cells) in enumerate(rows):
+        groups.setdefault((family_pattern(name), cells), []).append(name)
+        place.setdefault((name, cells), number)
+    rows_at = [
+        (place[family[0], cells], (label, cells, len(family)))
+        for (_, cells), names in groups.items()
+        for label, family in families(names).items()
+    ]
+    return [row for _, row in sorted(rows_at, key=lambda row: row[0])]
+
+
+def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
+    """Return families of pairs of names, whose numbers may vary together, as `families` does for single names.
+
+    Example:
+        >>> list(pair_families([("h.0", "x0"), ("h.1", "x1"), ("y", "z")]))
+        [('h.{i=0-1}', 'x{i}'), ('y', 'z')]
+    """
+    return {_pair(label): [*map(_pair, names)] for label, names in families(map(_joined, pairs)).items()}
+
+
+def pairs_by_family(rows: Iterable[tuple[Pair, K]]) -> list[tuple[Pair, K, int]]:
+    """Return rows of pairs of names with one for each family, as `by_family` does for single names."""
+    found = by_family((_joined(pair), cells) for pair, cells in rows)
+    return [(_pair(label), cells, count) for label, cells, count in found]
+
+
+def _joined(pair: Pair) -> str:
+    return SEPARATOR.join(name.replace(SEPARATOR, " ") for name in pair)
+
+
+def _pair(joined: str) -> Pair:
+    first, _, second = joined.partition(SEPARATOR)
+    return first, second
+
+
+def family_label(names: Sequence[str]) -> str | None:
+    """Return one label for names of the same pattern, or None if there is none; a name may come twice."""
+    labelled = _labelled(list(dict.fromkeys(names)))
+    return labelled[0][0] if len(labelled) == 1 else None
+
+
+def family_labels(names: Iterable[str]) -> str:
+    """Return names as text for a sentence: a label for each family, or the first few and the number of the others."""
+    return in_short(families(names))
+
+
+def in_short(labels: Mapping[str, Collection[str]]) -> str:
+    """Return labels, with the names of each, for a sentence; of a label that is too long, its first name."""
+    short = {label: len(family) for label, family in labels.items() if len(label) <= WIDE or len(family) == 1}
+    if len(short) == len(labels) <= SHOWN:
+        return ", ".join(labels)
+    shown = [(label, short[label]) if label in short else (next(iter(family)), 1) for label, family in labels.items()]
+    texts, count = zip(*shown[: SHOWN // 2], strict=True)
+    return f"{', '.join(texts)} and {sum(map(len, labels.values())) - sum(count):,} more"
+
+
+def _labelled(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return labels for names of one pattern, with the names of each."""
+    if len(names) == 1:
+        return [(names[0], [names[0]])]
+    rows = [tuple(_parts(name)) for name in names]
+    columns = list(zip(*rows, strict=True))
+    ties = _ties(columns)
+    varying = [column for column, words in enumerate(columns) if ties[column] == column and len(set(words)) > 1]
+    products = min((_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
+    place = {row: number for number, row in enumerate(zip(*(columns[c] for c in varying), strict=True))}
+    labelled = []
+    for sets in products:
+        members = sorted(place[row] for row in itertools.product(*sets))
+        words = dict(zip(varying, sets, strict=True))
+        labelled.append((_label(rows[members[0]], words, ties), [names[member] for member in members]))
+    return sorted(labelled, key=lambda label: names.index(label[1][0]))
+
+
+def _ties(columns: Sequence[Words]) -> list[int]:
+    """Return for each column the first one that has the same numbers in every name, mostly itself."""
+    first: dict[Words, int] = {}
+    ties = [
+        first.setdefault(words, column) if is_number(words[0]) and len(set(words)) > 1 else column
+        for column, words in enumerate(columns)
+    ]
+    return ties if len(first) <= len(LETTERS) else list(range(len(columns)))
+
+
+def _products(rows: Sequence[Words], varying: Sequence[int], order: Sequence[int]) -> list[tuple[Words, ...]]:
+    """Return the rows, of their varying columns, as products of sets of words, joined column by column."""
+    products: list[tuple[Words, ...]] = [tuple((row[column],) for column in varying) for row in rows]
+    for column in order:
+        at = varying.index(column)
+        joined: dict[tuple[Words, ...], list[str]] = {}
+        for sets in products:
+            joined.setdefault((*sets[:at], *sets[at + 1 :]), []).extend(sets[at])
+        products = [(*rest[:at], tuple(sorted(words, key=_order)), *rest[at:]) for rest, words in joined.items()]
+    return products
+
+
+def _order(word: str) -> tuple[int, int, str]:
+    return (int(word), len(word), "") if is_number(word) else (0, 0, word)
+
+
+def _label(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> str:
+    tied = [column for column in dict.fromkeys(ties) if ties.count(column) > 1 and len(sets.get(column, ())) > 1]
+    letters = {column: LETTERS[number] for number, column in enumerate(tied)}
+    text = ""
+    for column, word in enumerate(row):
+        first = ties[column]
+        if first != column and first in letters:
+            text += f"{{{letters[first]}}}"
+        else:
+            words = sets.get(column, (word,))
+            text += f"{{{letters[column]}={_choice(words)}}}" if column in letters else _braced(words)
+    return text
+
+
+def _braced(words: Words) -> str:
+    return words[0] if len(words) == 1 else f"{{{_choice(words)}}}"
+
+
+def _choice(words: Words) -> str:
+    """Return `key|value`, or numbers as `0,2,5-7`."""
+    if not is_number(words[0]):
+        return "|".join(words)
+    runs: list[list[str]] = []
+    for word in words:
+        if runs and word == _next(runs[-1][-1]):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _next(word: str) -> str:
+    """Return the number after this one, with as many leading zeros as let it have as many digits."""
+    return f"{int(word) + 1:0{len(word)}d}"
+
+
+def expanded(label: str) -> Iterator[str]:
+    """Yield the names that a label stands for.
+
+    Example:
+        >>> list(expanded("past.{0-1}.{key|value}"))
+        ['past.0.key', 'past.0.value', 'past.1.key', 'past.1.value']
+    """
+    if count_of(label) == 1:
+        yield label
+        return
+    pieces, end = [], 0
+    for choice in CHOICE.finditer(label):
+        pieces.append((label[end : choice.start()], choice))
+        end = choice.end()
+    for chosen in itertools.product(*(_words(choice) for _, choice in pieces if not choice[3])):
+        words, text = iter(chosen), ""
+        named: dict[str, str] = {}
+        for before, choice in pieces:
+            word = named.get(choice[3], choice[0]) if choice[3] else next(words)
+            if choice[1]:
+                named[choice[1]] = word
+            text += before + word
+        yield text + label[end:]
+
+
+def count_of(label: str) -> int:
+    """Return how many names a label stands for."""
+    return math.prod(_size(choice) for choice in CHOICE.finditer(label))
+
+
+def _words(choice: re.Match[str]) -> list[str]:
+    """Return the words of a choice."""
+    if "|" in choice[2]:
+        return choice[2].split("|")
+    words = []
+    for part in choice[2].split(","):
+        low, _, high = part.partition("-")
+        words += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
+    return words
+
+
+def _size(choice: re.Match[str]) -> int:
+    """Return the number of words of a choice."""
+    if choice[3] or "|" in choice[2]:
+        return 1 if choice[3] else len(choice[2].split("|"))
+    bounds = (part.partition("-") for part in choice[2].split(","))
+    return sum(max(0, int(high or low) + 1 - int(low)) for low, _, high in bounds)
