@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.traversal import postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 
@@ -22,7 +25,7 @@ KEEPING = (
     "Max",
     "Min",
 )
-STEPS = 64
+COUNTERS = ("Range", "CumSum")
 
 
 def table_positions(model: Model) -> int | None:
@@ -30,63 +33,76 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    counts = [rows for node in all_nodes(model.scopes) if (rows := _rows(model, node)) is not None]
+    lookups = [node for node in all_nodes(model.scopes) if node.is_op("Gather") and _table_rows(node) is not None]
+    offsets = _offsets(model, [indices for node in lookups if (indices := node.input(1)) is not None])
+    counts = [rows for node in lookups if (rows := _rows(node, offsets)) is not None]
     return min(counts, default=None)
 
 
-def _rows(model: Model, node: Node) -> int | None:
-    """Return how many positions a lookup has rows for, None where it is no lookup by position."""
-    table, indices = node.input(0), node.input(1)
+def _table_rows(node: Node) -> int | None:
+    """Return the number of rows of the table that a Gather looks up, None where it reads something else."""
+    table = node.input(0)
     declared = declared_type(table) if table is not None and table.is_constant else None
-    if not node.is_op("Gather") or indices is None or declared is None or not declared.is_float or not declared.dims:
+    if declared is None or not declared.is_float or not declared.dims:
         return None
-    rows, offset = declared.dims[0], _offset(model, indices)
-    if not isinstance(rows, int) or len(declared.dims) != 2 or node.attr("axis", 0) != 0 or offset is None:
-        return None
-    return rows - offset if rows > offset else None
+    rows = declared.dims[0]
+    return rows if isinstance(rows, int) and len(declared.dims) == 2 and node.attr("axis", 0) == 0 else None
 
 
-def _offset(model: Model, value: Value) -> int | None:
-    """Return the offset of a value that counts positions, None for any other value."""
-    offset = 0
-    for _ in range(STEPS):
-        node = value.producer
-        if node is None:
-            return offset if model.roles.of(value) == "positions" else None
-        if node.is_op("Range", "CumSum"):
-            return offset + node.is_op("CumSum")
-        if node.is_op("Add", "Sub"):
-            number = next((n for each in node.inputs[::-1] if (n := _number(model, each)) is not None), None)
-            read = [each for each in node.inputs if each is not None and not each.is_constant]
-            if number is not None and len(read) != 1:
-                return None
-            offset += 0 if number is None else -number if node.is_op("Sub") else number
-        elif not node.is_op(*KEEPING):
-            return None
-        counting = [each for each in node.inputs if each is not None and not each.is_constant and _counts(model, each)]
-        if not counting:
-            return None
-        value = counting[0]
-    return None
+def _rows(node: Node, offsets: Mapping[Value, int | None]) -> int | None:
+    """Return how many positions a lookup has rows for, None where it is no lookup by position."""
+    indices, rows = node.input(1), _table_rows(node)
+    offset = offsets.get(indices) if indices is not None else None
+    return rows - offset if rows is not None and offset is not None and rows > offset else None
 
 
-def _counts(model: Model, value: Value) -> bool:
-    """Whether a value rests on something that counts positions."""
-    todo, seen = [value], {value}
-    for _ in range(STEPS):
-        if not todo:
-            return False
-        each = todo.pop()
-        if each.producer is None:
-            if model.roles.of(each) == "positions":
-                return True
-            continue
-        if each.producer.is_op("Range", "CumSum"):
-            return True
-        unseen = [read for read in each.producer.inputs if read is not None and read not in seen]
-        todo += unseen
-        seen.update(unseen)
-    return False
+def _offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int | None]:
+    """Return the offset of each value that counts positions, None for others, among some and those that they rest on.
+
+    Each value is looked at once, after the one that it counts on from.
+    """
+    counted, offsets = _counted(model), dict[Value, int | None]()
+    for value in postorder(indices, lambda value: (_counted_input(value, counted),)):
+        offsets[value] = _offset(model, value, counted, offsets)
+    return offsets
+
+
+def _counted(model: Model) -> set[Value]:
+    """Return the values that count positions, and all that rest on one."""
+    nodes = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS))
+    made = (value for node in nodes for value in node.outputs if value is not None)
+    return set(reachable([*model.roles.all("positions"), *made], _read_for))
+
+
+def _read_for(value: Value) -> list[Value | None]:
+    return [output for node, _ in value.consumers for output in node.outputs]
+
+
+def _counted_input(value: Value, counted: Collection[Value]) -> Value | None:
+    reads = value.producer.inputs if value.producer is not None else ()
+    return next((each for each in reads if each is not None and not each.is_constant and each in counted), None)
+
+
+def _offset(model: Model, value: Value, counted: Collection[Value], offsets: Mapping[Value, int | None]) -> int | None:
+    node = value.producer
+    if node is None:
+        return 0 if model.roles.of(value) == "positions" else None
+    if node.is_op(*COUNTERS):
+        return int(node.is_op("CumSum"))
+    before, shift = _counted_input(value, counted), _shift(model, node)
+    offset = offsets.get(before) if before is not None else None
+    return offset + shift if offset is not None and shift is not None else None
+
+
+def _shift(model: Model, node: Node) -> int | None:
+    """Return the number that a node adds to positions, None where it may compute something else."""
+    if not node.is_op("Add", "Sub"):
+        return 0 if node.is_op(*KEEPING) else None
+    number = next((n for each in node.inputs[::-1] if (n := _number(model, each)) is not None), None)
+    if number is None:
+        return 0
+    read = [each for each in node.inputs if each is not None and not each.is_constant]
+    return (-number if node.is_op("Sub") else number) if len(read) == 1 else None
 
 
 def _number(model: Model, value: Value | None) -> int | None:

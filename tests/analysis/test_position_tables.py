@@ -1,0 +1,56 @@
+"""Positions of tables, at any depth of the arithmetic on the way to a lookup, in time that grows with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from builders import model_of
+
+from graphkit.analysis import position_tables
+from graphkit.analysis.position_tables import table_positions
+from graphkit.graph.view import Value
+from graphkit.model import Model
+
+HEAD = "(int64[batch, sequence] position_ids) => (y)"
+
+
+def lookups(layers: int) -> Model:
+    """Return a model that adds 1 to its positions layer by layer, and looks up each sum."""
+    nodes = [f"p{layer + 1} = Add (one, p{layer}) e{layer} = Gather (table, p{layer + 1})" for layer in range(layers)]
+    sums = [f"y{layer + 1} = Add (y{layer}, e{layer})" for layer in range(layers)]
+    text = " ".join(["p0 = Identity (position_ids) y0 = Gather (table, p0)", *nodes, *sums, f"y = Neg (y{layers})"])
+    return model_of(f"{HEAD} {{ {text} }}", 18, table=np.ones((200, 8), np.float32), one=np.array(1))
+
+
+@pytest.mark.parametrize("layers", [1, 120])
+def test_numbers_are_taken_off_at_any_depth(layers: int) -> None:
+    assert table_positions(lookups(layers)) == 200 - layers
+
+
+def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, list[Value]] = {"_read_for": [], "_offset": []}
+
+    def counting(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def ask(*arguments: object) -> object:
+            asked[name].append(next(each for each in arguments if isinstance(each, Value)))
+            return function(*arguments)
+
+        return ask
+
+    for name in asked:
+        monkeypatch.setattr(position_tables, name, counting(name, getattr(position_tables, name)))
+    assert table_positions(lookups(120)) == 80
+    values = {"_read_for": 3 * 121 + 1, "_offset": 122}  # all that rests on positions; positions and their 121 sums
+    assert {name: (len(found), len(set(found))) for name, found in asked.items()} == {
+        name: (count, count) for name, count in values.items()
+    }
+
+
+def test_sums_of_two_positions_are_not_followed_to_a_number() -> None:
+    text = (
+        f"{HEAD} {{ c = CumSum (position_ids, axis) n = Add (c, position_ids) p = Add (n, one) y = Gather (table, p) }}"
+    )
+    model = model_of(text, 18, table=np.ones((16, 8), np.float32), one=np.array(1), axis=np.array(1))
+    assert table_positions(model) == 14
