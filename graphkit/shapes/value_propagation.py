@@ -13,6 +13,7 @@ from itertools import product
 from typing import TypeGuard
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
@@ -23,7 +24,10 @@ from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
 
-MAX_FACTOR = 1 << 40  # of a dim: with larger ones, elements wrap around at sizes that are legal
+# The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
+# around, and floats are rounded, at usual sizes.
+MAX_INTEGERS = {32: (1 << 16, 1 << 30), 64: (1 << 40, 1 << 62)}
+MAX_FLOATS = {16: (0, 0), 32: (1 << 12, 1 << 20), 64: (1 << 40, 1 << 48)}
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
@@ -44,11 +48,8 @@ def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
                 raise
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
-    result = each(decided, *arrays)
-    if dtype in FLOATS:
-        return result
-    bits = BITS[dtype] if dtype in INTEGERS else 64
-    return each(lambda element: element if _fits(element, bits) else None, result)
+    is_held = _is_exact if dtype in FLOATS else _fits
+    return each(lambda element: element if is_held(element, dtype) else None, each(decided, *arrays))
 
 
 def each(function: Callable[..., Result], *arrays: Array) -> Array:
@@ -57,11 +58,27 @@ def each(function: Callable[..., Result], *arrays: Array) -> Array:
         return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
-def _fits(element: Element | None, bits: int) -> bool:
-    """Whether an element of an integer tensor is not so large that it wraps around."""
+def _fits(element: Element | None, dtype: int) -> bool:
+    """Whether an element of an integer tensor is not so large, or negative, that it wraps around."""
+    least, most = integer_range(dtype if dtype in INTEGERS else TensorProto.INT64)
     if isinstance(element, int):
-        return not abs(element) >> (bits - 1)
-    return not isinstance(element, Expr) or all(abs(k) <= MAX_FACTOR for monomial, k in element.terms if monomial)
+        return least <= element <= most
+    if not isinstance(element, Expr):
+        return True
+    if (limits := MAX_INTEGERS.get(BITS.get(dtype, 64))) is None:
+        return lower(element) >= least and upper(element) <= most
+    return _is_within(element, limits) and (least < 0 or lower(element) >= 0)
+
+
+def _is_exact(element: Element | None, dtype: int) -> bool:
+    """Whether a float holds an element as it is, at usual sizes."""
+    parts = element.dividend if isinstance(element, Ratio) else element
+    return not isinstance(parts, Expr) or _is_within(parts, MAX_FLOATS[BITS[dtype]])
+
+
+def _is_within(expr: Expr, limits: tuple[int, int]) -> bool:
+    factor_limit, number_limit = limits
+    return all(abs(factor) <= (factor_limit if monomial else number_limit) for monomial, factor in expr.terms)
 
 
 def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]]:

@@ -21,7 +21,7 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "has_no_zero", "is_all"]
@@ -99,6 +99,8 @@ def expand(app: Application) -> Result:
     source = app.arg(0)
     if source is None or source.dims is None or app.dims is None:
         return UNKNOWN
+    if not expands_to(source.dims, app.dims):
+        return "along which axes it repeats depends on sizes"
     return app.tools.movement.expand(source, app.dims)
 
 
@@ -162,7 +164,7 @@ def neutral(app: Application) -> Result:
     for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
         is_sum = op == "Add" and is_all(app, gone, 0.0) and _has_no_minus_zero(app, kept)
         if is_sum or is_all(app, gone, RIGHT[op]):
-            if kept.dims is None or app.dims is None or not flat.expands_to(kept.dims, app.dims):
+            if kept.dims is None or app.dims is None or not expands_to(kept.dims, app.dims):
                 return "its dims are not known"
             return app.tools.movement.expand(kept, app.dims)
     return None

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from onnx import TensorProto
+
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
@@ -19,6 +21,7 @@ from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.constant_terms import Constants
@@ -35,6 +38,11 @@ from graphkit.verify.equivalence.reading import Reading, read
 from graphkit.verify.equivalence.terms import Terms
 
 __all__ = ["check_equivalence"]
+
+COUNTED = {  # dtypes in which models compute sizes, and up to which size they do that exactly
+    TensorProto.FLOAT: "sizes up to 2^24 where float32 counts them",
+    TensorProto.INT32: "sizes up to 2^31 where int32 counts them",
+}
 
 
 def check_equivalence(
@@ -101,7 +109,7 @@ def check_equivalence(
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
-    return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(shapes[1]), len(terms.known))
+    return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(*shapes), len(terms.known))
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -211,8 +219,20 @@ def _proofs(
     return tuple(found)
 
 
-def _conditions(shapes: Shapes) -> tuple[str, ...]:
+def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
-    inputs = [shapes.first[value] for value in shapes.model.graph.inputs if value in shapes.first]
+    inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    return tuple(f"{name} >= {each.lower}" for name, each in sorted(found.items()))
+    sizes = (f"{name} >= {each.lower}" for name, each in sorted(found.items()))
+    counting = _counting(original) | _counting(rewritten)
+    return (*sizes, *(text for dtype, text in COUNTED.items() if dtype in counting))
+
+
+def _counting(shapes: Shapes) -> set[int]:
+    """Return the dtypes in which a model computes sizes, of those that do not hold every size."""
+    tensors = (tensor for value, tensor in shapes.first.items() if value.tensor is None and tensor.dtype in COUNTED)
+    return {tensor.dtype for tensor in tensors if tensor.may_have_data and _is_symbolic(tensor)}
+
+
+def _is_symbolic(tensor: Tensor) -> bool:
+    return any(isinstance(each, Ratio) or getattr(each, "constant", 0) is None for each in tensor.elements or ())

@@ -20,7 +20,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Exactness, Result
-from graphkit.verify.equivalence.flat import expands_to
+from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blind", "is_faithful"]

@@ -15,10 +15,10 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import grouped, kept, product, refinement, splits
+from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["elementwise", "expands_to", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = ["elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -101,13 +101,6 @@ def _text(dims: Sequence[Expr]) -> str:
 def _stripped(dims: Dims) -> Dims:
     first = next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
     return dims[first:]
-
-
-def expands_to(dims: Dims, target: Dims) -> bool:
-    """Whether dims broadcast to others at every size."""
-    if len(dims) > len(target):
-        return False
-    return all(dim in (1, other) for dim, other in zip(dims[::-1], target[::-1], strict=False))
 
 
 def _broadcast(shapes: Sequence[Dims]) -> Dims | None:

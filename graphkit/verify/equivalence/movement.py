@@ -15,7 +15,7 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term, Terms
 
-__all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement", "splits"]
+__all__ = ["Movement", "expands_to", "grouped", "is_within", "kept", "product", "refinement", "splits"]
 
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
@@ -124,6 +124,8 @@ class Movement:
             return term
         source, runs = inner.args[0], refinement(inner.dims, term.dims)
         if runs is None or source is None or source.dims is None:
+            return term
+        if not expands_to(source.dims, inner.dims):
             return term
         padded = (const(1),) * (len(inner.dims) - len(source.dims)) + source.dims
         dims = list(term.dims)
@@ -348,6 +350,16 @@ def splits(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
             found[axis].append(dim)
             total = total * dim
     return None if rest else [run or [const(1)] for run in found]
+
+
+def expands_to(dims: Dims, target: Dims) -> bool:
+    """Whether dims broadcast to others in one way at every size: each is 1, or the same.
+
+    A dim of `n` that an Expand makes 5 is 1 or 5, and it repeats only where it is 1.
+    """
+    if len(dims) > len(target):
+        return False
+    return all(dim in (1, other) for dim, other in zip(dims[::-1], target[::-1], strict=False))
 
 
 def is_within(start: Expr, length: Expr, dim: Expr) -> bool:

@@ -15,7 +15,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
 from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import cutting, flat
+from graphkit.verify.equivalence import cutting, flat, movement
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.linear import Change, changed, columns, linear, unscaled, vector_of
@@ -53,7 +53,7 @@ def arithmetic(app: Application) -> Result:
         if found is None:
             near = app.tools.near.of_term(app.tools.movement.unexpanded(other))
             return flat.elementwise(replace(app, args=[term, near] if is_left else [near, term]))
-        if not flat.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
+        if not movement.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
             return None
         vector, axis = found
         if term.dims != app.dims:

@@ -12,6 +12,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["copies", "signs"]
@@ -26,6 +27,8 @@ def copies(app: Application) -> Result:
         return None
     axis = app.axis(app.attr("axis", int), len(first.dims))
     if axis is None or first.dims[axis] != 1 or any(part is not first for part in app.args):
+        return None
+    if not expands_to(first.dims, app.dims):
         return None
     return app.tools.movement.expand(first, app.dims)
 

@@ -11,7 +11,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, has_no_zero, is_all
-from graphkit.verify.equivalence.flat import expands_to
+from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["BLIND", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]

@@ -251,6 +251,20 @@ def test_what_the_rewritten_model_requires_is_no_condition() -> None:
     assert check_equivalence(narrower, before).conditions == ("n >= 7",)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "condition"),
+    [
+        (1, "sizes up to 2^24 where float32 counts them"),
+        (6, "sizes up to 2^31 where int32 counts them"),
+    ],
+)
+def test_a_dtype_that_does_not_hold_every_size_is_a_condition(dtype: int, condition: str) -> None:
+    text = "g (float[n] x) => (int64[1] y) { s = Shape (x) t = Cast <to = %d> (s) y = Cast <to = 7> (t) }"
+    before, after = model(text % dtype), model("g (float[n] x) => (int64[1] y) { y = Shape (x) }")
+    assert check_equivalence(before, after).conditions == ("n >= 1", condition)
+    assert check_equivalence(after, after).conditions == ("n >= 1",)
+
+
 def test_what_is_renamed_has_to_be_said() -> None:
     before, after = model(ONE.format("y = Neg (x)")), model("g (float[b, s] u) => (float[b, s] v) { v = Neg (u) }")
     assert not check_equivalence(before, after).is_proven

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from onnx import helper
 from small_models import model
 from test_axioms import HOW, I64, bits, drawn
 
@@ -71,6 +72,25 @@ def moves() -> Iterator[tuple[str, Pair]]:
             "a = Unsqueeze (x, i0) s = Shape (v) t = Concat <axis = 0> (s, s) y = Expand (a, t)",
             "a = Unsqueeze (x, i1) s = Shape (v) t = Concat <axis = 0> (s, s) y = Expand (a, t)",
             LIST.replace("[k]", "[k, l]"),
+        ),
+    )
+    repeated = {"five": [5], "row": [1, 5], "column": [5, 1], "wide": [5, 3], "long": [3, 5]}
+    yield (
+        "an Expand that repeats one element or nothing",
+        Pair(
+            "e = Expand (x, five) r = Reshape (e, row) y = Expand (r, long)",
+            "e = Expand (x, five) r = Reshape (e, column) t = Expand (r, wide) y = Reshape (t, long)",
+            "(float[n] x) => (float[k, l] y)",
+            repeated,
+        ),
+    )
+    yield (
+        "an Expand of rows that may be one for one of columns",
+        Pair(
+            "y = Expand (x, rows)",
+            "t = Reshape (x, turned) e = Expand (t, columns) y = Reshape (e, rows)",
+            "(float[b, s] v, float[z, 4] x) => (float[k, l] y)",
+            {"rows": [5, 4], "turned": [4, -1], "columns": [4, 5]},
         ),
     )
     yield "a Tile for an Expand", Pair("y = Tile (x, two)", "y = Concat <axis = 0> (x, v)", LIST, {"two": [2]})
@@ -252,6 +272,33 @@ def numbers() -> Iterator[tuple[str, Pair]]:
         yield f"integers: {name}", Pair(before, after, WHOLE, {"n": constant})
 
 
+def sizes() -> Iterator[tuple[str, Pair]]:
+    """Arithmetic of dims in dtypes that do not hold its results."""
+    counted = "s = Shape (x) t = Cast <to = {}> (s) "
+    for name, dtype, before, after, constants in (
+        ("an int32 wraps around", np.int32, "a = Mul (t, n) b = Mul (a, n) d = Div (b, n)", "d = Mul (t, n)",
+         {"n": [65536]}),
+        ("an int32 past its limit", np.int32, "a = Add (t, n) b = Div (a, l) c = Mul (b, l) d = Sub (c, n)",
+         "b = Div (t, l) d = Mul (b, l)", {"n": [2**31 - 2], "l": [2]}),
+        ("an int64 wraps around", np.int64, "a = Mul (t, n) b = Mul (a, l) d = Div (b, l)", "d = Mul (t, n)",
+         {"n": [2**40], "l": [2**30]}),
+        ("a uint32 below 0", np.uint32, "d = Sub (t, n)", "u = Cast <to = 7> (t) v = Cast <to = 7> (n) d = Sub (u, v)",
+         {"n": [9]}),
+        ("a uint64 below 0", np.uint64, "a = Sub (t, n) d = Div (a, l)", "a = Sub (t, n) b = Cast <to = 7> (a) "
+         "c = Cast <to = 7> (l) d = Div (b, c)", {"n": [9], "l": [2]}),
+        ("a float32 that absorbs", np.float32, "a = Add (t, n) d = Sub (a, n)", "d = Identity (t)", {"n": [2**30]}),
+        ("a float32 that rounds", np.float32, "a = Mul (t, n) b = Add (a, l) d = Sub (b, a)",
+         "a = Sub (t, t) d = Add (a, l)", {"n": [2**23 + 1], "l": [1]}),
+    ):  # fmt: skip
+        head, arrays = (
+            "(float[n, past_s] x) => (int64[k] y)",
+            {key: np.array(each, dtype) for key, each in constants.items()},
+        )
+        start = counted.format(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        end = " y = Cast <to = 7> (d)"
+        yield f"sizes: {name}", Pair(start + before + end, start + after + end, head, arrays)
+
+
 def reductions() -> Iterator[tuple[str, Pair]]:
     for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2"):
         yield f"{op} of the other axis", Pair(f"y = {op} (x, i0)", f"a = {op} (x, i1) y = Transpose (a)", SQUARE)
@@ -265,7 +312,7 @@ def reductions() -> Iterator[tuple[str, Pair]]:
     yield "a lookup of a row", Pair("y = Gather (x, i0)", "y = Gather (x, i1)", SQUARE)
 
 
-PAIRS = {name: pair for make in (moves, cuts, writes, numbers, reductions) for name, pair in make()}
+PAIRS = {name: pair for make in (moves, cuts, writes, numbers, sizes, reductions) for name, pair in make()}
 
 
 def built(pair: Pair, body: str) -> Model:
