@@ -45,10 +45,14 @@ def killed(folder: Path, seconds: float, number: int) -> bool:
 def test_a_thousand_models_and_ten_kills(tmp_path: Path) -> None:
     hostile = catalogue(tmp_path / "m", 1000, 50)
     assert len(hostile) == 50
+    started = time.monotonic()
+    assert surveyed(tmp_path, "alone.parquet", "--jobs", "1").returncode == 0
+    seconds = time.monotonic() - started  # kills come early enough on a fast machine, and late enough on a slow one
     random_of = random.Random(10)
     stopped = []
     for number in range(10):
-        stopped.append(killed(tmp_path, random_of.uniform(1, 4), signal.SIGINT if number % 3 == 2 else signal.SIGKILL))
+        wait = random_of.uniform(0.05, 0.2) * seconds
+        stopped.append(killed(tmp_path, wait, signal.SIGINT if number % 3 == 2 else signal.SIGKILL))
     ran = surveyed(tmp_path, "t.parquet", "--jobs", "2")
     assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["1,000", "models"])
     assert sum(stopped) >= 5  # else the kills come too late to show anything
@@ -58,7 +62,6 @@ def test_a_thousand_models_and_ten_kills(tmp_path: Path) -> None:
     assert paths == sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "m").rglob("*.onnx"))
     assert sum(row["error"] is not None for row in rows) == 50
     assert list(tmp_path.glob(".t.parquet.parts")) == []
-    assert surveyed(tmp_path, "alone.parquet", "--jobs", "1").returncode == 0
     assert rows_of(tmp_path / "alone.parquet") == rows
 
 
