@@ -23,11 +23,12 @@ from graphkit.rewrite import Outcome
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
+from graphkit.verify.saturation import adds_in_16_bits, saturation
 from graphkit.workflows.rewrite_file import rewrite_file
 
 OUTPUTS = ["y", "data/x", "data/h", "data/original/x", "data/original/h"]
 RNG = np.random.default_rng(3)
-WEIGHT = RNG.integers(-100, 100, (16, 16)).astype(np.int8)
+WEIGHT = RNG.integers(-64, 65, (16, 16)).astype(np.int8)  # 7 bits: exact on processors that add products in 16 bits too
 COLUMNS = RNG.integers(-5, 5, 16).astype(np.int8)
 SCALES = (RNG.uniform(0.5, 1.5, 16) / 400).astype(np.float32)
 LAYER = """
@@ -41,10 +42,10 @@ QDQ = """
     o = MatMul (e, v) y = Add (o, bias)"""
 
 
-def quantised(nodes: str = DYNAMIC, head: str = "(float[N, 16] x) => (y)") -> Model:
+def quantised(nodes: str = DYNAMIC, head: str = "(float[N, 16] x) => (y)", *, weight: np.ndarray = WEIGHT) -> Model:
     return model_of(
         f"g {head} {{ {nodes} }}",
-        w=WEIGHT, wz=COLUMNS, ws=SCALES, bias=RNG.uniform(-1, 1, 16).astype(np.float32),
+        w=weight, wz=COLUMNS, ws=SCALES, bias=RNG.uniform(-1, 1, 16).astype(np.float32),
         s=np.float32(0.1), t=np.float32(0.2), z=np.uint8(9),
     )  # fmt: skip
 
@@ -257,3 +258,30 @@ def test_a_vision_model_is_proven_at_the_default_level_too(model_file: Callable[
     assert report.proof.passed
     assert report.proof.level.scaled is not None
     assert report.proof.level.scaled < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("in_16_bits", "largest", "is_told"), [(True, 65, True), (True, 64, False), (False, 65, False)]
+)
+def test_a_processor_that_cuts_sums_off_is_told(
+    in_16_bits: bool, largest: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphkit.verify.saturation.adds_in_16_bits", lambda: in_16_bits)
+    weight = np.full((16, 16), -largest, np.int8)
+    caution = saturation(quantised(weight=weight))
+    assert bool(caution) is is_told
+    if is_told:
+        assert caution == (
+            "onnxruntime adds products of 8 bits in 16 on this processor, and cuts larger sums off: 'MatMulInteger#1' "
+            "has weights beyond 64, so that the original's own results may be wrong here. Quantise it with "
+            "reduce_range=True, or prove it on a processor with VNNI."
+        )
+
+
+def test_weights_of_8_bits_are_proven_or_their_processor_is_told(tmp_path: Path) -> None:
+    """On one with VNNI sums are exact, on others the original is wrong; the proof is right on both."""
+    model = quantised(weight=np.full((16, 16), 127, np.int8))
+    report = rewrite_file(model, tmp_path / "out.onnx", "dequantize")
+    assert report.proof is not None
+    assert report.proof.passed is not adds_in_16_bits()
+    assert any("reduce_range=True" in failure for failure in report.proof.failures) is adds_in_16_bits()
