@@ -34,7 +34,7 @@ def test_a_step_keeps_its_state(tmp_path: Path) -> None:
     }
     assert host.contract.sizes["capacity"] == 0
     for prompt in PROMPTS:
-        assert host.generate([], prompt, 40) == expected(prompt, 40)
+        assert host.generate([], prompt, 40) == host.generate(None, prompt, 40) == expected(prompt, 40)
     assert "Each output that becomes a state is that state at the next step: copy all of it." in host.contract.loop
     assert graphkit.verify_folder(tmp_path / "export", tmp_path / "out").passed
 

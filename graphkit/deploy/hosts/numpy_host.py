@@ -161,12 +161,12 @@ class Host:
         return logits.reshape(-1) if self.batch == 1 else logits.reshape(self.batch, -1)
 
     def generate(
-        self, source: Sequence[int], prompt: Iterable[int], steps: int, end: int | Sequence[int] | None = None
+        self, source: Sequence[int] | None, prompt: Iterable[int], steps: int, end: int | Sequence[int] | None = None
     ) -> list[int]:
         """Return the tokens that greedy decoding gives.
 
         Args:
-            source: Token ids of the source; none for a decoder-only model.
+            source: Token ids of the source; empty or None for a decoder-only model.
             prompt: What the decoder starts with: a start token, or a prompt.
             steps: The most tokens to give.
             end: A token to stop at, or several of which any stops; by default those of the contract.
@@ -176,7 +176,8 @@ class Host:
         """
         if self.batch > 1:
             raise UsageError(f"the models run {self.batch} sequences at a time - call generate_batch()")
-        return self.generate_batch([source] if len(source) else [], [list(prompt)], steps, end)[0]
+        sources = [source] if source is not None and len(source) else []
+        return self.generate_batch(sources, [list(prompt)], steps, end)[0]
 
     def generate_batch(
         self,
