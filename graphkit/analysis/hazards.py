@@ -102,7 +102,7 @@ class LegalSizes:
         text: The rule in words: `multiples of 32 from 32`.
         step, least, most: It: these multiples from `least` to `most`, which is None without a bound.
         less, more: So much less, and so much more, than any of them is legal too.
-        is_exact: Whether no other size is.
+        is_exact: Whether no other size is; it may be together with another dim's, as 8 x 2 patches instead of 4 x 4.
     """
 
     dim: str

@@ -18,8 +18,9 @@ from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.save import check_targets
+from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import SizeCheck, impossible
+from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.suggest import did_you_mean
 
@@ -178,11 +179,13 @@ def most_positions(model: Model) -> int | None:
 
 
 def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
-    """Return the error about symbols that have no number."""
+    """Return the error about symbols that have no number; it names their legal sizes where these are known."""
     quoted = ", ".join(f"'{name}'" for name in names)
     flags = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in names)
     have = "has no number - give it" if len(names) == 1 else "have no numbers - give them"
-    return UsageError(f"{model.name}: {quoted} {have} with {flags}")
+    rules = [f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules if rule.name in names]
+    legal = f" ({'; '.join(rules)})" if rules else ""
+    return UsageError(f"{model.name}: {quoted} {have} with {flags}{legal}")
 
 
 def checked_request(

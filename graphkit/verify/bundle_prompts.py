@@ -13,6 +13,7 @@ from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.decoding import greedy
 from graphkit.verify.input_elements import UNPADDED, Padding
@@ -140,6 +141,9 @@ class _Maker:
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
+        if originals.encoder is not None:  # an image may have to have certain sizes
+            dims = {dim for port in self.ports for dim in port.shape if isinstance(dim, str)}
+            self.sizes = {**sizes_that_run(originals.encoder, dims - self.sizes.keys()), **self.sizes}
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
         lengths = {most, (most + 1) // 2, min(2, most)}
         if originals.encoder is not None and most:

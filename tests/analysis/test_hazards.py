@@ -473,6 +473,29 @@ def test_a_dim_whose_legal_sizes_depend_on_another_has_no_rule() -> None:
     assert (found.legal, found.works) == ((), Sizes())
 
 
+def test_two_dims_that_may_leave_their_rules_together_have_other_legal_sizes() -> None:
+    """As many patches may lie in other rows: 4 x 16 are as many as 8 x 8."""
+    image = Model.from_proto(
+        onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[1, 1, height, width] x) => (float[1, places, 1] y)
+        <float[1, 1, 4, 4] w = {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, int64[3] rows = {1, -1, 1},
+         int64[6] front = {0, 1, 0, 0, 0, 0}, float[5, 1] positions = {1, 2, 3, 4, 5}> {
+            patches = Conv <strides = [4, 4]> (x, w)
+            flat = Reshape (patches, rows)
+            with_token = Pad (flat, front)
+            y = Add (with_token, positions)
+        }""")
+    )
+    found = hazards(image)
+    assert not any(rule.is_exact for rule in found.legal)
+    assert {rule.dim for rule in found.legal} == {"height", "width"}
+    assert all(rule.text.endswith(", and some others") for rule in found.legal)
+    sizes = dict(found.works)
+    assert runs(image, **sizes)
+    assert runs(image, height=8, width=8)
+
+
 def test_legal_sizes_hold_only_as_far_as_shapes_are_known() -> None:
     text = pyramid(0).proto
     text.graph.node.extend(onnx.parser.parse_graph("g (float[n] y) => (t) { t = NonZero (y) }").node)

@@ -26,6 +26,15 @@ VISION = """(float[batch_size, num_channels, height, width] pixel_values)
     flat = Reshape (paired, rows)
     last_hidden_state = Transpose <perm = [0, 2, 1]> (flat)
 }"""
+POSITIONS = """(float[batch_size, num_channels, height, width] pixel_values)
+    => (float[batch_size, places, 32] last_hidden_state)
+    <int64[3] rows = {0, 32, -1}, int64[6] front = {0, 1, 0, 0, 0, 0}, float[5, 1] positions = {0.5, 1, 1.5, 2, 2.5}> {
+    patches = Conv <strides = [4, 4]> (pixel_values, weight)
+    flat = Reshape (patches, rows)
+    places_first = Transpose <perm = [0, 2, 1]> (flat)
+    with_token = Pad (places_first, front)
+    last_hidden_state = Add (with_token, positions)
+}"""
 HALF = """(int64[batch_size, length] input_ids) => (float[batch_size, places, 32] last_hidden_state)
     <int64[1] zero = {0}, int64[1] one = {1}, float[1] half = {0.5}> {
     words = Gather (weight, input_ids)
@@ -69,6 +78,21 @@ def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
     assert places(tmp_path / "out") == 24
     with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):
         lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
+
+
+def test_an_encoder_of_images_of_one_size_is_proven_at_that_size(tmp_path: Path) -> None:
+    """Its positions say how large an image is, so that nobody has to."""
+    export = with_encoder(POSITIONS, (WIDTH, 3, 4, 4), tmp_path / "model")
+    proof = bundle_folder(export, tmp_path / "out", replace(OPTIONS, verify=True)).proof
+    assert proof is not None
+    assert proof.findings() == ()
+    assert places(tmp_path / "out") == 5
+    with pytest.raises(UsageError) as caught:
+        lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
+    assert str(caught.value) == (
+        "encoder_model.onnx: 'height', 'width' have no numbers - give them with --dim height=NUMBER --dim width=NUMBER "
+        "(height: 4 to 7, and some others; width: 16 to 19, and some others)"
+    )
 
 
 def test_what_nodes_compute_is_known_at_the_largest_source(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ the first node that fails there. Later nodes are not tested because their dims m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes.constraints.size_grid import Grid, broken, candidates, free_symbols, tied
 from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
 
-__all__ = ["SizeCheck", "Trigger", "Triggers", "check_sizes", "find_triggers", "impossible"]
+__all__ = ["SizeCheck", "Trigger", "Triggers", "check_sizes", "find_triggers", "impossible", "sizes_that_run"]
 
 MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
@@ -266,6 +266,12 @@ class _Search:
         return len(changed) == 1 and bool(
             self.grid.bad(above).any(axis=0).all() and self.grid.bad(around, [self.grid.shared[index]]).all()
         )
+
+
+def sizes_that_run(model: Model, names: Collection[str]) -> dict[str, int]:
+    """Return sizes of these symbols at which every node runs; none of a symbol for which the search finds none."""
+    base = find_triggers(infer(model)).base if names else None
+    return {name: size for name, size in (base or {}).items() if name in names}
 
 
 class SizeCheck:

@@ -2,13 +2,15 @@
 
 A rule is read off the preconditions of all nodes, which are evaluated at every size of one symbol up to a bound, and
 then tried far beyond that bound and together with other symbols at other legal sizes. A symbol whose legal sizes depend
-on those of others has no rule.
+on those of others has no rule. Where two symbols may leave their rules together, as the height and the width of an
+image of so many patches, the rules say that there are other sizes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +24,7 @@ SPAN = 1024  # sizes that are all evaluated
 LONGEST = SPAN // 4  # period that is looked for
 BEYOND = 64  # periods beyond them that are tried
 TOGETHER = 24  # sizes of the other symbols that are tried with each
+FACTORS = (2, 3, 4, 8)
 MAX_CELLS = 1 << 22  # preconditions times sizes, at most
 
 
@@ -45,15 +48,15 @@ class SizeRule:
     is_exact: bool = True
 
     def __str__(self) -> str:
+        others = "" if self.is_exact else ", and some others"
         if self.least == self.most:
-            return f"only {self.least}"
-        what = f"multiples of {self.step} from {self.least}" if self.step > 1 else f"{self.least}"
+            return f"only {self.least}" if self.is_exact else f"{self.least}{others}"
         end = "" if self.most is None else f" to {self.most}"
         if self.step == 1:
-            return f"{what}{end}" if end else f"{what} or more"
+            return f"{self.least}{end or ' or more'}{others}"
         parts = [f"up to {number} {word}" for number, word in ((self.less, "less"), (self.more, "more")) if number]
         around = f", or {' or '.join(parts)}" if parts else ""
-        return f"{what}{end}{around}{'' if self.is_exact else ', and some others'}"
+        return f"multiples of {self.step} from {self.least}{end}{around}{others}"
 
 
 def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[SizeRule, ...]:
@@ -71,7 +74,13 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
     legal = _Legal(Grid(shared, grid.symbols), base)
     rules = {name: rule for name in free if (rule := legal.rule(name)) is not None}
     known = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
-    return tuple(rule for rule in known.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1))
+    told = [rule for rule in known.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1)]
+    coupled = {name for pair in itertools.combinations(told, 2) if legal.has_others(*pair) for name in _names(pair)}
+    return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in told)
+
+
+def _names(rules: Sequence[SizeRule]) -> list[str]:
+    return [rule.name for rule in rules]
 
 
 class _Legal:
@@ -118,6 +127,19 @@ class _Legal:
             if not _agree(rule, sizes, self.at(name, sizes, others)):
                 return False
         return True
+
+    def has_others(self, first: SizeRule, second: SizeRule) -> bool:
+        """Whether two symbols may both have sizes that their rules do not allow: one half as large, the other twice."""
+        pairs = itertools.product(_outside(first, self.low(first.name)), _outside(second, self.low(second.name)))
+        sizes = [tied({**self.base, first.name: one, second.name: two}, self.grid.ties) for one, two in pairs]
+        return bool(sizes) and not bool(self.grid.bad(sizes).any(axis=0).all())
+
+
+def _outside(rule: SizeRule, low: int) -> list[int]:
+    """Return sizes that a rule does not allow, which are parts and multiples of the least that it allows."""
+    near = [rule.least * number for number in FACTORS] + [rule.least // number for number in FACTORS]
+    near += [rule.least + step for step in (-1, 1, -2, 2)]
+    return [size for size in dict.fromkeys(near) if size >= max(low, 1) and not _allows(rule, size)]
 
 
 def _some(rule: SizeRule, random: np.random.Generator) -> list[int]:
