@@ -343,7 +343,10 @@ class SplitCrossKv(Pass):
             entries.append(entry)
             outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))
         if not outputs:
-            raise UsageError(f"{model.name} gives no cross-attention cache")
+            raise UsageError(
+                f"{model.name} gives no cross-attention cache: it reads the encoder's states again at each step - "
+                "export it with such a cache, or bundle it with `graphkit bundle`"
+            )
         part = with_outputs(model, outputs)
         encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
         others = [value.name for value in part.graph.inputs if value.name not in encoder]
