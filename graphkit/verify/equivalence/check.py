@@ -4,7 +4,7 @@ Both models are read into one table of terms, over the same inputs, and brought 
 output is proven where both have the same term: bit for bit; else up to the sign of zeros, which `x + 0` changes; else,
 when both are read again with axioms of real numbers, up to rounding, where nothing overflows; or, where masks were made
 additive, assuming that scores are finite. What that trusts: the shape engine, the axioms, the hash of constants, and
-that both models load. It shares nothing with the passes that rewrite models, but folding reads the same shape engine: a
+that the original loads. It shares nothing with the passes that rewrite models, but folding reads the same shape engine: a
 wrong shape rule makes a wrong fold that is proven here, and that only a run finds. Keep a run beside it.
 """
 
@@ -24,16 +24,18 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
+from graphkit.verify.equivalence.branches import branch_faults, unread_fault
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference, differing_exprs
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
-from graphkit.verify.equivalence.failing import new_failures, unread_fault
+from graphkit.verify.equivalence.failing import new_failures
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
 from graphkit.verify.equivalence.loading import loading_fault
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
+from graphkit.verify.equivalence.node_loading import unloaded_nodes
 from graphkit.verify.equivalence.reading import Reading, read
 from graphkit.verify.equivalence.terms import Terms
 
@@ -42,6 +44,7 @@ __all__ = ["check_equivalence"]
 COUNTED = {  # dtypes in which models compute sizes, and up to which size they do that exactly
     TensorProto.FLOAT: "sizes up to 2^24 where float32 counts them",
     TensorProto.INT32: "sizes up to 2^31 where int32 counts them",
+    TensorProto.UINT32: "sizes up to 2^32 where uint32 counts them",
 }
 
 
@@ -182,8 +185,12 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes,
         return fault
     if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
         return odd
+    if fault := next(branch_faults(original, rewritten), ""):
+        return fault
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
+    if node := next(unloaded_nodes(original, rewritten), ""):
+        return f"the rewritten model may not load: {node} is of a kind that the original has not"
     return next(declared_faults(original.model, rewritten.model, before, after, names), "")
 
 

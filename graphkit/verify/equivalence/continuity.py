@@ -93,8 +93,10 @@ def is_positive(app: Application, term: Term | None, depth: int = 0) -> bool:
     if term.op in ("Shifted", "Add"):
         pairs = (term.args, term.args[::-1])
         return any(is_nonnegative(app, a, depth + 1) and is_positive(app, b, depth + 1) for a, b in pairs)
-    if term.op in ("Clip", "Max"):
-        return any(_least(app, arg) > 0 for arg in term.args[1 if term.op == "Clip" else 0 :][:2])
+    if term.op == "Clip":
+        return len(term.args) > 1 and all(_least(app, arg) > 0 for arg in term.args[1:])
+    if term.op == "Max":
+        return any(_least(app, arg) > 0 for arg in term.args)
     return term.op == "Scaled" and all(is_positive(app, arg, depth + 1) for arg in term.args)
 
 

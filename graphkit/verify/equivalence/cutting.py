@@ -67,6 +67,8 @@ def _bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
     chosen = [axis for axis in listed if axis is not None]
     if len(chosen) != len(starts) or len(listed) != len(starts) or len(set(chosen)) < len(chosen):
         return "its axes are not known"
+    if steps is not None and len(steps) != len(chosen):
+        return "it has other steps than axes"
     return list(zip(chosen, starts, steps or [1] * len(chosen), strict=True))
 
 

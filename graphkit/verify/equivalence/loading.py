@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 import onnx
-from onnx import TensorProto
+from onnx import FunctionProto, TensorProto, helper
 
-from graphkit.graph.view import all_scopes
+from graphkit.errors import ModelError
+from graphkit.graph.view import all_nodes, all_scopes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
+from graphkit.runtime.session import Session
 
 __all__ = ["loading_fault"]
 
@@ -25,6 +28,9 @@ def loading_fault(original: Model, rewritten: Model) -> str:
 def _faults(model: Model, newest: int) -> Iterator[str]:
     if model.proto.ir_version > newest:
         yield f"its IR version is {model.proto.ir_version}, which onnx does not know"
+    if model.proto.ir_version < 1:
+        yield "it has no IR version"
+    yield from _imports(model)
     for tensor, _ in walk_tensors(model.proto):
         if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
             yield f"the dtype of '{tensor.name}' is not one of ONNX"
@@ -35,3 +41,35 @@ def _faults(model: Model, newest: int) -> Iterator[str]:
         yield from (
             f"the sparse initializer '{value.name}' has no reader, which would tell its elements" for value in sparse
         )
+    yield from (f"{node.path} gives nothing" for node in all_nodes(model.scopes) if not any(node.proto.output))
+
+
+def _imports(model: Model) -> Iterator[str]:
+    """Yield operator sets that onnxruntime does not know, and those that a function lacks."""
+    entries = [*model.proto.opset_import, *(entry for each in model.proto.functions for entry in each.opset_import)]
+    for entry in entries:
+        domain = entry.domain or "ai.onnx"
+        if not _is_known(domain, entry.version):
+            yield f"version {entry.version} of the operator set '{domain}' is not known"
+    for function in model.proto.functions:
+        yield from (f"function {function.name} imports no operator set '{domain}'" for domain in _missing(function))
+
+
+@lru_cache(maxsize=256)
+def _is_known(domain: str, version: int) -> bool:
+    """Whether onnxruntime loads a model that names a version of an operator set."""
+    opsets = [helper.make_opsetid(domain, version)]
+    opsets += [] if domain == "ai.onnx" else [helper.make_opsetid("", 18)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "imports", ends[:1], ends[1:])
+    try:
+        Session(Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10)), threads=1)
+    except ModelError:
+        return False
+    return True
+
+
+def _missing(function: FunctionProto) -> list[str]:
+    imported = {"" if entry.domain == "ai.onnx" else entry.domain for entry in function.opset_import}
+    domains = dict.fromkeys("" if node.domain == "ai.onnx" else node.domain for node in function.node)
+    return [domain for domain in domains if domain not in imported]

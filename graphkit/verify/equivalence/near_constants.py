@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.verify.equivalence.constant_terms import Constants
@@ -12,7 +14,9 @@ from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["Near"]
 
-ULPS = 64  # how many times the spacing of floats two elements may differ, relative to the larger one: sums lose some
+# How many times the spacing of floats two elements may differ, relative to the larger one: sums lose some. Of float16,
+# each is a thousandth.
+ULPS: Mapping[int, int] = {TensorProto.FLOAT: 64, TensorProto.DOUBLE: 64, TensorProto.FLOAT16: 2}
 FIRST = 16  # elements that are compared before all are
 
 
@@ -42,13 +46,16 @@ class Near:
         others = self.listed[term.dtype, array.shape]
         for other in others:
             known = self.constants.array(other)
-            if known is not None and _is_near(array.ravel()[:FIRST], known.ravel()[:FIRST]) and _is_near(array, known):
+            if known is None:
+                continue
+            ulps = ULPS[term.dtype]
+            if _is_near(array.ravel()[:FIRST], known.ravel()[:FIRST], ulps) and _is_near(array, known, ulps):
                 return other
         others.append(term)
         return term
 
 
-def _is_near(left: np.ndarray, right: np.ndarray) -> bool:
+def _is_near(left: np.ndarray, right: np.ndarray, ulps: int) -> bool:
     largest = np.maximum(np.abs(left), np.abs(right))
     with np.errstate(all="ignore"):
-        return bool(((left == right) | (np.abs(left - right) <= ULPS * np.finfo(left.dtype).eps * largest)).all())
+        return bool(((left == right) | (np.abs(left - right) <= ulps * np.finfo(left.dtype).eps * largest)).all())

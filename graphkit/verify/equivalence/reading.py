@@ -95,6 +95,7 @@ class Reading:
         axioms: The names of the axioms that each value's normal form took.
         loose: The terms of values up to the sign of zeros, or up to rounding, where these are other terms.
         unread: Branches that never run.
+        nodes: Those that run, of all scopes.
     """
 
     model: Model
@@ -104,6 +105,7 @@ class Reading:
     axioms: dict[Value, frozenset[str]] = field(default_factory=dict)
     loose: dict[Value, Term] = field(default_factory=dict)
     unread: list[Scope] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
 
 
 def read(
@@ -228,6 +230,7 @@ class _Reader:
 
     def read_node(self, node: Node, context: Context) -> None:
         check_time()
+        self.result.nodes.append(node)
         if node.constant is not None and node.outputs[0] is not None:
             term = self.tools.constants.of_tensor(self.model, node.constant, is_original=self.original is None)
             self.define(node.outputs[0], term)
@@ -418,7 +421,9 @@ class _Reader:
         if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
             attributes = (*attributes, ("outputs", True))
         if node.operator in RANDOM or node.op_type.startswith("Random"):
-            attributes = (*attributes, ("random", node.proto.output[0]))
+            attributes = (*attributes, ("random", node.scope.path, tuple(node.proto.output)))
+        if node.proto.overload:
+            attributes = (*attributes, ("overload", node.proto.overload))
         if not node.bodies:
             return attributes, args
         terms = self.tools.terms

@@ -1,0 +1,96 @@
+"""Faults of an If that keep a model from being loaded or run, though its outputs are those of the original."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from onnx import GraphProto, TensorProto
+
+from graphkit.graph.view import Node, Scope, all_scopes
+from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.reading import Reading
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["branch_faults", "unread_fault"]
+
+
+def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
+    """Yield the faults of each If that the rewritten model reads."""
+    conditions = {original.values[node.inputs[0]] for node in _ifs(original) if node.inputs and node.inputs[0]}
+    for node in _ifs(rewritten):
+        condition = node.inputs[0] if node.inputs else None
+        term = None if condition is None else rewritten.values[condition]
+        if len(node.inputs) != 1 or term is None or not _is_one_bool(term, term in conditions):
+            yield f"the condition of {node.path} is not one bool"
+        for name, body in node.bodies.items():
+            yield from (f"{name} of {node.path} {fault}" for fault in _body_faults(node, body))
+        if any(len(set(dtypes)) > 1 for dtypes in _dtypes(rewritten, node)):
+            yield f"the branches of {node.path} give other dtypes"
+
+
+def _ifs(reading: Reading) -> list[Node]:
+    return [node for node in reading.nodes if node.is_op("If")]
+
+
+def _is_one_bool(term: Term, is_known: bool) -> bool:
+    """Whether a condition is one bool; of how many elements one is that the original has too does not matter."""
+    is_one = is_known or (term.dims is not None and product(term.dims) == 1)
+    return is_one and term.dtype == TensorProto.BOOL
+
+
+def _body_faults(node: Node, body: Scope) -> Iterator[str]:
+    if body.inputs:
+        yield "has inputs"
+    if len(body.outputs) != len(node.proto.output):
+        yield f"has {len(body.outputs)} outputs, not {len(node.proto.output)}"
+    yield from (f"gives '{value.name}' of the graph around" for value in body.outputs if value.scope is not body)
+
+
+def _dtypes(reading: Reading, node: Node) -> Iterator[list[int]]:
+    """Yield the known dtypes of each output in the branches that are read."""
+    for values in zip(*(body.outputs for body in node.bodies.values()), strict=False):
+        terms = [reading.values[value] for value in values if value in reading.values]
+        yield [term.dtype for term in terms if term.dtype]
+
+
+def unread_fault(original: Reading, rewritten: Reading) -> str:
+    """Return which branch that never runs may keep the rewritten model from being loaded, "" if none does.
+
+    A branch that the original has too, but for declared dims and the types of inner values, does not, if what it reads
+    from around has the dtypes and dims that it has there.
+    """
+    if not rewritten.unread:
+        return ""
+    bodies = [scope for scope in all_scopes(original.model.scopes) if scope.owner is not None]
+    known = {(_text(scope), _around(original, scope)) for scope in bodies}
+    unread = (scope for scope in rewritten.unread if (_text(scope), _around(rewritten, scope)) not in known)
+    fault = next((scope.path for scope in unread), "")
+    return f"{fault} never runs, but is not as in the original, and may not load" if fault else ""
+
+
+def _around(reading: Reading, scope: Scope) -> Hashable:
+    """Return the dtypes and dims of all that a scope reads from the scopes around it."""
+    inner = {*scope.walk()}
+    values = [value for body in inner for node in body.nodes for value in node.inputs if value is not None]
+    values += [value for body in inner for value in body.outputs]
+    terms = {value.name: reading.values.get(value) for value in values if value.scope not in inner}
+    return frozenset((name, None if term is None else (term.dtype, term.dims)) for name, term in terms.items())
+
+
+def _text(scope: Scope) -> bytes:
+    assert scope.owner is not None
+    name = next(name for name, body in scope.owner.bodies.items() if body is scope)
+    return _undeclared(scope.owner.attributes[name].g).SerializeToString(deterministic=True)
+
+
+def _undeclared(graph: GraphProto) -> GraphProto:
+    """Return a copy without the declarations that `declared_faults` compares with what the nodes compute."""
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    del copy.value_info[:]
+    for value in copy.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for body in (attribute.g for node in copy.node for attribute in node.attribute if attribute.HasField("g")):
+        body.CopyFrom(_undeclared(body))
+    return copy

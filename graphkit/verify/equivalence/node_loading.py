@@ -1,0 +1,85 @@
+"""Nodes that onnxruntime may not load: those of a kind that the original has not, each loaded as a model of its own.
+
+Kernels are fewer than the dtypes and versions that ONNX knows, and each has its own conditions on attributes and ranks.
+onnxruntime is asked, not a table of its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Node
+from graphkit.model import Model
+from graphkit.runtime.session import Session
+from graphkit.verify.equivalence.application import attributes_of, version_of
+from graphkit.verify.equivalence.reading import Reading
+
+__all__ = ["unloaded_nodes"]
+
+Kind = tuple[int, int | None]  # dtype and rank
+
+
+def unloaded_nodes(original: Reading, rewritten: Reading) -> Iterator[str]:
+    """Yield the nodes of the rewritten model that onnxruntime may not load, of those that are of a new kind."""
+    known: set[Hashable] = set()
+    for reading in (original, rewritten):
+        for node in reading.nodes:
+            signature = _signature(reading, node)
+            if signature in known:
+                continue
+            known.add(signature)
+            if reading is rewritten and not _is_loaded(reading, node):
+                yield f"{node.path} ({node.operator})"
+
+
+def _signature(reading: Reading, node: Node) -> Hashable:
+    """Return all that decides whether a node is loaded: of a constant, its dtype."""
+    attributes: Hashable = attributes_of(node)
+    if node.constant is not None:
+        attributes = tuple(node.attributes), node.constant.data_type
+    outputs = tuple(bool(name) for name in node.proto.output)
+    return node.operator, version_of(node)[0], node.proto.overload, attributes, _kinds(reading, node), outputs
+
+
+def _kinds(reading: Reading, node: Node) -> tuple[Kind | None, ...]:
+    terms = [None if value is None else reading.values[value] for value in node.inputs]
+    return tuple(
+        None if term is None else (term.dtype, None if term.dims is None else len(term.dims)) for term in terms
+    )
+
+
+def _is_loaded(reading: Reading, node: Node) -> bool:
+    if node.bodies:
+        return True  # its bodies are read, and equal to the original's where it is
+    kinds = _kinds(reading, node)
+    if any(kind is not None and not kind[0] for kind in kinds):
+        return False
+    bare = NodeProto()
+    bare.CopyFrom(node.proto)
+    bare.ClearField("name")
+    bare.ClearField("doc_string")
+    del bare.input[:], bare.output[:]
+    bare.input.extend("" if kind is None else f"i{index}" for index, kind in enumerate(kinds))
+    bare.output.extend(f"o{index}" if name else "" for index, name in enumerate(node.proto.output))
+    inputs = [_input(f"i{index}", kind) for index, kind in enumerate(kinds) if kind is not None]
+    outputs = [ValueInfoProto(name=name) for name in bare.output if name]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
+    graph = helper.make_graph([bare], "node", inputs, outputs)
+    return _loads(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True))
+
+
+def _input(name: str, kind: Kind) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind[0], None if kind[1] is None else [None] * kind[1])
+
+
+@lru_cache(maxsize=4096)
+def _loads(content: bytes) -> bool:
+    try:
+        Session(Model.from_proto(ModelProto.FromString(content)), threads=1)
+    except ModelError:
+        return False
+    return True

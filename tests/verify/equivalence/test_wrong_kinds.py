@@ -1,0 +1,305 @@
+"""Wrong models that are not loaded, that fail where their original runs, or that round too much: none is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+from small_models import model
+from test_axioms import bits
+
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.runtime.session import Session
+from graphkit.verify.equivalence import check_equivalence
+
+HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'
+HALF = np.float16
+SIX = np.arange(6, dtype=np.float32)
+RNG = np.random.default_rng(0)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Two bodies of one head, the second one wrong, and inputs that show it.
+
+    Attributes:
+        opsets: Of the original, and of the wrong model.
+    """
+
+    head: str
+    before: str
+    after: str
+    feed: Mapping[str, np.ndarray]
+    constants: Mapping[str, object] = field(default_factory=dict)
+    opsets: tuple[int, int] = (18, 18)
+
+
+LIST = "(float[n] x) => (float[n] y)"
+ROWS = "(float[2, 3] x) => (float[2, 3] y)"
+NEG = "y = Neg (x)"
+
+
+def beside(head: str, node: str, feed: Mapping[str, np.ndarray], opset: int = 18, end: str = "y = Identity (x)",
+           **constants: object) -> Wrong:  # fmt: skip
+    """Return a pair whose second model has a node more, which nothing reads."""
+    return Wrong(head, end, f"{node} {end}", feed, constants, (opset, opset))
+
+
+def nodes() -> Iterator[tuple[str, Wrong]]:
+    """Nodes that nothing reads, and that are not loaded, or fail."""
+    rows = {"x": SIX.reshape(2, 3)}
+    conv = "a = Reshape (x, three_dims) z = Conv <{}> (a, kernel)"
+    kernels = {"three_dims": np.array([1, 2, 3]), "kernel": np.ones((2, 2, 1))}
+    for name, attribute in (
+        ("a dilation of 0", "dilations = [0]"), ("a kernel that is none", "kernel_shape = [3]"),
+        ("an unknown padding", 'auto_pad = "FOO"'), ("a padding below 0", "pads = [-1, 0]"),
+    ):  # fmt: skip
+        yield f"a Conv with {name}", beside(ROWS, conv.format(attribute), rows, **kernels)
+    split = "z, q = Split <axis = 1, num_outputs = 2> (x, parts)"
+    yield "a Split by sizes and by a number", beside(ROWS, split, rows, parts=np.array([1, 2]))
+    for fmod in (0, 2):
+        yield f"a remainder of floats, fmod {fmod}", beside(ROWS, f"z = Mod <fmod = {fmod}> (x, x)", rows)
+    for name, array in (("two numbers", np.ones(2, np.float32)), ("a scalar", np.ones((), np.float32)),
+                        ("nothing", np.ones(0, np.float32)), ("a text", np.array(["a"], object))):  # fmt: skip
+        values = {"x": SIX}, {"filled with": numpy_helper.from_array(array), "i1": np.array([1])}
+        yield (
+            f"a ConstantOfShape of {name}",
+            beside(LIST, "z = ConstantOfShape (i1)", values[0], **values[1]),
+        )
+    yield "a Range of lists", beside(ROWS, "z = Range (i0, i3, i1)", rows, i0=np.array([0]), i1=np.array([1]),
+                                     i3=np.array([3]))  # fmt: skip
+    for op, kind, inputs in (("Asin", "double", "x"), ("Max", "int16", "x, x"), ("Erf", "double", "x"),
+                             ("Where", "bool", "x, x, x")):  # fmt: skip
+        array = np.ones((2, 2), helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind.upper())))
+        head = f"({kind}[n, m] x) => ({kind}[n, m] y)"
+        yield f"{op} of {kind}, which has no kernel", beside(head, f"z = {op} ({inputs})", {"x": array})
+    gemm = "t = Transpose (x) z = Gemm (x, t)"
+    yield "a Gemm of integers", beside("(int32[2, 3] x) => (int32[2, 3] y)", gemm, {"x": np.ones((2, 3), np.int32)})
+    expand = "s = Shape (x) d = Sub (s, i5) z = Expand (i5, d)"
+    yield "an Expand below 0", beside(LIST, expand, {"x": SIX[:2]}, i5=np.array([5]))
+    yield "a Softmax of a list, until opset 12", beside(LIST, "z = Softmax (x)", {"x": SIX},
+                                                        12)  # fmt: skip
+    yield "a Flatten from the end, until opset 10", beside(ROWS, "z = Flatten <axis = -1> (x)", rows, 10)
+    weights = {"w": RNG.normal(size=(1, 8, 2)), "r": RNG.normal(size=(1, 8, 2)), "large": np.int32(100)}
+    lstm = "{0}, h{0}, c{0} = LSTM <hidden_size = 2> (x, w, r, , {1})"
+    yield "lengths beyond a sequence", beside(
+        "(float[s, b, 2] x, int32[b] l) => (float[k, m, o, p] y)", f"n = Max (l, large) {lstm.format('z', 'n')}",
+        {"x": np.ones((3, 2, 2), np.float32), "l": np.array([3, 2], np.int32)}, end=lstm.format("y", "l"), **weights,
+    )  # fmt: skip
+
+
+IF = "{} = If ({}) <then_branch = t () => ({}) {{ a = Neg (x) {} }}, else_branch = e () => ({}) {{ d = Abs (x) {} }}>"
+FLAG = "(bool c, float[2] x, bool[2] several, int64 number) => (float[k] y)"
+
+
+def branches() -> Iterator[tuple[str, Wrong]]:
+    """Faults of an If, which nothing reads, or that gives the output."""
+    flags = {"c": np.array(True), "x": SIX[:2], "several": np.array([True, False]), "number": np.array(1)}
+    two = "float[2] a, float[2] a2", "a2 = Neg (x)", "float[2] d, float[2] d2", "d2 = Abs (x)"
+    one = "float[2] a", "", "float[2] d", ""
+    other = "float[2] a", "", "bool[2] b", "b = Cast <to = 9> (x)"
+    for name, text in {
+        "more outputs": IF.format("z", "c", *two), "fewer outputs": IF.format("z, q", "c", *one),
+        "several conditions": IF.format("z", "several", *one),
+        "a number for a condition": IF.format("z", "number", *one),
+        "two inputs": IF.format("z", "c, x", *one), "other dtypes": IF.format("z", "c", *other),
+        "a value from around": IF.format("z", "c", "float[2] x", "", "float[2] d", ""),
+    }.items():  # fmt: skip
+        end = IF.format("y", "c", *one)
+        yield f"an If with {name}", beside(FLAG, text, flags, end=end)
+    yield "an If that gives more", Wrong(FLAG, IF.format("y", "c", *one), IF.format("y", "c", *two), flags)
+    known = IF.format("y", "k", *one)
+    yield "a known condition of integers", Wrong(FLAG, f"k = Identity (yes) {known}", f"k = Identity (i1) {known}",
+                                                 flags, {"yes": np.array(True), "i1": np.array(1)})  # fmt: skip
+    for name, before, after, inner in (
+        ("dtype", "Neg (x)", "Cast <to = 9> (x)", "Relu (h)"), ("rank", "Unsqueeze (x, i01)", "Neg (x)", "Conv (h, w)"),
+    ):  # fmt: skip
+        dead = IF.format("y", "yes", "float[2] a", "", "float[2] d", f"q = {inner}")
+        yield f"a branch that never runs, and reads another {name}", Wrong(
+            FLAG, f"h = {before} {dead}", f"h = {after} {dead}", flags,
+            {"yes": np.array(True), "i01": np.array([0, 1]), "w": np.ones((1, 1, 1))},
+        )  # fmt: skip
+
+
+def versions() -> Iterator[tuple[str, Wrong]]:
+    split = "y, z = Split ", "(x)"
+    yield "a Split without a remainder", Wrong(
+        "(float[s] x) => (float[k] y, float[l] z)", "<num_outputs = 2> ".join(split), "".join(split), {"x": SIX[:5]},
+        opsets=(18, 13))  # fmt: skip
+    yield (
+        "floats that are compared, until opset 10",
+        Wrong("(float[n] x) => (bool[n] y)", "y = Equal (x, x)", "y = Equal (x, x)", {"x": SIX}, opsets=(13, 9)),
+    )
+    pool = "y = MaxPool <kernel_shape = [2], ceil_mode = 1> (x)"
+    yield (
+        "a pool that is rounded up, until opset 9",
+        Wrong("(float[1, 1, n] x) => (float[a, b, c] y)", pool, pool, {"x": SIX.reshape(1, 1, 6)}, opsets=(13, 8)),
+    )
+    for opset in (99, 1 << 40):
+        yield f"opset {opset}", Wrong(LIST, NEG, NEG, {"x": SIX}, opsets=(18, opset))
+
+
+def chances() -> Iterator[tuple[str, Wrong]]:
+    """Random numbers that are drawn twice, and once."""
+    drawn = "float[2] a", "r = RandomNormalLike (x) a = Identity (r)", "float[2] d", ""
+    once = IF.replace("a = Neg (x) ", "").format("u", "c", *drawn)
+    twice = once + IF.replace("a = Neg (x)", "q = Neg (x)").format("v", "c", *drawn)
+    flags = {"c": np.array(True), "x": SIX[:2], "several": np.array([True, False]), "number": np.array(1)}
+    yield (
+        "drawn once",
+        Wrong(FLAG, twice + "y = Concat <axis = 0> (u, v)", twice + "y = Concat <axis = 0> (u, u)", flags),
+    )
+
+
+PAIRS = {name: pair for make in (nodes, branches, versions, chances) for name, pair in make()}
+
+
+def built(pair: Wrong) -> tuple[Model, Model]:
+    made = []
+    for body, opset in zip((pair.before, pair.after), pair.opsets, strict=True):
+        words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+        constants = {name: value for name, value in pair.constants.items() if name in words}
+        each = model(f"g {pair.head} {{ {body} }}", HEAD.format(18), **constants)
+        each.proto.opset_import[0].version = opset
+        if (value := pair.constants.get("filled with")) is not None and "ConstantOfShape" in body:
+            each.proto.graph.node[0].attribute.append(helper.make_attribute("value", value))
+        made.append(each.with_proto(each.proto))
+    return made[0], made[1]
+
+
+def differs(before: Model, after: Model, feed: Mapping[str, np.ndarray]) -> bool:
+    """Whether the second model is not loaded, fails, or gives something else."""
+    right = Session(before, threads=1).run(feed)
+    try:
+        made = Session(after, threads=1).run(feed)
+    except ModelError:
+        return True
+    return any(
+        array.shape != made[name].shape or (bits(array) != bits(made[name])).any() for name, array in right.items()
+    )
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_wrong_model_is_not_proven(name: str) -> None:
+    pair = PAIRS[name]
+    before, after = built(pair)
+    assert differs(before, after, pair.feed)
+    assert check_equivalence(before, before.with_proto(before.proto)).is_proven
+    assert not check_equivalence(before, after).proven
+
+
+PLAIN = model("g (float[n] x) => (float[n] y) { z = Abs (x) y = Neg (x) }")
+
+
+def _no_version(proto: ModelProto) -> None:
+    proto.ClearField("ir_version")
+
+
+def _imported(domain: str) -> Callable[[ModelProto], None]:
+    return lambda proto: proto.opset_import.append(helper.make_opsetid(domain, 99))
+
+
+def _more_outputs(at: int) -> Callable[[ModelProto], None]:
+    return lambda proto: proto.graph.node[at].output.append("more")
+
+
+def _constant(proto: ModelProto) -> None:
+    proto.graph.node.append(helper.make_node("Constant", [], ["number", "more"], value_float=1.0))
+
+
+def _no_output(proto: ModelProto) -> None:
+    proto.graph.node[0].output[0] = ""
+
+
+def _function(domain: str, version: int) -> Callable[[ModelProto], None]:
+    body = [helper.make_node("Neg" if not domain else "Odd", ["a"], ["b"], domain=domain)]
+    imports = [helper.make_opsetid("", version)]
+
+    def add(proto: ModelProto) -> None:
+        proto.functions.append(helper.make_function("own", "f", ["a"], ["b"], body, imports))
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (_no_version, "it has no IR version"),
+        (_imported("com.microsoft"), "version 99 of the operator set 'com.microsoft' is not known"),
+        (_imported("ai.onnx.ml"), "version 99 of the operator set 'ai.onnx.ml' is not known"),
+        (_more_outputs(0), "Abs#0 (Abs) is of a kind that the original has not"),
+        (_more_outputs(1), "Neg#1 (Neg) is of a kind that the original has not"),
+        (_constant, "Constant#2 (Constant) is of a kind that the original has not"),
+        (_no_output, "Abs#0 gives nothing"),
+        (_function("", 99), "version 99 of the operator set 'ai.onnx' is not known"),
+        (_function("odd", 18), "function f imports no operator set 'odd'"),
+    ],
+)
+def test_a_fault_of_a_file_is_named(edit: Callable[[ModelProto], object], words: str) -> None:
+    proto = ModelProto.FromString(PLAIN.proto.SerializeToString())
+    edit(proto)
+    after = PLAIN.with_proto(proto)
+    with pytest.raises(ModelError, match="onnxruntime does not load it"):
+        Session(after)
+    found = check_equivalence(PLAIN, after)
+    assert not found.proven
+    assert words in str(found)
+
+
+def _called(overload: str) -> Model:
+    node = helper.make_node("f", ["x"], ["y"], domain="own", overload=overload)
+    ends = [helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    functions = [
+        helper.make_function("own", "f", ["a"], ["b"], [helper.make_node(op, ["a"], ["b"])],
+                             [helper.make_opsetid("", 17)], overload=name)
+        for name, op in (("one", "Neg"), ("other", "Abs"))
+    ]  # fmt: skip
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    return Model.from_proto(helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10))
+
+
+def test_another_overload_of_a_function_that_cannot_be_inlined_is_another_function() -> None:
+    before, after = _called("one"), _called("other")
+    assert differs(before, after, {"x": SIX})
+    assert check_equivalence(before, _called("one")).is_proven
+    assert not check_equivalence(before, after).proven
+
+
+@pytest.mark.parametrize("body", ["y = MatMul (x, w)", "y = Mul (x, w)", "y = Add (x, w)"])
+def test_constants_of_float16_that_differ_by_a_hundredth_are_others(body: str) -> None:
+    numbers = RNG.normal(size=(3, 3) if "MatMul" in body else 3).astype(HALF)
+    text = f"g (float16[n, 3] x) => (float16[n, 3] y) {{ {body} }}"
+    before, after = model(text, w=numbers), model(text, w=(numbers * HALF(1.01)))
+    x = RNG.normal(size=(4, 3)).astype(HALF)
+    right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
+    assert np.abs(right - made).max() > 4e-3 * np.abs(right).max()
+    assert not check_equivalence(before, after).proven
+
+
+@pytest.mark.parametrize("operator", ["Reciprocal", "Log"])
+@pytest.mark.parametrize(("least", "most", "is_proven"), [(-5.0, 3.0, False), (0.5, 3.0, True)])
+def test_what_is_clipped_stays_away_from_0_where_its_least_number_does(
+    operator: str, least: float, most: float, *, is_proven: bool
+) -> None:
+    text = f"g (float[n] x) => (float[n] y) {{{{ {{}} c = Clip (t, least, most) y = {operator} (c) }}}}"
+    bodies = "u = Add (x, tenth) t = Sub (u, tenth)", "t = Identity (x)"
+    numbers = {"least": least, "most": most}
+    before, after = model(text.format(bodies[0]), tenth=0.1, **numbers), model(text.format(bodies[1]), **numbers)
+    x = np.array([1e-9, 0.1], np.float32)
+    right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
+    assert np.allclose(right, made, rtol=1e-3) == is_proven
+    assert check_equivalence(before, after).is_proven == is_proven
+
+
+def test_a_slice_with_more_steps_than_axes_is_declined() -> None:
+    text = "g (float[n] x) => (float[n] y) { z = Slice (x, i0, i0, i0, steps) y = Neg (x) }"
+    odd = model(text, i0=np.array([0]), steps=np.array([1, 1]))
+    plain = model("g (float[n] x) => (float[n] y) { y = Neg (x) }")
+    assert "may fail" in str(check_equivalence(plain, odd))
