@@ -4,8 +4,8 @@ Both models are read into one table of terms, over the same inputs, and brought 
 output is proven where both have the same term: bit for bit; else up to the sign of zeros, which `x + 0` changes; else,
 when both are read again with axioms of real numbers, up to rounding, where nothing overflows; or, where masks were made
 additive, assuming that scores are finite. What that trusts: the shape engine, the axioms, the hash of constants, and
-that the original loads. It shares nothing with the passes that rewrite models, but folding reads the same shape engine: a
-wrong shape rule makes a wrong fold that is proven here, and that only a run finds. Keep a run beside it.
+that the original loads. It shares nothing with the passes that rewrite models, but folding reads the same shape engine:
+a wrong shape rule makes a wrong fold that is proven here, and that only a run finds. Keep a run beside it.
 """
 
 from __future__ import annotations

@@ -12,15 +12,18 @@ from functools import lru_cache
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from graphkit.errors import ModelError
+from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.runtime.session import Session
+from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
 from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["unloaded_nodes"]
 
-Kind = tuple[int, int | None]  # dtype and rank
+Sizes = tuple[int | None, ...]  # of axes; None for any size
+Kind = tuple[int, Sizes | None]  # dtype and sizes, which matter for shapes, axes and counts alone; None for any rank
 
 
 def unloaded_nodes(original: Reading, rewritten: Reading) -> Iterator[str]:
@@ -46,10 +49,15 @@ def _signature(reading: Reading, node: Node) -> Hashable:
 
 
 def _kinds(reading: Reading, node: Node) -> tuple[Kind | None, ...]:
+    counts = value_inputs(node)
     terms = [None if value is None else reading.values[value] for value in node.inputs]
     return tuple(
-        None if term is None else (term.dtype, None if term.dims is None else len(term.dims)) for term in terms
+        None if term is None else (term.dtype, _sizes(term.dims, index in counts)) for index, term in enumerate(terms)
     )
+
+
+def _sizes(dims: Dims | None, is_count: bool) -> Sizes | None:
+    return None if dims is None else tuple(dim.constant if is_count else None for dim in dims)
 
 
 def _is_loaded(reading: Reading, node: Node) -> bool:
@@ -73,7 +81,7 @@ def _is_loaded(reading: Reading, node: Node) -> bool:
 
 
 def _input(name: str, kind: Kind) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind[0], None if kind[1] is None else [None] * kind[1])
+    return helper.make_tensor_value_info(name, *kind)
 
 
 @lru_cache(maxsize=4096)
