@@ -6,10 +6,10 @@ onnxruntime is asked, not a table of its kernels.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import value_inputs
@@ -22,6 +22,7 @@ from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["unloaded_nodes"]
 
+GUESSES = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 Sizes = tuple[int | None, ...]  # of axes; None for any size
 Kind = tuple[int, Sizes | None]  # dtype and sizes, which matter for shapes, axes and counts alone; None for any rank
 
@@ -61,11 +62,17 @@ def _sizes(dims: Dims | None, is_count: bool) -> Sizes | None:
 
 
 def _is_loaded(reading: Reading, node: Node) -> bool:
+    """Whether onnxruntime loads a node, with some dtype for those that are not known."""
     if node.bodies:
         return True  # its bodies are read, and equal to the original's where it is
     kinds = _kinds(reading, node)
-    if any(kind is not None and not kind[0] for kind in kinds):
-        return False
+    guesses = GUESSES if any(kind is not None and not kind[0] for kind in kinds) else (0,)
+    filled = ([None if kind is None else (kind[0] or guess, kind[1]) for kind in kinds] for guess in guesses)
+    return any(_loads(_alone(node, each)) for each in filled)
+
+
+def _alone(node: Node, kinds: Sequence[Kind | None]) -> bytes:
+    """Return a model of one node."""
     bare = NodeProto()
     bare.CopyFrom(node.proto)
     bare.ClearField("name")
@@ -77,7 +84,7 @@ def _is_loaded(reading: Reading, node: Node) -> bool:
     outputs = [ValueInfoProto(name=name) for name in bare.output if name]
     opsets = [helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
     graph = helper.make_graph([bare], "node", inputs, outputs)
-    return _loads(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True)
 
 
 def _input(name: str, kind: Kind) -> ValueInfoProto:

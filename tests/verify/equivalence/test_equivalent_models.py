@@ -11,6 +11,7 @@ import pytest
 from edits import edited
 from feeds import feed
 from real_models import MODEL_NAMES, params
+from structural_edits import structurally_edited
 
 import graphkit
 from graphkit.errors import ModelError
@@ -33,6 +34,8 @@ MANY = (
     "cache-styles/two-stacked", "cache-styles/past_0-2bhsd", "cache-styles/static-cache",
     "merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model", "search/loop-greedy",
 )  # fmt: skip
+STRUCTURAL = ("search/loop-greedy", "t5-tiny/decoder_model_merged", "cache-styles/two-stacked")
+Edit = Callable[[onnx.ModelProto, int], tuple[onnx.ModelProto, str] | None]
 
 
 def test_normal_forms_that_both_models_have_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +132,14 @@ def test_many_edits_that_make_a_difference_are_not_proven(name: str, model_file:
     assert differing(model_file(name), range(1000, 1430)) >= 270
 
 
-def differing(path: Path, seeds: range) -> int:
+@pytest.mark.parametrize("name", params(STRUCTURAL, slow=STRUCTURAL[1:]))
+def test_edits_of_the_structure_that_make_a_difference_are_not_proven(
+    name: str, model_file: Callable[[str], Path]
+) -> None:
+    assert differing(model_file(name), range(40), structurally_edited) >= 16
+
+
+def differing(path: Path, seeds: range, edit: Edit = edited) -> int:
     """Return how many edits of a model and its fold make a difference in a run; none of these is proven."""
     model = graphkit.load(path, threshold=1 << 30)
     folded = graphkit.fold(model).model
@@ -139,7 +149,7 @@ def differing(path: Path, seeds: range) -> int:
     count = 0
     for seed in seeds:
         source = folded if seed % 2 else model
-        made = edited(source.proto, seed)
+        made = edit(source.proto, seed)
         if made is None:
             continue
         other = source.with_proto(made[0])
