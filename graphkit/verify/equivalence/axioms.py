@@ -24,7 +24,7 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "has_no_zero", "is_all"]
+__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "copies_zeros", "has_no_zero", "is_all"]
 
 Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
 UNKNOWN = "some dims are not known"
@@ -65,12 +65,12 @@ def reshape(app: Application) -> Result:
     source = app.arg(0)
     if source is None or app.dims is None or source.dims is None:
         return UNKNOWN
-    if app.node.op_type == "Reshape" and not _copies_zeros(app, source.dims):
+    if app.node.op_type == "Reshape" and not copies_zeros(app, source.dims):
         return "a dim of 0 in its target would copy another one"
     return app.tools.movement.reshape(source, app.dims)
 
 
-def _copies_zeros(app: Application, dims: Dims) -> bool:
+def copies_zeros(app: Application, dims: Dims) -> bool:
     """Whether a Reshape gives its target's dims where they are 0 too, which copies the dim at that place."""
     target = app.elements(1)
     if target is None or app.attr("allowzero", 0):

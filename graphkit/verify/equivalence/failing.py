@@ -18,6 +18,7 @@ from graphkit.shapes.bounds import is_nonzero
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
+from graphkit.verify.equivalence.axioms import copies_zeros
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.reading import Reading, Run
 from graphkit.verify.equivalence.terms import Term
@@ -163,6 +164,8 @@ def _broadcasts(app: Application) -> bool:
 def _reshapes(app: Application) -> bool:
     source, target = _dims(app, 0), app.elements(1)
     if source is None or target is None or app.dims is None or product(source) != product(app.dims):
+        return False
+    if not copies_zeros(app, source):
         return False
     if len(target) != len(app.dims) or any(
         each not in (-1, 0, dim) for each, dim in zip(target, app.dims, strict=True)

@@ -82,6 +82,13 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
     yield "a Gemm of integers", beside("(int32[2, 3] x) => (int32[2, 3] y)", gemm, {"x": np.ones((2, 3), np.int32)})
     expand = "s = Shape (x) d = Sub (s, i5) z = Expand (i5, d)"
     yield "an Expand below 0", beside(LIST, expand, {"x": SIX[:2]}, i5=np.array([5]))
+    for name, dims in (("two dims", "s, i2"), ("three dims", "s, i2, i1")):
+        shape = f"s = Shape <start = 1> (x) t = Concat <axis = 0> ({dims}) z = Reshape (x, t)"
+        yield f"a Reshape to {name}, of which the first may be 0", beside(
+            "(float[2, past_n] x) => (float[2, past_n] y)", shape, {"x": np.ones((2, 0), np.float32)},
+            i1=np.array([1]), i2=np.array([2]),
+        )  # fmt: skip
+    yield "an index before the first", beside(ROWS, "z = Gather (x, before)", rows, before=np.array(-3))
     yield "a Softmax of a list, until opset 12", beside(LIST, "z = Softmax (x)", {"x": SIX},
                                                         12)  # fmt: skip
     yield "a Flatten from the end, until opset 10", beside(ROWS, "z = Flatten <axis = -1> (x)", rows, 10)
@@ -126,6 +133,15 @@ def branches() -> Iterator[tuple[str, Wrong]]:
         )  # fmt: skip
 
 
+LOOP = "y = Loop (n, , x) <body = b (int64 i, bool k{}) => (bool k2, float[2] t) {{ k2 = Identity (k) t = Neg (s) }}>"
+
+
+def loops() -> Iterator[tuple[str, Wrong]]:
+    head, feed = "(int64 n, float[2] x) => (float[k] y)", {"n": np.array(3), "x": SIX[:2]}
+    one = LOOP.format(", float[2] s")
+    yield "a Loop whose body has an input more", Wrong(head, one, LOOP.format(", float[2] s, float[2] u"), feed)
+
+
 def versions() -> Iterator[tuple[str, Wrong]]:
     split = "y, z = Split ", "(x)"
     yield "a Split without a remainder", Wrong(
@@ -156,7 +172,7 @@ def chances() -> Iterator[tuple[str, Wrong]]:
     )
 
 
-PAIRS = {name: pair for make in (nodes, branches, versions, chances) for name, pair in make()}
+PAIRS = {name: pair for make in (nodes, branches, loops, versions, chances) for name, pair in make()}
 
 
 def built(pair: Wrong) -> tuple[Model, Model]:

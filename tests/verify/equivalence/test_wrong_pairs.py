@@ -48,6 +48,11 @@ def moves() -> Iterator[tuple[str, Pair]]:
     cube = "(float[n, n, n] x) => (float[k, l, m] y)"
     for perm in ("[0, 2, 1]", "[2, 1, 0]", "[1, 2, 0]", "[1, 0, 2]"):
         yield f"two Transposes, {perm}", Pair(back.format("[2, 0, 1]"), back.format(perm), cube)
+    for perm in ("[0, 1, 2]", "[1, 2, 0]", "[0, 2, 1]"):
+        yield (
+            f"two Transposes around, for {perm}",
+            Pair(back.format("[1, 2, 0]"), f"y = Transpose <perm = {perm}> (x)", cube),
+        )
     yield (
         "rows and columns in a Reshape",
         Pair(
@@ -190,6 +195,43 @@ def cuts() -> Iterator[tuple[str, Pair]]:
             "q = SplitToSequence <axis = 2> (x, third) y = SequenceAt (q, zero)",
             "q = SplitToSequence <axis = 2> (x, third) y = SequenceAt (q, one)",
             constants={"third": 2},
+        ),
+    )
+    yield (
+        "Slices of two tensors, joined",
+        Pair(
+            "a = Slice (x, i0, i1, i1) c = Slice (v, i1, far, i1) y = Concat <axis = 1> (a, c)",
+            COPY,
+            SQUARE,
+        ),
+    )
+    yield (
+        "a Slice that goes on past a part of a Concat",
+        Pair(
+            "c = Concat <axis = 0> (x, u) s = Shape <end = 1> (x) e = Add (s, i1) y = Slice (c, i0, e, i0)",
+            "c = Concat <axis = 0> (x, u) s = Shape <end = 1> (x) y = Slice (c, i0, s, i0)",
+            TWO,
+        ),
+    )
+    in_branch = "n = NonZero (x) m = NonZero (v) c = IsNaN (one) z = If (c) <then_branch = t () => (int64[k, l] a) "
+    in_branch += "{ a = Concat <axis = 0> (n, m) }, else_branch = e () => (int64[k, l] d) { d = Identity (n) }> "
+    yield (
+        "sizes that are equal in a branch",
+        Pair(
+            in_branch + "y = Shape (n)",
+            in_branch + "y = Shape (m)",
+            "(float[n] x, float[n] v) => (int64[k] y)",
+            {"one": np.float32(1)},
+        ),
+    )
+    scaled = "a = Reshape (x, {0}) q = QuantizeLinear (a, s) b = Cast <to = 7> (q) y = Reshape (b, two)"
+    yield (
+        "several scales of other columns",
+        Pair(
+            scaled.format("two"),
+            scaled.format("three"),
+            "(float[4, 2] x) => (int64[k, l] y)",
+            {"two": [4, 2], "three": [2, 2, 2], "s": np.array([0.1, 7.0], np.float32)},
         ),
     )
     yield "a Pad of one", Pair(COPY, "y = Pad (x, pads)", constants={"pads": [0, 0, 1, 0, 0, 0]})
