@@ -11,7 +11,7 @@ from onnx import NodeProto, helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, symbol
@@ -21,6 +21,7 @@ from graphkit.shapes.tensor import Dims, Tensor
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.free_elements import free_elements
 from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.terms import Key, Term
 from graphkit.verify.equivalence.versions import spelled
@@ -29,6 +30,7 @@ __all__ = ["Context", "Facts", "Reading", "Run", "read"]
 
 Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
 NO_AXIOMS: frozenset[str] = frozenset()
+OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 ONE_SPELLING = "one spelling for all versions"
 
 
@@ -139,6 +141,7 @@ class _Reader:
         self.side = 0 if original is None else 1
         self.facts: dict[Term, Facts] = {}
         self.symbols: dict[str, Expr] = {}
+        self.free_elements = free_elements(shapes)
         main = [(each.left, each.right) for each in shapes.equalities if each.scope is model.graph]
         self.rewriter: Rewriter = rewriter_of(main) if original is None else original.rewriter
         self.normals: dict[Term, Normal] = {} if original is None else original.normals
@@ -156,7 +159,7 @@ class _Reader:
             for name in expr.symbols:
                 if name[:1] == "?" and name not in self.symbols:
                     found = next(each for each in expr.walk_symbols() if each.name == name)
-                    self.symbols[name] = symbol(f"?rewritten:{name[1:]}", found.lower, found.upper)
+                    self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
             if self.symbols:
                 expr = expr.substitute(self.symbols)
         return self.rewriter.expr(expr)
@@ -166,11 +169,14 @@ class _Reader:
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
         listed = None if data is None else data.ravel().tolist()
-        if self.original is not None and (before := self.original.facts.get(raw)) is not None:
+        before = None if self.original is None else self.original.facts.get(raw)
+        if before is not None:
             self.match(tensor.dims or (), before.dims or ())
             if listed is not None and before.elements is not None:
                 self.match(listed, before.elements[1])
         dims = None if tensor.dims is None else tuple(self.expr(dim) for dim in tensor.dims)
+        if dims is not None and before is not None and before.dims is not None and len(before.dims) == len(dims):
+            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, before.dims, strict=True))
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
             exprs = tuple(self.expr(Expr.of(each)) for each in listed)
@@ -350,6 +356,9 @@ class _Reader:
 
     def normal(self, app: Application, raw: Term) -> Term:
         op = app.node.operator
+        if self.counts_elements(app):
+            raw.nearly = "its dims are elements that may be large, and what is computed from these may wrap around"
+            return raw
         if op not in self.by_operator:
             self.by_operator[op] = [each for each in self.axioms if each.operators is None or op in each.operators]
         for axiom in self.by_operator[op]:
@@ -360,6 +369,14 @@ class _Reader:
             if found:
                 raw.nearly = f"{axiom.name}: {found}"
         return raw
+
+    def counts_elements(self, app: Application) -> bool:
+        """Whether a node makes dims of unknown elements, whose expressions do not hold where integers wrap around."""
+        value = app.node.outputs[app.index]
+        if not self.free_elements or value is None or value not in self.shapes.first:
+            return False
+        symbols = {name for dim in self.shapes.first[value].dims or () for name in dim.symbols}
+        return not self.free_elements.isdisjoint(symbols) and bool(value_inputs(app.node))
 
     def as_elements(self, facts: Facts) -> Term | None:
         """Return the term of a small integer tensor whose elements are all known."""
@@ -439,6 +456,10 @@ class _Reader:
             attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
             operands += [self.term(value) for value in body.outputs]
         return (*attributes, len(args)), operands
+
+
+def _is_own(expr: Expr) -> bool:
+    return any(name.startswith(OWN_UNKNOWN) for name in expr.symbols)
 
 
 def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
