@@ -31,7 +31,7 @@ FIRST = names(
 )
 POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
-OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Pad": (0, 2)}
+OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Pad": (0, 2)}
 SEQUENCES = ("SplitToSequence", "SequenceAt")
 MOVES = ("Reshape", "Expand", "Transpose", "Slice", "Strided")
 MAX_DEPTH = 40

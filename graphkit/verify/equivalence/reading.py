@@ -330,6 +330,8 @@ class _Reader:
             ):
                 loose[index] = found
         term = self.applied(app, raw, blind)
+        if term.is_constant:  # as a rewrite that folds it has it
+            return term
         other = self.loosened(replace(app, args=loose))
         if other is None and loose != blind:
             other = self.applied(app, raw, loose)

@@ -57,6 +57,8 @@ SHARED = "r = Reshape (q, once) t = Transpose <perm = [0, 1, 3, 2]> (k) p = MatM
 SHARED += (
     "z = Shape <start = 2, end = 3> (k) s3 = Slice (s, axis0, three) f = Concat <axis = 0> (s3, z) y = Reshape (p, f)"
 )
+NORMAL = (U - U.mean(1, keepdims=True)) / np.sqrt(U.var(1, keepdims=True) + 1e-5) * G + B
+C["lg"] = NORMAL * G
 C["three"] = np.array([3])
 C["first"] = np.int64(0)
 
@@ -70,6 +72,7 @@ class Case:
     after: str
     head: str = ROWS
     constants: Mapping[str, object] = field(default_factory=dict)
+    opset: int | None = None
 
 
 RIGHT = {
@@ -108,6 +111,11 @@ RIGHT = {
                     "y = MatMul (p, z)", "t = Transpose <perm = [0, 1, 3, 2]> (k2) y = MatMul (q, t)",
                     "(float[n, 4, s, 3] q, float[n, 4, m, 3] k2) => (float[a, c, d, e] y)"),
     "shared heads": Case("shared heads", REPEATED + "y = MatMul (q, t)", SHARED, HEADS),
+    "a normalisation of constants": Case("constants in weights", "l = LayerNormalization (table, g, b) "
+                                         "p = MatMul (x, l) y = Mul (p, g)", "y = MatMul (x, lg)"),
+    "slots that are written": Case("constants in weights", "d = Concat <axis = 1> (x, x) p = MatMul (x, w) "
+                                   "q = Mul (p, g) y = TensorScatter <axis = 1> (d, q)", "d = Concat <axis = 1> (x, x) "
+                                   "q = MatMul (x, wg) y = TensorScatter <axis = 1> (d, q)", opset=24),
 }  # fmt: skip
 
 
@@ -115,7 +123,10 @@ def built(case: Case) -> tuple[Model, Model]:
     def made(body: str) -> Model:
         words = set(body.replace("(", " ").replace(")", " ").replace(",", " ").split())
         words -= {word.strip("),") for word in case.head.split("=>")[0].split()}
-        return model(f"g {case.head} {{ {body} }}", **{n: c for n, c in {**C, **case.constants}.items() if n in words})
+        found = model(f"g {case.head} {{ {body} }}", **{n: c for n, c in {**C, **case.constants}.items() if n in words})
+        if case.opset is not None:
+            found.proto.opset_import[0].version = case.opset
+        return found
 
     return made(case.before), made(case.after)
 
