@@ -16,6 +16,7 @@ import argparse
 import json
 import mmap
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -157,6 +158,11 @@ class Handler(BaseHTTPRequestHandler):
     counts = {"requests": 0, "bytes": 0}
     free = 0.0  # when the line is free again
 
+    def setup(self) -> None:
+        """Let little wait in this process: what is counted is on its way when the reader hangs up."""
+        super().setup()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK)
+
     def do_GET(self) -> None:
         """Send a file, or a part of it."""
         if self.path == "/counts":
@@ -202,7 +208,16 @@ class Handler(BaseHTTPRequestHandler):
             self.counts["bytes"] += len(data)
         if wait > 0.002:
             time.sleep(wait)
-        self.wfile.write(data)
+        try:
+            self.wfile.write(data)
+        except OSError:  # the reader has hung up
+            self.close_connection = True
+            raise ConnectionResetError from None
+
+    def handle(self) -> None:
+        """Answer requests until the reader hangs up."""
+        with suppress(ConnectionResetError):
+            super().handle()
 
     def _send(self, content: bytes) -> None:
         self.send_response(200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey import survey
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions
+from graphkit.io.remote.folder import models_in
+from graphkit.io.remote.options import RemoteOptions, remote_options
 
 CONTENT = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }").SerializeToString()
+SILENT: list[socket.socket] = []
 FIRST, SECOND = "1" * 40, "2" * 40
 
 
@@ -53,6 +57,27 @@ def test_an_organisation_is_listed_in_one_request(hub: Site) -> None:
     assert models_of(["hf://org"], ()) == dict.fromkeys(urls, FIRST)
     (path,) = [request.path for request in hub.asked if request.path.startswith("/api/models")]
     assert "author=org" in path
+
+
+@pytest.fixture(scope="module")
+def silent() -> str:
+    """The address of a server that accepts and never answers, as long as the threads that wait for it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    SILENT.append(server)
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("source", ["hf://org", "hf://org/a"])
+def test_a_hub_that_does_not_answer_is_given_up(silent: str, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """Its library would wait for ever."""
+    monkeypatch.setattr(constants, "ENDPOINT", silent)
+    problem = f"^{source}: the hub does not answer in 0.3 s - try again later, or raise --timeout"
+    with remote_options(RemoteOptions(timeout=0.3)):
+        with pytest.raises(GraphkitError, match=problem):
+            models_of([source], ())
+        if source == "hf://org/a":
+            with pytest.raises(GraphkitError, match=problem):
+                models_in(source)
 
 
 def test_a_repository_and_a_folder_of_it(hub: Site) -> None:

@@ -11,18 +11,20 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.io.remote.bounded import bounded
 from graphkit.io.remote.options import current_options
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
 from graphkit.io.remote.urls import scheme_of, shown_url
 
 __all__ = ["FsspecFile", "fsspec_folder"]
 
+T = TypeVar("T", bound="FsspecFile")
 PART = 8 << 20  # bytes of a request at most
 AT_ONCE = 32  # requests
 IN_MEMORY = 64 << 20  # bytes of requests at once at most
@@ -36,17 +38,18 @@ class FsspecFile(Served):
 
     Args:
         url: Its address.
+        seconds: How long it may take to reach its server, as some libraries do at once.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url, self._scheme, self._seconds = url, scheme_of(url), 0.0
+    def __init__(self, url: str, seconds: float) -> None:
+        self._url, self._scheme, self._seconds = url, scheme_of(url), seconds
         self.label = self.key = shown_url(url)
         self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
         with self._asking("opened"):
             try:
                 for part in url.split("::"):
                     _quiet(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
-                self._system, self._path = fsspec.core.url_to_fs(url)
+                self._system, self._path = bounded(lambda: fsspec.core.url_to_fs(url), seconds)
             except ImportError as error:
                 hint = f"install the package that fsspec names: {error}"
                 raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
@@ -84,10 +87,12 @@ class FsspecFile(Served):
         """Fetch parts, as many at once as fit into little memory."""
         end, self._seconds = None if total is None else time.monotonic() + total, idle
         batch: list[Span] = []
-        parts = parted(spans, PART)
+        parts, most = parted(spans, PART), AT_ONCE
+        if end is None and not isinstance(self._system, AsyncFileSystem):
+            most = 1  # so that a slow server has its time for each
         while parts:
             batch, size = [], 0
-            while parts and len(batch) < AT_ONCE and size < IN_MEMORY:
+            while parts and len(batch) < most and size < IN_MEMORY:
                 batch.append(parts.pop(0))
                 size += batch[-1][1] - batch[-1][0]
             seconds = idle if end is None else end - time.monotonic()
@@ -98,14 +103,14 @@ class FsspecFile(Served):
 
     def check(self, head: Head) -> None:
         """Ask again for size and revision."""
-        now = self._head(None)
+        now = self._head(self._seconds)
         if now is None or now.size != head.size or not head.revision.agrees(now.revision):
             raise self.changed()
 
-    def beside(self, location: str) -> FsspecFile:
+    def beside(self: T, location: str) -> T:
         """Return the file at a location relative to this one."""
         inner, joint, outer = self._url.partition("::")
-        return type(self)(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}")
+        return type(self)(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}", self._seconds)
 
     def files(self, seconds: float) -> list[str]:
         """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
@@ -114,7 +119,7 @@ class FsspecFile(Served):
             paths = self._do("_find", "find", seconds, folder)
         return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
-    def _head(self, seconds: float | None) -> Head | None:
+    def _head(self, seconds: float) -> Head | None:
         self._system.invalidate_cache()
         with self._asking("read"):
             try:
@@ -135,16 +140,16 @@ class FsspecFile(Served):
             found: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
         return found
 
-    def _do(self, waiting: str, plain: str, seconds: float | None, *arguments: Any, **words: Any) -> Any:
-        """Call a method of the file system, within a time where it can be told one."""
+    def _do(self, waiting: str, plain: str, seconds: float, *arguments: Any, **words: Any) -> Any:
+        """Call a method of the file system, within a time."""
         if isinstance(self._system, AsyncFileSystem):
             return self._within(seconds, getattr(self._system, waiting), *arguments, **words)
         call: Callable[..., Any] = getattr(self._system, plain)
-        return call(*arguments, **words)
+        return bounded(lambda: call(*arguments, **words), seconds)
 
-    def _within(self, seconds: float | None, call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
+    def _within(self, seconds: float, call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
         """Run what waits for an answer, within a time."""
-        if seconds is not None and seconds <= 0:
+        if seconds <= 0:
             raise self.out_of_time(self._seconds)
         return sync(self._system.loop, call, *arguments, timeout=seconds, **words)
 
@@ -176,7 +181,8 @@ def fsspec_folder(url: str) -> list[str]:
         UsageError: Nothing is known of its scheme.
         ModelError: It cannot be read.
     """
-    return FsspecFile(url).files(current_options().timeout)
+    seconds = current_options().timeout
+    return FsspecFile(url, seconds).files(seconds)
 
 
 def _first(info: dict[str, Any], keys: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -46,13 +46,31 @@ class Ask:
         span: The part.
         head: The size and revision that answers have to have; None where nothing is known of the file yet.
         known: The revision of which no bytes are wanted.
-        whole: The bytes up to which all of the file is wanted instead, where a redirect says how long it is.
+        whole: The bytes up to which all of the file is wanted instead. That many are asked for, as the answer says how
+            long it is; where it is longer, none of them is taken, and the part is asked for alone.
     """
 
     span: Span
     head: Head | None = None
     known: Revision = UNKNOWN
     whole: int = 0
+
+    @property
+    def range(self) -> Span:
+        """The part to ask the server for."""
+        return self.span[0], max(self.span[1], self.whole)
+
+    def end(self, head: Head) -> int:
+        """Return where what is wanted of a file ends."""
+        return head.size if head.size <= self.whole else min(self.span[1], head.size)
+
+    def is_long(self, head: Head) -> bool:
+        """Whether the file is so long that an answer with all that was asked for has more than what is wanted."""
+        return self.end(head) < min(self.range[1], head.size)
+
+    def of(self, head: Head, at: int) -> Ask:
+        """Return what is still wanted from an offset on, of the file that an answer described."""
+        return Ask((at, self.end(head)), head)
 
 
 class HttpFile(Served):
@@ -145,16 +163,23 @@ class HttpFile(Served):
             sink(offset, data)
             at = offset + len(data)
 
+        def described(head: Head) -> None:
+            nonlocal ask
+            ask = ask.of(head, at)
+
         while True:
             try:
-                answer = await self._answered(ask, taken)
-                if answer.is_known or at >= min(ask.span[1], answer.size):
+                answer = await self._answered(ask, taken, described)
+                if answer.is_known or at >= ask.end(answer):
                     return replace(answer, fetched=at)
-                ask = replace(ask, span=(at, min(ask.span[1], answer.size)), head=ask.head or answer)
+                if ask.is_long(answer):
+                    ask = ask.of(answer, at)
+                    continue
+                ask = ask.of(ask.head or answer, at)
                 raise Again("the server sends less than it was asked for")
             except Again as fault:
                 if ask.head is not None and at >= ask.span[1]:
-                    return ask.head  # every byte had come before
+                    return replace(ask.head, fetched=at)  # every byte had come before
                 tries, counted_from = (1, at) if at - counted_from >= PROGRESS else (tries + 1, counted_from)
                 if tries == ATTEMPTS:
                     problem = f"{fault}; graphkit tried {ATTEMPTS} times"
@@ -163,8 +188,11 @@ class HttpFile(Served):
                 at = at if ask.head is not None else begin  # where nothing says of which file the bytes were
                 ask = replace(ask, span=(at, ask.span[1]))
 
-    async def _answered(self, ask: Ask, sink: Sink) -> Head:
-        """Ask once for a part, wherever that leads, and return what the answer says of the file."""
+    async def _answered(self, ask: Ask, sink: Sink, described: Callable[[Head], None]) -> Head:
+        """Ask once for a part, wherever that leads, and return what the answer says of the file.
+
+        That is told before the bytes are taken where the rest may be asked for alone, if the connection breaks off.
+        """
         url = self._final or self._address
         for _ in range(REDIRECTS + 1):
             async with get(url, self._request(url, ask), self._idle) as answer:
@@ -176,14 +204,18 @@ class HttpFile(Served):
                     self._final = None  # what it led to was for a while; ask where it leads to now
                     raise Again(problem_of(answer.status))
                 self._final = url
-                head, part = checked(answer, ask.span, ask.head, ask.known)
+                head, part = checked(answer, ask.range, ask.head, ask.known)
+                if ask.is_long(head):
+                    return head  # and hang up
+                if ask.head is None and answer.status == 206 and head.revision:
+                    described(head)
                 await _take(answer, part, sink)
                 return head
         raise Fault(f"the server redirects more than {REDIRECTS} times")
 
     def _request(self, url: URL, ask: Ask) -> dict[str, str]:
         """Return the headers of a request; the login is for its own server alone."""
-        start, stop = ask.span
+        start, stop = ask.range
         headers = {"Accept-Encoding": "identity", **(condition(ask.known) if ask.head is None else {})}
         if stop < WHOLE or start:
             headers["Range"] = f"bytes={start}-{stop - 1 if stop < WHOLE else ''}"
@@ -201,11 +233,9 @@ class HttpFile(Served):
         return there
 
     def _sized(self, ask: Ask, headers: Mapping[str, str]) -> Ask:
-        """Return what to ask for where a redirect leads: all of a small file, if the redirect says how long it is."""
+        """Return what to ask for where a redirect leads: no more than the beginning, if it says that a file is long."""
         size = self._told_size(headers)
-        if ask.head is not None or ask.span[0] or size is None or not ask.span[1] < size <= ask.whole:
-            return ask
-        return replace(ask, span=(0, size))
+        return ask if size is None or size <= ask.whole else replace(ask, whole=0)
 
     def _learn(self, headers: Mapping[str, str]) -> None:
         """Take what an answer says of where the file is."""

@@ -15,14 +15,14 @@ from yarl import URL
 
 from graphkit.io.remote.http_answer import Again, Fault
 
-__all__ = ["AT_ONCE", "get"]
+__all__ = ["AT_ONCE", "get", "hang_up"]
 
 AT_ONCE = 32  # requests
 
 
 @asynccontextmanager
 async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Give the answer to a request, which may be a redirect.
+    """Give the answer to a request, which may be a redirect; what is not read of it stays with the server.
 
     Args:
         url: The address.
@@ -39,7 +39,10 @@ async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterato
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=idle, sock_read=idle)
     try:
         async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False, proxy=proxy) as response:
-            yield response
+            try:
+                yield response
+            finally:
+                hang_up(response)
     except aiohttp.InvalidURL as error:
         raise Fault("is not a URL", "check it") from error
     except aiohttp.ClientSSLError as error:
@@ -52,6 +55,13 @@ async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterato
         raise Again("the connection breaks off") from error
     except aiohttp.ClientError as error:
         raise Fault("the server does not speak HTTP as it should") from error
+
+
+def hang_up(response: aiohttp.ClientResponse) -> None:
+    """Close a connection with an answer that was not read to its end, at once: TLS would wait for the other side."""
+    transport = response.connection.transport if response.connection else None
+    if transport is not None and not response.content.is_eof():
+        transport.abort()
 
 
 @cache

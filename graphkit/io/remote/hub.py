@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.io.remote.bounded import bounded
 from graphkit.io.remote.http_answer import HINTS, problem_of
 from graphkit.io.remote.http_file import HttpFile
+from graphkit.io.remote.options import current_options
 from graphkit.io.remote.urls import shown_url
 
 __all__ = ["HubFile", "hub_file", "hub_folder"]
@@ -65,12 +68,15 @@ def hub_folder(url: str) -> list[str]:
     place = _place(url)
     if place is None:
         raise UsageError(f"{shown_url(url)}: names no repository of the hub - write hf://ORGANISATION/NAME")
-    hub, folder = HfApi(library_name="graphkit"), place.path.rstrip("/")
+    hub, folder, seconds = HfApi(library_name="graphkit"), place.path.rstrip("/"), current_options().timeout
     try:
         listed = hub.list_repo_tree(
             place.repository, folder or None, recursive=True, revision=place.revision, repo_type=place.kind
         )
-        paths = [entry.path for entry in listed if isinstance(entry, RepoFile)]
+        paths = bounded(lambda: [entry.path for entry in listed if isinstance(entry, RepoFile)], seconds)
+    except asyncio.TimeoutError as error:
+        problem = f"the hub does not answer in {seconds:g} s"
+        raise ModelError(problem, file=url, hint="try again later, or raise --timeout") from error
     except (*HfHubHTTPError.__bases__, OSError, ValueError) as error:  # those of its library for HTTP are the bases
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status == 404:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.io.remote.bounded import bounded
+from graphkit.io.remote.options import current_options
 from graphkit.io.remote.urls import shown_url
 
 if TYPE_CHECKING:
@@ -38,11 +41,15 @@ def hub_models(url: str) -> dict[str, str]:
         from huggingface_hub import HfApi
     except ImportError as error:
         raise UsageError(f"{shown_url(url)}: the hub needs huggingface_hub - pip install 'graphkit[remote]'") from error
-    api = HfApi(library_name="graphkit")
+    api, seconds = HfApi(library_name="graphkit"), current_options().timeout
     try:
         if name is None:
-            return _files(api.list_models(author=owner, full=True), "", "")
-        info = api.model_info(f"{owner}/{name}", revision=unquote(revision) if revision else None)
+            return _files(bounded(lambda: list(api.list_models(author=owner, full=True)), seconds), "", "")
+        commit = unquote(revision) if revision else None
+        info = bounded(lambda: api.model_info(f"{owner}/{name}", revision=commit), seconds)
+    except asyncio.TimeoutError as error:
+        problem = f"does not answer in {seconds:g} s"
+        raise GraphkitError(f"{shown_url(url)}: the hub {problem} - try again later, or raise --timeout") from error
     except Exception as error:  # that of the library that sends its requests, if it is none of its own
         status = getattr(getattr(error, "response", None), "status_code", None)
         problem = f"answers {status}" if status else f"cannot be asked: {type(error).__name__}"

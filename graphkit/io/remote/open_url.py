@@ -27,7 +27,7 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     if scheme_of(url) == "file" and "::" not in url:
         return local_path(url), None
     try:
-        served = _served(url)
+        served = _served(url, options.timeout)
         from graphkit.io.remote.remote_file import open_remote
     except ImportError as error:
         hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
@@ -36,7 +36,7 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     return source.path, source
 
 
-def _served(url: str) -> Served:
+def _served(url: str, seconds: float) -> Served:
     scheme = "" if "::" in url else scheme_of(url)
     if scheme == "hf":
         from graphkit.io.remote.hub import hub_file
@@ -49,7 +49,11 @@ def _served(url: str) -> Served:
     if scheme in ("s3", "s3a"):
         from graphkit.io.remote.s3_file import S3File
 
-        return S3File(url)
+        return S3File(url, seconds)
+    if scheme in ("gs", "gcs"):
+        from graphkit.io.remote.gcs_file import gcs_file
+
+        return gcs_file(url, seconds)
     from graphkit.io.remote.fsspec_file import FsspecFile
 
-    return FsspecFile(url)
+    return FsspecFile(url, seconds)

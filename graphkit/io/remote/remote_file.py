@@ -20,7 +20,7 @@ from graphkit.io.stream_files import standing_for
 
 __all__ = ["RemoteFile", "open_remote"]
 
-FIRST = 512 << 10  # bytes of the first request
+FIRST = 256 << 10  # bytes of the beginning of a file, most of which are of its graph
 SMALL_FILE = 8 << 20  # bytes of a file that is fetched whole: many requests for parts of it would take longer
 MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
 SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
@@ -92,8 +92,10 @@ class RemoteFile(ByteSource):
             spans = [(0, self.head.size)] if self.head else []
         else:
             entry = graph_cache.read(served.key) if options.cache and self._is_model else None
-            known = entry.revision if entry else Revision()
-            self.head = served.open(first, whole, known, parts.put, options.timeout)
+            known, most = entry.revision if entry else Revision(), whole
+            if entry is not None and entry.size > whole:  # as long as it was, by all appearances
+                most = first
+            self.head = served.open(first, most, known, parts.put, options.timeout)
             spans = [(0, self.head.fetched)] if self.head else []
             if self.head is not None and entry is not None and self.head.is_of(entry.revision, entry.size):
                 self.head, self._is_kept = Head(entry.size, entry.revision), True

@@ -6,13 +6,17 @@ So the first request fetches bytes too, and each of the others is on condition o
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from graphkit.io.remote.fsspec_file import FsspecFile
+from graphkit.io.remote.http_session import hang_up
 from graphkit.io.remote.server import Head, Revision, Sink, Span
 
 __all__ = ["S3File"]
+
+RANGE = re.compile(r"bytes 0-(\d{1,19})/(\d{1,19})", re.ASCII)
 
 
 class S3File(FsspecFile):
@@ -21,17 +25,19 @@ class S3File(FsspecFile):
     _revision = Revision()
 
     def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
-        """Fetch the first bytes, in one request."""
+        """Fetch the first bytes, in one request where the object is small."""
         self._seconds = seconds
         condition = {"IfNoneMatch": known.etag} if known.etag else {}
         with self._asking("read"):
             try:
-                answer, data = self._within(seconds, self._answer, (0, first), **condition)
+                answer, data = self._within(seconds, self._beginning, first, whole, **condition)
             except FileNotFoundError:
                 return None
             except OSError as error:
                 if known.etag and _status(error) == 304:
                     return Head(0, known, is_known=True)
+                if _status(error) == 412:
+                    raise self.changed() from error
                 if _status(error) != 416:  # which an empty object has no bytes for
                     raise
                 return self._head(seconds)
@@ -56,7 +62,7 @@ class S3File(FsspecFile):
             return super()._ranges(spans, seconds)
 
         async def every() -> list[tuple[dict[str, Any], bytes]]:
-            return await asyncio.gather(*(self._answer(span, IfMatch=self._revision.etag) for span in spans))
+            return await asyncio.gather(*(self._answer(span, None, IfMatch=self._revision.etag) for span in spans))
 
         with self._asking("read"):
             try:
@@ -69,12 +75,25 @@ class S3File(FsspecFile):
             raise self.changed()
         return [data for _, data in found]
 
-    async def _answer(self, span: Span, **condition: str) -> tuple[dict[str, Any], bytes]:
-        """Return the answer to a request for a part, and its bytes."""
+    async def _beginning(self, first: int, whole: int, **condition: str) -> tuple[dict[str, Any], bytes]:
+        """Return an answer and its bytes: all of a small object; of a long one the first bytes, asked for alone."""
+        if whole <= first:
+            return await self._answer((0, first), None, **condition)
+        answer, data = await self._answer((0, whole), whole, **condition)
+        if data or not answer.get("ETag"):
+            return answer, data
+        return await self._answer((0, first), None, IfMatch=answer["ETag"])
+
+    async def _answer(self, span: Span, most: int | None, **condition: str) -> tuple[dict[str, Any], bytes]:
+        """Return the answer to a request for a part, and its bytes; none of an object of more than so many bytes."""
         bucket, key, version = self._system.split_path(self._path)
         words = {"Range": f"bytes={span[0]}-{span[1] - 1}", **condition, **({"VersionId": version} if version else {})}
         answer = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **words)
         async with answer["Body"] as body:
+            size = RANGE.fullmatch(str(answer.get("ContentRange", "")))
+            if size is not None and most is not None and most < int(size[2]):
+                hang_up(getattr(body, "raw_stream", body))
+                return answer, b""
             return answer, await body.read()
 
 
@@ -91,7 +110,5 @@ def _revision_of(answer: dict[str, Any]) -> Revision:
 
 def _size_of(answer: dict[str, Any], data: bytes) -> int | None:
     """Return how long the object is, None where its answer does not say it as it should."""
-    described = f"bytes 0-{len(data) - 1}/"
-    text = str(answer.get("ContentRange", ""))
-    size = text.removeprefix(described)
-    return int(size) if text.startswith(described) and size.isascii() and size.isdigit() and len(size) < 20 else None
+    match = RANGE.fullmatch(str(answer.get("ContentRange", "")))
+    return int(match[2]) if match and int(match[1]) == len(data) - 1 else None

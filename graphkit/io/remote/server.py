@@ -76,7 +76,7 @@ class Served(ABC):
 
         Args:
             first: How many bytes.
-            whole: The bytes up to which all of the file is fetched instead, where it is known in time how long it is.
+            whole: The bytes up to which all of the file is fetched instead.
             known: The revision of which no bytes are wanted.
             sink: What takes the bytes.
             seconds: How long it may take.

@@ -38,7 +38,7 @@ class Window:
         self._furthest = 0  # the end of what it has looked at
         self._jumps: list[int] = []  # where it went on behind a weight, and how far it read from there
         self._reaches: list[int] = []
-        self._step, self._has_tail = STEP, size <= STEP
+        self._step, self._has_tail = STEP // GROWTH, size <= STEP
         self._guesses, self._open, self._right = FEW, 0, 0  # how many to make, those made last, those that were right
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 __all__ = ["Asked", "Site", "serving"]
 
 MOST = 64 << 20  # bytes that an endless answer has here
+BLOCK = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -175,10 +176,16 @@ class Handler(BaseHTTPRequestHandler):
         for _ in range(MOST // len(block)):
             self.write(b"10000\r\n" + block + b"\r\n")
 
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BLOCK)  # so that `sent` is what has left
+
     def write(self, data: bytes) -> None:
-        self.site.sent += len(data)  # before the client has them, and looks here
         try:
-            self.wfile.write(data)
+            for at in range(0, len(data), BLOCK):
+                block = data[at : at + BLOCK]
+                self.site.sent += len(block)  # before the client has them, and looks here
+                self.wfile.write(block)
         except OSError:  # the client has left
             self.close_connection = True
             raise ConnectionResetError from None

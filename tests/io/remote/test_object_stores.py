@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import socket
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +81,58 @@ def test_an_archive_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None
     problem = r"^zip://model.onnx::file:///.*nothing.zip: cannot be opened: FileNotFoundError"
     with pytest.raises(ModelError, match=problem):
         load(f"zip://model.onnx::{(tmp_path / 'nothing.zip').as_uri()}")
+
+
+class Sleeping(fsspec.AbstractFileSystem):
+    """A file system whose server accepts and never answers, from some call on."""
+
+    protocol = "sleeping"
+    cachable = False
+    answers = 0  # how many calls are answered
+    called = 0
+
+    def _wait(self) -> None:
+        type(self).called += 1
+        if self.called > self.answers:
+            threading.Event().wait(60)
+
+    def __init__(self, **words: object) -> None:
+        super().__init__(**words)
+        self._wait()
+
+    def info(self, path: str, **_: object) -> dict[str, object]:
+        self._wait()
+        return {"name": path, "size": len(CONTENT), "type": "file"}
+
+    def cat_file(self, _: str, start: int = 0, end: int | None = None, **__: object) -> bytes:
+        self._wait()
+        return CONTENT[start:end]
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2, 3])
+def test_a_file_system_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
+    """Also one whose library knows no limit of time: when it is opened, asked for the size, read, and asked again."""
+    fsspec.register_implementation("sleeping", Sleeping, clobber=True)
+    monkeypatch.setattr(Sleeping, "answers", answers)
+    monkeypatch.setattr(Sleeping, "called", 0)
+    begin = time.monotonic()
+    problem = r"^sleeping://a/m.onnx: the server does not send what was asked for in 0.3 s - raise --timeout"
+    with pytest.raises(ModelError, match=problem):
+        load("sleeping://a/m.onnx", remote=RemoteOptions(timeout=0.3, cache=False))
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.slow
+def test_a_server_of_ftp_that_never_answers_is_given_up() -> None:
+    """The process ends, though a thread of it waits for the server."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"ftp://me:secret@127.0.0.1:{server.getsockname()[1]}/m.onnx"
+        command = [sys.executable, "-m", "graphkit", "report", url, "--timeout", "1"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
+    assert result.returncode == 2
+    assert "the server does not send what was asked for in 1 s - raise --timeout" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
 
 
 @pytest.mark.slow
@@ -195,6 +249,15 @@ def test_a_model_on_an_s3_server(site: Site, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
         system.pipe("models/small.onnx", layered(1, 8).SerializeToString())
         system.pipe("models/empty.onnx", b"")
+        system.pipe("models/long.onnx", layered(2, 1024).SerializeToString())
+        monkeypatch.setattr(remote_file, "SMALL_FILE", 8 << 20)
+        called.clear()
+        load("s3://models/long.onnx")
+        assert [(each["Range"], each.get("IfMatch", "") != "") for each in called[:2]] == [
+            ("bytes=0-8388607", False),
+            ("bytes=0-4095", True),
+        ]
+        monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
         called.clear()
         load("s3://models/small.onnx")
         load("s3://models/small.onnx")
@@ -238,21 +301,34 @@ def test_a_model_on_an_s3_server(site: Site, monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.slow
-def test_a_model_on_a_server_of_google_storage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through gcsfs, whose library is told of another server; a file that changes is an error."""
+def test_a_model_on_a_server_of_google_storage(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the address and the login of gcsfs, which is told of another server; a file that changes is an error."""
     gcsfs = pytest.importorskip("gcsfs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.base)
     gcsfs.GCSFileSystem.clear_instance_cache()
-    facts = {"kind": "storage#object", "name": "model.onnx", "bucket": "bucket", "size": str(len(CONTENT))}
-    facts["mediaLink"] = f"{site.base}/download/storage/v1/b/bucket/o/model.onnx?alt=media"
-    site.put("/storage/v1/b/bucket/o/model.onnx", json.dumps({**facts, "etag": "first"}).encode())
-    site.put("/download/storage/v1/b/bucket/o/model.onnx", CONTENT)
-    model = load("gs://bucket/model.onnx")
+    site.put("/download/storage/v1/b/bucket/o/a%2Fmodel.onnx", CONTENT)
+    model = load("gs://bucket/a/model.onnx")
+    assert (model.name, model.label) == ("model.onnx", "gs://bucket/a/model.onnx")
     assert site.sent < len(CONTENT)
     assert model.restore() == layered()
-    late = load("gs://bucket/model.onnx")
-    site.put("/storage/v1/b/bucket/o/model.onnx", json.dumps({**facts, "etag": "second"}).encode())
-    with pytest.raises(ModelError, match=r"^gs://bucket/model.onnx: it has changed while it was read"):
+    late = load("gs://bucket/a/model.onnx")
+    site.put("/download/storage/v1/b/bucket/o/a%2Fmodel.onnx", CONTENT)
+    with pytest.raises(ModelError, match=r"^gs://bucket/a/model.onnx: it has changed while it was read"):
         late.restore()
+    onnx.save(layered(), tmp_path / "m.onnx", save_as_external_data=True, location="m.onnx_data", size_threshold=0)
+    for name in ("m.onnx", "m.onnx_data"):
+        site.put(f"/download/storage/v1/b/bucket/o/a%2F{name}", (tmp_path / name).read_bytes())
+    monkeypatch.setattr(remote_file, "SMALL_FILE", 8 << 20)
+    site.asked.clear()
+    beside = load("gs://bucket/a/m.onnx")
+    tensor = beside.proto.graph.initializer[2]
+    np.testing.assert_array_equal(beside.array(tensor), onnx.numpy_helper.to_array(layered().graph.initializer[2]))
+    assert [asked.range for asked in site.asked][:2] == ["bytes=0-8388607", "bytes=0-0"]
+    site.fault, site.status = "status", 403
+    with pytest.raises(
+        ModelError, match=r"^gs://bucket/a/m.onnx: the server answers 403 \(Forbidden\) - ask for access"
+    ):
+        load("gs://bucket/a/m.onnx", remote=RemoteOptions(cache=False))
+    site.fault = ""
     with pytest.raises(ModelError, match=r"^gs://bucket/gone.onnx: is not there - check the URL"):
         load("gs://bucket/gone.onnx")
