@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.cost_table import Costs
@@ -34,16 +34,13 @@ class _Texts:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def page_graph(
-    shapes: Shapes, costs: Costs | None = None, sizes: Mapping[str, int] = {}, fixed: Collection[str] = ()
-) -> dict[str, object]:
+def page_graph(shapes: Shapes, costs: Costs | None = None, at: PageSizes | None = None) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
     Args:
         shapes: The inferred shapes of the model.
         costs: The costs that the page shows, if it does.
-        sizes: The first sizes of a page without costs, where others than the typical ones are of interest.
-        fixed: Those of such a page that its reader cannot set.
+        at: The sizes of a page without costs, where others than the typical ones are of interest.
 
     Returns:
         `model`: the name of the model.
@@ -58,7 +55,7 @@ def page_graph(
         `sizes`: see `PageSizes`.
         `memory`: see `page_memory`.
     """
-    at = PageSizes.of(shapes, costs, sizes, fixed)
+    at = at or PageSizes.of(shapes, costs)
     scopes = list(all_scopes(shapes.model.scopes))
     nodes = [node for scope in scopes for node in scope.nodes]
     values = [value for scope in scopes for value in scope.values.values()]

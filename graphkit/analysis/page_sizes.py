@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, chosen_branches, node_costs
@@ -29,12 +29,14 @@ class PageSizes:
         sizes: The size of each symbol.
         fixed: The symbols that the caller has given a size.
         legal: Which sizes go together.
+        links: Symbols that are expressions in the dims of other models of the page.
     """
 
     shapes: Shapes
     sizes: Mapping[str, int]
     fixed: frozenset[str]
     legal: LegalSizes
+    links: Mapping[str, Expr] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -43,28 +45,32 @@ class PageSizes:
         costs: Costs | None = None,
         sizes: Mapping[str, int] = {},
         fixed: Collection[str] = (),
+        links: Mapping[str, Expr] = {},
     ) -> PageSizes:
         """Return the sizes of a page, those of its costs where it shows some, else some sizes and typical ones."""
         typical = TypicalSizes(shapes.model, AS_DECLARED, shapes)
         if costs is None:
-            known = {name: sizes.get(name, size) for name, size in typical.sizes.items()}
-            return cls(shapes, known, frozenset(fixed), typical.legal)
+            linked = {name: size for name, dim in links.items() if (size := _at(dim, sizes)) is not None}
+            known = {**typical.sizes, **sizes, **linked}
+            return cls(shapes, known, frozenset(fixed), typical.legal, links)
         given = dict(costs.sizes)
         return cls(shapes, given, frozenset(given) - set(costs.assumed), typical.legal)
 
     def document(self) -> dict[str, object]:
-        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `follows` and `requires`.
+        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `links`, `follows` and `requires`.
 
         `is_least` says that costs may be more elsewhere: of an If, the branch counts that is dearer at these sizes.
         """
         follows = self._follows()
-        free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in self.fixed]
+        known = {*self.fixed, *self.links}
+        free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in known]
         return {
             "symbols": [
                 [each.name, self.sizes[each.name], *self._reach(each)] for each in free if each.name not in follows
             ],
             "fixed": {name: size for name, size in self.sizes.items() if name in self.fixed},
-            "follows": {name: str(expr) for name, expr in follows.items() if name not in self.fixed},
+            "links": {name: str(expr) for name, expr in self.links.items() if name not in self.fixed},
+            "follows": {name: str(expr) for name, expr in follows.items() if name not in known},
             "requires": list(dict.fromkeys(self._requires())),
             "is_least": self._has_open_branches(),
         }
@@ -128,10 +134,14 @@ class PageSizes:
         return [self._at(dim) for dim in dims]
 
     def _at(self, expr: Expr) -> int | None:
-        try:
-            return expr.evaluate(self.sizes)
-        except (KeyError, *FAILURES):
-            return None
+        return _at(expr, self.sizes)
+
+
+def _at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
+    try:
+        return expr.evaluate(sizes)
+    except (KeyError, *FAILURES):
+        return None
 
 
 def _alone(expr: Expr) -> Iterator[str]:

@@ -17,7 +17,7 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.model import Model, load
 from graphkit.options import BundleOptions, LowerOptions
 from graphkit.passes.state.slots import SLOTS
-from graphkit.shapes import DimSpec, infer
+from graphkit.shapes import DimSpec, Expr, const, infer, minimum, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 from graphkit.verify.described_bundle_verifier import Chain
 from graphkit.verify.latency import costs_before_and_after
@@ -82,7 +82,8 @@ def bundling_costs(
         if method.when == "once":
             wish |= {"past": 0, "sequence": slots - 1 if is_prompt else 1}
         dims = {name: size for model in originals for name, size in _spec(model, sizes.dims).dims}
-        in_use = slots - 1 if is_prompt else 1 if method.when == "once" else slots
+        past = const(0) if method.when == "once" else _dim_of(originals, "past", slots - 1)
+        new = _dim_of(originals, "sequence", slots - 1 if is_prompt else 1)
         changes.append(
             costs_before_and_after(
                 BeforeAndAfter(
@@ -90,8 +91,8 @@ def bundling_costs(
                     method.model if options.dry_run else load(folder / method.file),
                     DimSpec.of(dims),
                     wish=wish,
-                    sizes=_slots(method.model, in_use),
-                    values=_counts(method, 0 if method.when == "once" else in_use - 1),
+                    sizes=_slots(method.model, past + new),
+                    values=_counts(method, past),
                 ),
                 what=method.file,
                 timed=options.time and not options.dry_run,
@@ -101,19 +102,25 @@ def bundling_costs(
     return tuple(changes)
 
 
-def _slots(model: Model, in_use: int) -> dict[str, int]:
+def _dim_of(originals: Sequence[Model], role: Role, size: int) -> Expr:
+    """Return the dim of a role in the last of some models, its size where that is no symbol of its own."""
+    names = [name for name, found in symbol_roles(originals[-1]).items() if found == role] if originals else []
+    return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)
+
+
+def _slots(model: Model, in_use: Expr) -> dict[str, Expr]:
     """Return the sizes of the symbols of slots; a ring has as many as its window at most, which its symbol names."""
     rings = (name for name in symbol_roles(model) if name.startswith(f"{SLOTS}_"))
     windows = {name: int(name.removeprefix(f"{SLOTS}_")) for name in rings}
-    return {SLOTS: in_use, **{name: min(window, in_use) for name, window in windows.items()}}
+    return {SLOTS: in_use, **{name: minimum(const(window), in_use) for name, window in windows.items()}}
 
 
-def _counts(method: MethodModel, length: int) -> dict[str, np.ndarray]:
+def _counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
     """Return the values of the inputs that say how many slots are in use, and of how many tokens logits are kept."""
-    numbers = {"length": length, "kept": 1}
+    numbers = {"length": length, "kept": const(1)}
     shapes = infer(method.model)
     return {
-        value.name: np.full([int(dim) for dim in shapes.dims(value) or ()], numbers[kind], np.int64)
+        value.name: np.full([int(dim) for dim in shapes.dims(value) or ()], numbers[kind], object)
         for value in method.model.graph.inputs
         if (kind := method.kinds.get(value.name)) in numbers
     }

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of
 from graphkit.analysis.page_graph import page_graph
+from graphkit.analysis.page_sizes import PageSizes
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import match_nodes
-from graphkit.shapes import Shapes, declarations, infer
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes import Expr, Shapes, declarations, infer
+from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 
 __all__ = ["page_pair", "page_rewrites"]
+
+
+@dataclass
+class _Side:
+    """A model on a page: what it is called, the sizes that it is first shown at, and those that its reader cannot set.
+
+    Attributes:
+        links: Symbols that are expressions in the dims of the model that it was made of.
+        values: Values of inputs that decide sizes.
+    """
+
+    model: Model
+    name: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
+    links: Mapping[str, Expr] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def fix(self, sizes: Mapping[str, int]) -> None:
+        """Show it at some sizes, and nowhere else."""
+        self.sizes |= sizes
+        self.fixed |= set(sizes)
 
 
 def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapping[str, object], ...]:
@@ -27,49 +51,73 @@ def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapp
         Both graphs, with `twins`: by the number of the other graph, the number of each node that is there too, with
         its number there.
     """
-    return _page(models, names, [(0, 1)], ({}, {}), _twins)
+    one, two = (_Side(model, name) for model, name in zip(models, names, strict=True))
+    _freeze(one, two)
+    return _page([one, two], [(0, 1)], _twins)
 
 
 def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], ...]:
-    """Return the graphs of rewrites, at the sizes of their costs: each original once, and each result."""
+    """Return the graphs of rewrites, at the sizes of their costs: each original once, and each result.
+
+    A result that was counted at another size than the page shows first, such as a first step without a past, keeps it.
+    """
     models = models_of(changes)
     numbers = {id(model): number for number, model in enumerate(models)}
-    names = [f"the original {model.name}" for model in models]
-    sizes: list[Mapping[str, int]] = [{} for _ in models]
+    sides = [_Side(model, f"the original {model.name}") for model in models]
     pairs = []
-    for change in changes:
-        if change.models is None:
-            continue
-        after = numbers[id(change.models.after)]
-        names[after], sizes[after] = change.what, dict(change.sizes)
-        for number in (numbers[id(model)] for model in change.models.before):
-            sizes[number] = dict(change.sizes)
+    counted = [(change, change.models) for change in changes if change.models is not None]
+    for change, both in counted:
+        after = numbers[id(both.after)]
+        sides[after] = _Side(both.after, change.what, dict(change.sizes), links=change.links, values=both.values)
+        for number in (numbers[id(model)] for model in both.before):
+            sides[number].sizes |= change.sizes
             pairs.append((number, after))
-    return _page(models, names, pairs, sizes, _part_twins)
+    first = _first_sizes([sides[one] for one, _ in pairs])
+    for change, both in counted:
+        result = sides[numbers[id(both.after)]]
+        result.fix({name: size for name, size in change.sizes if first.get(name, size) != size})
+        for model in both.before:
+            _freeze(sides[numbers[id(model)]], result, both.wish)
+    return _page(sides, pairs, _part_twins)
+
+
+def _first_sizes(originals: Iterable[_Side]) -> Mapping[str, int]:
+    """Return the sizes that a page shows first; of a symbol that two originals have, what the first one says counts."""
+    first: dict[str, int] = {}
+    for side in originals:
+        known = symbol_roles(side.model)
+        first = {name: size for name, size in side.sizes.items() if name in known} | first
+    return first
+
+
+def _freeze(one: _Side, two: _Side, wish: Mapping[Role, int] = {}) -> None:
+    """Fix the sizes of an original that are numbers in its result; all of them where the result has no symbols."""
+    frozen = dict(frozen_dims(one.model, two.model, wish).dims)
+    one.fix(frozen)
+    two.fix(frozen)
+    if not symbol_roles(two.model):
+        one.fixed |= set(symbol_roles(one.model))
 
 
 def _page(
-    models: Sequence[Model],
-    names: Sequence[str],
+    sides: Sequence[_Side],
     pairs: Iterable[tuple[int, int]],
-    sizes: Sequence[Mapping[str, int]],
     twins_of: Callable[[Shapes, Shapes], Mapping[Node, Node]],
 ) -> tuple[Mapping[str, object], ...]:
-    shapes = [infer(declarations(model).model) for model in models]
+    shapes = [infer(declarations(side.model).model, values=side.values) for side in sides]
     nodes = [{node: number for number, node in enumerate(all_nodes(each.model.scopes))} for each in shapes]
-    twins: list[dict[int, dict[int, int]]] = [{} for _ in models]
-    fixed: list[set[str]] = [set() for _ in models]
-    first = [dict(each) for each in sizes]
+    twins: list[dict[int, dict[int, int]]] = [{} for _ in sides]
     for one, two in pairs:
-        frozen = dict(frozen_dims(models[one], models[two]).dims)
-        first[one] |= frozen
-        fixed[one] |= set(frozen) if symbol_roles(models[two]) else set(symbol_roles(models[one]))
         forth = {nodes[one][mine]: nodes[two][theirs] for mine, theirs in twins_of(shapes[one], shapes[two]).items()}
         twins[one][two], twins[two][one] = forth, {theirs: mine for mine, theirs in forth.items()}
     return tuple(
-        {**page_graph(each, sizes=first[number], fixed=fixed[number]), "model": names[number], "twins": twins[number]}
-        for number, each in enumerate(shapes)
+        {**page_graph(each, at=_sizes(each, side)), "model": side.name, "twins": twins[number]}
+        for number, (each, side) in enumerate(zip(shapes, sides, strict=True))
     )
+
+
+def _sizes(shapes: Shapes, side: _Side) -> PageSizes:
+    return PageSizes.of(shapes, sizes=side.sizes, fixed=side.fixed, links=side.links)
 
 
 def _twins(one: Shapes, two: Shapes) -> Mapping[Node, Node]:

@@ -162,7 +162,7 @@ def _table(block: Table) -> str:
     shown = filled_columns(block)
     columns = [block.columns[at] for at in shown]
     classes = [' class="number"' if column.kind == "number" else "" for column in columns]
-    caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
+    caption = f"<caption>{_sentence(block.title)}</caption>" if block.title else ""
     head = "".join(f"<th{kind}>{escape(c.name)}</th>" for c, kind in zip(columns, classes, strict=True))
     rows = []
     for row in block.rows:

@@ -294,8 +294,12 @@ class Inputs:
 
     def _with_values(self, name: str, tensor: Tensor) -> Tensor:
         array = self.values[name]
-        if tensor.sizes() not in (None, array.shape) or array.dtype == object:
+        if tensor.sizes() not in (None, array.shape) or not _is_numeric(array):
             raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
         to = float if tensor.dtype in FLOATS else int
-        elements = [to(element) for element in array.ravel().tolist()]
+        elements = [each if isinstance(each, Expr) else to(each) for each in array.ravel().tolist()]
         return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))
+
+
+def _is_numeric(array: np.ndarray) -> bool:
+    return array.dtype != object or all(isinstance(element, (int, Expr)) for element in array.ravel())

@@ -58,7 +58,7 @@ def infer(
         dims: Numbers for symbols, such as `{"batch_size": 1}`.
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
-        values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
+        values: Elements of graph inputs, such as `{"use_cache_branch": True}`; integers may be expressions.
 
     Returns:
         The known facts of each value, and the relations that must hold for the model to run.

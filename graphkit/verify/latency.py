@@ -65,7 +65,10 @@ def _latency(models: BeforeAndAfter) -> Latency:
     feeds = [_feed(model, each) for model, each in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
         runs = [(stack.enter_context(_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
-        last = (stack.enter_context(_session(after)), {**_same_or(feeds, after, result), **models.values})
+        last = (
+            stack.enter_context(_session(after)),
+            {**_same_or(feeds, after, result), **models.values_at(result.sizes)},
+        )
         began, times = time.monotonic(), list[tuple[float, float]]()
         while len(times) < UNCOUNTED + ROUNDS:
             if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:

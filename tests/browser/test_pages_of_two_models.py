@@ -131,8 +131,78 @@ def test_costs_of_each_model_of_a_split_move(open_page: Open, split: graphkit.Sp
     page.get_by_label("past_decoder_sequence_length, as a number", exact=True).fill("20")
     costs = graphkit.costs("example:merged-decoder", dims={**sizes, "past_decoder_sequence_length": 20})
     last = page.locator("table", has=page.locator("caption", has_text="decoder_with_past_model.onnx"))
-    expect(last.locator("data").nth(0)).to_have_text(formula(costs.macs).text)
-    expect(last.locator("data").nth(3)).to_have_text(formula(costs.peak.bytes, "B").text)
+    expect(last.locator("td data").nth(0)).to_have_text(formula(costs.macs).text)
+    expect(last.locator("td data").nth(3)).to_have_text(formula(costs.peak.bytes, "B").text)
+
+
+def move_all(page: Page) -> list[str]:
+    """Move each slider by one, that of a past back, and return the names of the sizes that have one."""
+    fields = page.locator(".sizes input[type=number]")
+    for field in fields.all():
+        is_past = "past" in str(field.get_attribute("aria-label"))
+        field.fill(str(int(field.input_value()) + (-1 if is_past else 1)))
+    return [str(name) for name in page.locator(".sizes code").all_inner_texts()]
+
+
+def test_all_numbers_of_a_split_move_but_the_peak_of_the_other_branch(
+    open_page: Open, split: graphkit.SplitReport
+) -> None:
+    page = open_page(split.to_html())
+    move_all(page)
+    first, last = (
+        page.locator("main table", has=page.locator("caption", has_text=f"Costs of {name}"))
+        for name in ("decoder_model.onnx", "decoder_with_past_model.onnx")
+    )
+    for table, tokens, past in ((first, 32, 0), (last, 2, 30)):  # a prompt keeps its length, it is no step
+        own = {"decoder_sequence_length": tokens, "past_decoder_sequence_length": past}
+        costs = graphkit.costs("example:merged-decoder", dims={"batch_size": 2, "encoder_sequence_length": 129, **own})
+        expect(table.locator("tr", has_text="multiply").locator("data").first).to_have_text(formula(costs.macs).text)
+    expect(last.locator("data.stays")).to_have_count(0)
+    expect(first.locator("data.stays")).to_have_count(1)  # the page has the plan of one branch of the original
+    expect(first.locator("caption")).to_have_text(
+        "Costs of decoder_model.onnx at batch_size 2, decoder_sequence_length 32, past_decoder_sequence_length 0 "
+        "and encoder_sequence_length 129"
+    )
+    expect(last.locator("caption")).to_contain_text("past_decoder_sequence_length 30")
+
+
+def test_the_step_of_a_bundle_costs_what_that_of_the_export_does(open_page: Open, bundles: Path) -> None:
+    (bundles / "export").mkdir()
+    for name in ("encoder", "merged-decoder"):
+        graphkit.load(f"example:{name}").save(bundles / "export" / f"{name}.onnx")
+    options = graphkit.BundleOptions(max_cache=16, max_source=16, verify=False)
+    page = open_page(graphkit.bundle_folder(bundles / "export", bundles / "translation", options).to_html())
+    moved = ["batch_size", "encoder_sequence_length", "decoder_sequence_length", "past_decoder_sequence_length"]
+    assert move_all(page) == moved
+    expect(page.locator("main data.stays")).to_have_count(1)  # the peak of the branch that the first step runs
+    step = page.locator("main tr", has_text="multiply").last.locator("data")
+    sizes = dict.fromkeys(moved, 2) | {"encoder_sequence_length": 17, "past_decoder_sequence_length": 14}
+    costs = graphkit.costs("example:merged-decoder", dims={name: sizes[name] for name in moved})
+    expect(step).to_have_text([formula(costs.macs).text, formula(costs.macs).text, "1.00"])
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bundles")
+
+
+def test_all_numbers_of_a_bundle_move(open_page: Open, bundles: Path) -> None:
+    """A step of two tokens: the result has a symbol of its own for the slots in use."""
+    options = graphkit.BundleOptions(max_cache=24, verify=False)
+    report = graphkit.bundle_folder("example:sliding-window", bundles / "decoder", options)
+    page = open_page(report.to_html())
+    assert move_all(page) == ["batch_size", "sequence_length", "past_sequence_length"]
+    expect(page.locator("main data")).not_to_have_count(0)
+    expect(page.locator("main data.stays")).to_have_count(0)
+    step = page.locator("main table", has=page.locator("caption", has_text="Costs of step.onnx"))
+    sizes = {"batch_size": 2, "sequence_length": 2, "past_sequence_length": 22}
+    before = graphkit.costs("example:sliding-window", dims=sizes)
+    cells = step.locator("tr", has_text="multiply").locator("data")
+    expect(cells.first).to_have_text(formula(before.macs).text)
+    expect(step.locator("tr", has_text="peak").locator("data").first).to_have_text(formula(before.peak.bytes, "B").text)
+    expect(step.locator("caption")).to_contain_text("batch_size 2, sequence_length 2 and past_sequence_length 22")
+    first = page.locator("caption", has_text="Costs of prefill.onnx")
+    expect(first).to_contain_text("batch_size 2, sequence_length 23 and past_sequence_length 0")  # a prompt, not a step
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import cProfile
 
+import numpy as np
 import onnx
 import pytest
 from graphs import model, shapes
@@ -108,6 +109,14 @@ def test_values_of_inputs_decide_a_branch():
     )
     assert str(infer(model(text), values={"f": True})["y"]) == "[s, b]"
     assert str(infer(model(text), values={"f": False})["y"]) == "[b, s]"
+
+
+def test_elements_may_be_expressions() -> None:
+    text = "g (float x, int64[1] count) => (float[m] y) { y = Expand (x, count) }"
+    shapes = infer(model(text), values={"count": np.full([1], symbol("past") + 2, object)})
+    assert str(shapes["y"]) == "[past + 2]"
+    with pytest.raises(UsageError, match="not of shape"):
+        infer(model(text), values={"count": np.full([1], "past", object)})
 
 
 def test_what_must_be_equal_simplifies():

@@ -16,10 +16,10 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import stored_bytes
 from graphkit.errors import GraphkitError
-from graphkit.graph.names import counted, listed
+from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, sized, table
+from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, sized, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol, symbol_roles
@@ -88,6 +88,7 @@ class CostChange:
         latency: How long both take; None where that was not measured.
         untimed: Why it could not be measured, "" if it was, or nobody asked.
         models: What they are the costs of, for a page that shows both; None if they are not at hand.
+        links: Symbols of the result that are expressions in the dims of the original.
     """
 
     what: str
@@ -98,6 +99,7 @@ class CostChange:
     latency: Latency | None = None
     untimed: str = ""
     models: BeforeAndAfter | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
+    links: Mapping[str, Expr] = field(default_factory=dict, repr=False, compare=False, metadata={"in_json": False})
 
 
 def models_of(changes: Sequence[CostChange]) -> list[Model]:
@@ -128,10 +130,14 @@ class SizedModel:
         given: Mapping[str, int] = {},
         values: Mapping[str, np.ndarray] = {},
     ) -> SizedModel:
-        """Choose the sizes of a model: those of the spec, given ones, and those of a wish."""
+        """Choose the sizes of a model: those of the spec, given ones, and those of a wish.
+
+        Values may have symbols of which the given sizes tell the numbers.
+        """
         shapes = infer(model, spec, values=values)
         typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
         sizes = {name: given.get(name, size) for name, size in typical.items()}
+        sizes |= {name: given[name] for name in _symbols(values) if name in given}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
     def figures(self) -> CostFigures:
@@ -159,15 +165,15 @@ class BeforeAndAfter:
         after: The result.
         spec: Sizes of the original's dims.
         wish: Sizes by role, where others than the typical ones are of interest.
-        sizes: Sizes of symbols of the result.
-        values: Values of inputs of the result that decide sizes.
+        sizes: Sizes of symbols of the result, as expressions in the dims of the original.
+        values: Values of inputs of the result that decide sizes: integers, and expressions in the dims of the original.
     """
 
     before: Sequence[Model]
     after: Model
     spec: DimSpec = AS_DECLARED
     wish: Mapping[Role, int] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def sized(self) -> tuple[list[SizedModel], SizedModel]:
@@ -182,9 +188,23 @@ class BeforeAndAfter:
             spec = self.spec | frozen_dims(model, self.after, self.wish)
             originals.append(SizedModel.of(model, spec, self.wish, known))
             known |= originals[-1].known
-        inputs = (_sizes_of_inputs(self.after, each) for each in reversed(originals))
-        given = {name: size for sizes in inputs for name, size in sizes.items()} | known
-        return originals, SizedModel.of(self.after, AS_DECLARED, self.wish, {**given, **self.sizes}, self.values)
+        linked = {name: Amount.of(dim).at(known) for name, dim in self.links(originals).items()}
+        given = known | {name: size for name, size in linked.items() if size is not None}
+        return originals, SizedModel.of(self.after, AS_DECLARED, self.wish, given, self.values)
+
+    def values_at(self, sizes: Mapping[str, int]) -> Mapping[str, np.ndarray]:
+        """Return the values as integers, at the sizes of the result."""
+        return {
+            name: np.array([Expr.of(each).evaluate(sizes) for each in array.ravel()], np.int64).reshape(array.shape)
+            for name, array in self.values.items()
+        }
+
+    def links(self, originals: Sequence[SizedModel]) -> Mapping[str, Expr]:
+        """Return symbols of the result that no original has, as expressions in the dims of the originals."""
+        known = {name for each in originals for name in each.known}
+        dims = (_dims_of_inputs(self.after, each) for each in reversed(originals))
+        found = {name: dim for each in dims for name, dim in each.items() if name not in known}
+        return {**found, **self.sizes}
 
 
 def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
@@ -193,7 +213,7 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
         originals, result = models.sized()
         known = {name: size for each in originals for name, size in each.known.items()}
         figures = _joined([each.figures() for each in originals]), result.figures()
-        return CostChange(what, Sizes(known.items()), *figures, models=models)
+        return CostChange(what, Sizes(known.items()), *figures, models=models, links=models.links(originals))
     except GraphkitError as error:
         return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
 
@@ -212,21 +232,26 @@ def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> D
     return DimSpec.of({name: size for name, size in sizes.items() if name not in wished})
 
 
-def _sizes_of_inputs(after: Model, before: SizedModel) -> dict[str, int]:
-    """Return the sizes of symbols of the result that are dims of inputs, which the original has as values.
+def _symbols(values: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yield the symbols in values of inputs."""
+    elements = (element for array in values.values() if array.dtype == object for element in array.ravel())
+    yield from sorted({name for element in elements if isinstance(element, Expr) for name in element.symbols})
+
+
+def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
+    """Return the symbols of the result that are dims of inputs, as the original has them where it has that value.
 
     A cache may be laid out in another way, so that its symbols have the sizes that they have by name.
     """
-    sizes = {}
+    found, symbolic = {}, Inputs(after).symbolic
     for value in after.graph.inputs:
         known = before.shapes.model.graph.values.get(value.name)
         is_cache = known in before.shapes.model.roles.pasts
         dims = before.shapes.dims(known) if known is not None and not is_cache else None
-        for now, was in _axes(input_dims(value), dims):
-            size = Amount.of(was).at(before.sizes)
-            if (name := plain_symbol(now)) and size is not None:
-                sizes[name] = size
-    return sizes
+        for now, was in _axes(symbolic.get(value.name), dims):
+            if (name := plain_symbol(now)) and Amount.of(was).at(before.sizes) is not None:
+                found[name] = was
+    return found
 
 
 def _axes(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> Iterator[tuple[Expr, Expr]]:
@@ -250,6 +275,39 @@ def _joined(parts: Sequence[CostFigures]) -> CostFigures:
     )
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where the models of changes are on their page, by the identity of each.
+
+    Attributes:
+        numbers: Of all models.
+        shown: The sizes at which the page shows each original: those of the last change of it.
+    """
+
+    numbers: Mapping[int, int]
+    shown: Mapping[int, Sizes]
+
+    @classmethod
+    def of(cls, changes: Sequence[CostChange]) -> _Places:
+        numbers = {id(model): number for number, model in enumerate(models_of(changes))}
+        originals = ((change, model) for change in changes if change.models for model in change.models.before)
+        return cls(numbers, {id(model): change.sizes for change, model in originals})
+
+    def result(self, change: CostChange) -> int | None:
+        """Return the number of a result, None where the page has no models."""
+        return self.numbers[id(change.models.after)] if change.models else None
+
+    def peaks(self, change: CostChange, before: Quantity, after: Quantity) -> tuple[Quantity, Quantity]:
+        """Return the peaks of a change, with what finds them on the page, if that runs the same branches."""
+        if change.models is None:
+            return replace(before, expression=""), replace(after, expression="")
+        originals = change.models.before
+        is_shown = all(not model.roles.merged or self.shown[id(model)] == change.sizes for model in originals)
+        numbers = [self.numbers[id(model)] for model in originals]
+        was = on_page(before, *numbers) if is_shown else replace(before, expression="")
+        return was, on_page(after, self.numbers[id(change.models.after)])
+
+
 def cost_change_blocks(
     changes: Sequence[CostChange], heading: str = "Costs before and after", sides: tuple[str, str] = ("Before", "After")
 ) -> Iterator[Block]:
@@ -257,17 +315,16 @@ def cost_change_blocks(
     if not changes:
         return
     yield Heading(heading)
-    numbers = {id(model): number for number, model in enumerate(models_of(changes))}
+    places = _Places.of(changes)
     for change in changes:
         which = f" of {change.what}" if change.what else ""
         if change.unknown:
             yield Prose(f"Costs{which} are not counted: {change.unknown}.")
             continue
-        at = f" at {listed([f'{name} {size:,}' for name, size in change.sizes])}" if change.sizes else ""
         yield table(
             f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number",
-            [*_rows(change, numbers)],
-            title=f"Costs{which}{at}",
+            [*_rows(change, places)],
+            title=_at_sizes(f"Costs{which}", change.sizes, places.result(change)),
         )
         if (time := change.latency) is not None:
             yield Prose(
@@ -278,27 +335,29 @@ def cost_change_blocks(
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")
 
 
-def _rows(change: CostChange, numbers: Mapping[int, int]) -> Iterator[tuple[Cell, ...]]:
-    """Yield the rows of a table; `numbers` are those of the models on a page, by the identity of each."""
+def _at_sizes(text: str, sizes: Sizes, place: int | None) -> str:
+    """Return a text with the sizes behind it, each a number that moves with the page; `place` is that of the result."""
+    parts: list[str | Formula] = [text]
+    for number, (name, size) in enumerate(sizes, 1):
+        before = " at " if number == 1 else " and " if number == len(sizes) else ", "
+        parts += [f"{before}{name} ", Formula(f"{size:,}", size, name, ",", model=place)]
+    return Sentence.of(*parts)
+
+
+def _rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
     before, after, time = change.before, change.after, change.latency
     if before is None or after is None:
         return
-    originals = change.models.before if change.models else ()
-    first = numbers[id(originals[0])] if originals else None
     yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio(before.bytes, after.bytes)
     yield "nodes", before.nodes, after.nodes, _ratio(before.nodes, after.nodes)
-    peaks = before.peak_bytes, after.peak_bytes
-    if change.models is not None and first is not None and len(originals) == 1:
-        peaks = on_page(peaks[0], first), on_page(peaks[1], numbers[id(change.models.after)])
-    else:  # which of several has the largest is known at the sizes alone
-        peaks = replace(peaks[0], expression=""), replace(peaks[1], expression="")
+    peaks, place = places.peaks(change, before.peak_bytes, after.peak_bytes), places.result(change)
     quantities: tuple[tuple[str, Quantity, Quantity, Literal["", "B"]], ...] = (
         ("multiply-accumulates (MACs)", before.macs, after.macs, ""),
         ("peak memory of activations", *peaks, "B"),
     )
     for name, was, now, unit in quantities:
         cells = formula(was, unit), formula(now, unit), ratio_formula(now, was)
-        yield name, *(replace(cell, model=first) if isinstance(cell, Formula) else cell for cell in cells)
+        yield name, *(replace(cell, model=place) if isinstance(cell, Formula) else cell for cell in cells)
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
         yield "latency", fixed(f"{time.before_ms:.3g} ms"), fixed(f"{time.after_ms:.3g} ms"), fixed(ratio)

@@ -27,9 +27,9 @@ def formula(quantity: Quantity, unit: Literal["", "B"] = "") -> Formula:
     return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit)
 
 
-def on_page(peak: Quantity, model: int = 0) -> Quantity:
-    """Return peak memory by the number of its model on a page, which finds it at other sizes too."""
-    return replace(peak, expression=f"{PEAK}{model}")
+def on_page(peak: Quantity, *models: int) -> Quantity:
+    """Return peak memory by the numbers of its models on a page, which finds the largest at other sizes too."""
+    return replace(peak, expression=f"{PEAK}{','.join(map(str, models or (0,)))}")
 
 
 def curve_formula(

@@ -17,9 +17,19 @@ export class Memory {
     this.most = data.most;
     /** @type {[string | null, Found | null]} */
     this.last = [null, null]; // the sizes that were asked for last, and what is there then
-    const found = this.at(sizes.first);
-    const sum = found?.moments.reduce((total, [, bytes]) => total + bytes, 0);
-    this.isRight = found !== null && [found.moments.length, sum, found.bytes].join() === data.found.join();
+    /** @type {number[]} */
+    this.found = data.found;
+    this.right = /** @type {boolean | null} */ (null);
+  }
+
+  /** Whether the page finds what Python has found at the first sizes. */
+  get isRight() {
+    if (this.right === null) {
+      const found = this.at(this.sizes.first);
+      const sum = found?.moments.reduce((total, [, bytes]) => total + bytes, 0);
+      this.right = found !== null && [found.moments.length, sum, found.bytes].join() === this.found.join();
+    }
+    return this.right;
   }
 
   /** What is there at some sizes, null if a tensor has no bytes that are known there.

@@ -19,6 +19,8 @@ export class Sizes {
     /** @type {[string, number][]} */
     this.fixed = Object.entries(data.fixed);
     this.parse = parserOf([...this.chosen.keys(), ...Object.keys(data.fixed), ...Object.keys(data.follows)]);
+    /** @type {[string, string][]} */
+    this.links = Object.entries(data.links);
     /** @type {[string, Formula][]} */
     this.follows = Object.entries(data.follows).map(([name, text]) => [name, this.parse(text)]);
     /** @type {{text: string, relation: string}[]} */
@@ -39,15 +41,17 @@ export class Sizes {
     /** @type {Map<string, [string, Formula]>} */
     const follows = new Map();
     const isKnown = (/** @type {string} */ name) => symbols.has(name) || follows.has(name);
+    const others = every.flatMap(({ fixed, links }) => [...fixed, ...links].map(([name]) => name));
     for (const sizes of every) {
       for (const each of sizes.follows) if (!isKnown(each[0])) follows.set(each[0], each);
       for (const symbol of sizes.symbols) if (!isKnown(symbol.name)) symbols.set(symbol.name, symbol);
     }
     const [chosen, parse] = [new Map([...symbols.values()].map(({ name, first }) => [name, first])),
-      parserOf([...symbols.keys(), ...follows.keys(), ...every.flatMap(({ fixed }) => fixed.map(([name]) => name))])];
+      parserOf([...symbols.keys(), ...follows.keys(), ...others])];
     const [requires, memories] = [every.flatMap((sizes) => sizes.requires), every.flatMap((sizes) => sizes.memories)];
+    const isLeast = every.some((sizes) => sizes.isLeast);
     for (const sizes of every) {
-      Object.assign(sizes, { symbols: [...symbols.values()], follows: [...follows.values()], chosen, parse, requires, memories });
+      Object.assign(sizes, { symbols: [...symbols.values()], follows: [...follows.values()], chosen, parse, requires, memories, isLeast });
       sizes.parsed.clear();
       sizes.first = sizes.start();
     }
@@ -70,20 +74,24 @@ export class Sizes {
     return this.complete(new Map([...this.chosen, ...others].map(([name, size]) => [name, BigInt(size)])));
   }
 
-  /** Sizes, with those that are fixed and that follow from others.
+  /** Sizes, with those that are fixed, those that the dims of another model tell, and those that follow from others.
    * @param {Map<string, bigint>} sizes */
   complete(sizes) {
     const all = new Map(sizes);
     for (const [name, size] of this.fixed) all.set(name, BigInt(size));
+    for (const [name, text] of this.links) {
+      const size = this.at(text, all);
+      if (size !== null) all.set(name, size);
+    }
     for (const [name, formula] of this.follows) if (!all.has(name)) all.set(name, formula(all));
     return all;
   }
 
-  /** The value of an expression, or of `@peak:0`, null if it has none.
+  /** The value of an expression, or of `@peak:0,1`, the larger one of two models; null if it has none.
    * @param {string} text
    * @param {Map<string, bigint>} [sizes] */
   at(text, sizes = this.now()) {
-    if (text.startsWith(PEAK)) return this.memories[Number(text.slice(PEAK.length))]?.peak(sizes) ?? null;
+    if (text.startsWith(PEAK)) return this.peak(text.slice(PEAK.length).split(","), sizes);
     if (!this.parsed.has(text)) {
       try {
         this.parsed.set(text, this.parse(text));
@@ -98,6 +106,14 @@ export class Sizes {
       if (!(error instanceof RangeError)) throw error; // a symbol without a size, a division by 0
       return null;
     }
+  }
+
+  /** The largest peak of some models, null if one is not known.
+   * @param {string[]} models
+   * @param {Map<string, bigint>} sizes */
+  peak(models, sizes) {
+    const peaks = models.map((model) => this.memories[Number(model)]?.peak(sizes) ?? null);
+    return peaks.reduce((most, each) => (most === null || each === null ? null : each > most ? each : most));
   }
 
   /** The first relation that does not hold. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx.parser
 import pytest
 
@@ -20,7 +21,7 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.shapes.freeze_dims import SetDims
 from graphkit.render.document_blocks import Prose, Table, cell_text
-from graphkit.shapes import DimSpec
+from graphkit.shapes import DimSpec, symbol
 
 CAUSAL = "example:causal-attention"
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -71,6 +72,24 @@ def test_a_symbol_of_another_name_has_the_size_of_its_input() -> None:
     renamed = Rename(dims=(("n", "positions"),)).run(original).model
     before, after = figures(cost_change(BeforeAndAfter([original], renamed, DimSpec.of({"n": 5}))))
     assert before == after == (2, 5 * 16 * 8, 5 * 16 * 4 + 5 * 8 * 4)
+
+
+def test_a_symbol_of_the_result_is_linked_to_the_dim_that_it_is_in_the_original() -> None:
+    original = model(PRODUCT)
+    renamed = model(PRODUCT.replace("float[n, 16] x", "float[rows, 16] x"))
+    change = cost_change(BeforeAndAfter([original], renamed, DimSpec.of(), sizes={"slots": symbol("n") + 1}))
+    assert {name: str(dim) for name, dim in change.links.items()} == {"rows": "n", "slots": "n + 1"}
+
+
+def test_values_of_the_result_have_the_sizes_of_the_original() -> None:
+    text = "g (float[n] x, int64[1] count) => (float[m] y) { a = Expand (x, count) y = Relu (a) }"
+    models = [model("g (float[n] x) => (float[n] y) { y = Relu (x) }"), model(text)]
+    counts = {"count": np.full([1], symbol("n"), object)}
+    both = BeforeAndAfter(models[:1], models[1], DimSpec.of(), wish={"batch": 7}, values=counts)
+    originals, result = both.sized()
+    assert (originals[0].sizes["n"], str(result.shapes["y"])) == (7, "[n]")
+    (count,) = both.values_at(result.sizes).values()
+    assert (count.dtype, count.tolist()) == (np.int64, [7])
 
 
 def test_a_part_begins_at_a_value_of_the_original() -> None:
