@@ -34,6 +34,10 @@ def test_a_node_leads_to_what_it_became(open_page: Open, folded: str) -> None:
         "float32 [1, 2, sequence_length, sequence_length]",
     ]
     expect(rows.nth(1).locator("td")).to_have_text(["Input 0", *types])
+    expect(page.locator("#panel thead th")).to_have_text(["", "the original", "the result"])
+    page.click("#panel summary:has-text('Around it in the result')")
+    box = page.locator("#panel details .neighbourhood a", has=page.locator("rect.centre"))
+    expect(box).to_have_attribute("href", "#model=1&node=%2Fblocks.0%2FSoftmax")
     page.click("#panel a.twin")
     expect(page).to_have_url(re.compile("#model=1&"))
     heads(page, "/blocks.0/Softmax")

@@ -30,9 +30,16 @@ export function breakable(part) {
   for (const place of part.querySelectorAll("h1, h2, h3 a, code, code a, li a")) {
     for (const child of [...place.childNodes]) {
       const pieces = child instanceof Text ? child.data.split(/(?<=[^\s/]\/)(?=[^/])/) : [];
-      if (pieces.length > 1) child.replaceWith(...pieces.flatMap((piece, at) => (at ? [element("wbr"), piece] : [piece])));
+      if (pieces.length > 1) child.replaceWith(...withBreaks(pieces));
     }
   }
+}
+
+/** Pieces of a text that may be broken between them.
+ * @param {string[]} pieces
+ * @returns {(Node | string)[]} */
+export function withBreaks(pieces) {
+  return pieces.flatMap((piece, at) => (at ? [element("wbr"), piece] : [piece]));
 }
 
 /** The address of a node, or of a value, on this page.

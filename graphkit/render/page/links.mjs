@@ -28,7 +28,7 @@ export function linkNames(page, graphs) {
     const name = code.textContent ?? "";
     const href = found(name, code) || (sections.has(name) ? `#${sections.get(name)}` : "");
     if (href) code.replaceChildren(element("a", { href }, name));
-    else if (/\{[0-9ij]/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
+    else if (/\{([0-9ij]|\w+\|)/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }
   for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkQuoted(line, found);
   for (const picture of /** @type {NodeListOf<SVGElement>} */ (page.querySelectorAll("svg:has([data-module], [data-node-number])"))) {

@@ -1,6 +1,6 @@
 // Sliders for the sizes of the input dims, and the numbers on the page that follow from them.
 // A number moves once its expression gives here what Python has found at the first sizes; else it stays, and says so.
-import { element } from "./elements.mjs";
+import { element, withBreaks } from "./elements.mjs";
 import { parserOf } from "./formulas.mjs";
 
 /** @typedef {import("./formulas.mjs").Formula} Formula */
@@ -186,7 +186,7 @@ function slider(sizes, { name, first, least, most }, changed) {
     range.value = String(placeOf(first));
     set(first);
   };
-  return { shown: element("div", {}, element("code", {}, name), range, field), reset };
+  return { shown: element("div", {}, element("code", {}, ...withBreaks(name.split(/(?<=[_/.])/))), range, field), reset };
 }
 
 /** Show the numbers of a part of the page at the sizes of its model, and those of the model elsewhere.
