@@ -96,7 +96,7 @@ def declaration_changes(matching: NodeMatching) -> Iterator[Change]:
     """Yield how many tensors of both models have their type declared in one of them only, or declared otherwise."""
     counts = {"A": 0, "B": 0, "both": 0}
     for one, two in matching.values.forth.items():
-        if one.producer is None or not _is_inside(one, matching.forth):
+        if one.producer is None or not _is_inside(one, matching.forth) or two in two.scope.outputs:
             continue
         first, second = one.scope.infos.get(one.name), two.scope.infos.get(two.name)
         if first is None or second is None:

@@ -561,6 +561,13 @@ def test_declared_types_are_told() -> None:
     assert lines(declared, other) == ["metadata: types that are declared otherwise: 1 tensor -> 1 tensor"]
 
 
+def test_the_type_of_an_output_that_was_added_is_told_once() -> None:
+    value = helper.make_tensor_value_info("n", onnx.TensorProto.FLOAT, ["N", 8])
+    more = edited(lambda proto: proto.graph.output.append(value))
+    for models in ((base(), more), (more, base())):
+        assert [line.partition(":")[0] for line in lines(*models)] == ["interface"]
+
+
 def test_findings_and_blockers_that_are_more_or_less_are_told() -> None:
     a = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { y = Gather (x, i) }")
     b = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { g = Gather (x, i) y = Det (g) }")
