@@ -31,6 +31,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {"npt.ArrayLike": "numpy.typing.ArrayLike"}  # a union of private types of numpy
 python_use_unqualified_type_names = True
 default_role = "literal"  # what docstrings have between backticks is code
 napoleon_preprocess_types = False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from site_pages import GENERATED, command_pages, finding_pages, pass_pages, python_pages, schema_pages, target_pages
+from site_pages.docstrings import as_restructured_text
+from site_pages.links import linked
 from site_pages.markdown import prose
 from site_pages.notebook_pages import pages as notebook_pages
 from site_pages.write import write_pages
@@ -41,6 +44,16 @@ def test_each_pass_has_a_section_with_its_example_drawn() -> None:
     assert all(f"## {name}\n" in made[f"{page}.md"] for page, name in linked)
 
 
+def test_each_option_of_a_pass_is_described() -> None:
+    text = "".join(text for name, text in pass_pages.pages().items() if name != "index.md")
+    assert '"""' not in text
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    for kind in PASSES:
+        shown = re.findall(r"\w+", " ".join(re.findall(r"^`(.*)`\n: ", sections[kind.name()], re.M)))
+        options = {field.name for field in fields(kind) if field.init} - {"ranges"}  # which commands set by --range
+        assert options <= set(shown), kind.name()
+
+
 def test_each_finding_has_a_page_whose_threads_are_links() -> None:
     made = finding_pages.pages()
     assert made.keys() == {f"{name}.md" for name in KIND_NAMES} | {"index.md"}
@@ -56,7 +69,7 @@ def test_each_target_and_each_schema_has_a_page() -> None:
 
 def test_each_public_name_is_documented_once() -> None:
     made = python_pages.pages()
-    shown = re.findall(r"auto\w+:: graphkit\.(\w+)$", "".join(made.values()), re.M)
+    shown = re.findall(r"(?:auto\w+|py:data):: graphkit\.(\w+)$", "".join(made.values()), re.M)
     assert sorted(shown) == sorted(graphkit.__all__)
 
 
@@ -72,6 +85,30 @@ def test_each_notebook_is_a_page() -> None:
 def test_git_ignores_the_folders_of_generated_pages(folder: str) -> None:
     ignored = (DOCS.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert f"/docs/{folder}/" in ignored
+
+
+def test_commands_and_passes_between_backticks_are_links() -> None:
+    assert linked("Run `graphkit fold\nMODEL`.") == "Run [`graphkit fold\nMODEL`](../commands/fold.md)."
+    assert linked("`fold-shapes`") == "[`fold-shapes`](../passes/clean-up.md#fold-shapes)"
+    for text in ("`rename`, a command and a pass", "```text\n`fold-shapes`\n```", "[`fold-shapes`](here)", "`nothing`"):
+        assert linked(text) == text
+
+
+@pytest.mark.parametrize(
+    ("what", "lines", "shown"),
+    [
+        ("property", ["The state: by name."], ["", "The state: by name."]),
+        (
+            "function",
+            ["Run.", "", "Returns:", "    The proof: it says", "    whether.", "", "Raises:", "    UsageError: No."],
+            ["Run.", "", ":returns: The proof: it says", "    whether.", "", "Raises:", "    UsageError: No."],
+        ),
+        ("function", ["Returns:", "    One."], [":returns: One."]),
+    ],
+)
+def test_text_before_a_colon_is_no_type(what: str, lines: list[str], shown: list[str]) -> None:
+    as_restructured_text(None, what, "", None, None, lines)
+    assert lines == shown
 
 
 def test_text_is_no_markup() -> None:

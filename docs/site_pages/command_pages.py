@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from graphkit.cli import app
+from site_pages.links import linked, pages_that_use
 from site_pages.markdown import contents, prose, table
 
 __all__ = ["pages"]
@@ -30,13 +31,15 @@ def _page(name: str, command: click.Command) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     help_text = "\n\n".join(_paragraph(part) for part in inspect.cleandoc(command.help or "").split("\n\n"))
     options = "".join(_options(command, context))
-    return f"# graphkit {name}\n\n```text\n{usage}\n```\n\n{help_text}\n\n## Options\n\n{options}"
+    used = "".join(f"- [{title}]({address})\n" for title, address in pages_that_use(name))
+    examples = f"## Pages that use it\n\n{used}\n" if used else ""
+    return f"# graphkit {name}\n\n```text\n{usage}\n```\n\n{help_text}\n\n{examples}## Options\n\n{options}"
 
 
 def _paragraph(text: str) -> str:
     if text.startswith("\b\n"):  # which click prints as it is
         return f"```text\n{text.removeprefix(chr(8)).strip(chr(10))}\n```"
-    return prose(text)
+    return linked(prose(text))
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:

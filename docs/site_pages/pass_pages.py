@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from importlib import import_module
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
 import onnx
@@ -15,6 +15,7 @@ from onnx import parser
 from graphkit.passes import FOLDING, FUSING, PASSES
 from graphkit.rewrite import Pass
 from site_pages.graph_drawing import drawn
+from site_pages.links import linked
 from site_pages.markdown import contents, prose, table
 
 __all__ = ["Example", "example", "pages"]
@@ -25,10 +26,12 @@ EXAMPLE = re.compile(
     r"\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)",
     re.S,
 )
+ATTRIBUTES = re.compile(r"^Attributes:\n(?: {4}.*\n?)+", re.M)
 INDEX = """# Passes
 
-`graphkit rewrite MODEL -p NAME -o OUT` runs a pass and proves what it makes; `graphkit explain NAME` prints its text.
-The examples are run by a test: the pass makes the second graph of the first.
+A pass is one rewrite of a graph. `graphkit rewrite MODEL -p NAME -o OUT` runs it, and proves the result.
+`graphkit explain NAME` prints its description. Legality is the list of conditions without which a pass leaves a place
+as it is. A test runs all examples: the pass makes the graph After of the graph Before.
 
 """
 
@@ -76,8 +79,7 @@ def _file(folder: str) -> str:
 
 
 def _title(folder: str) -> str:
-    package = Path(inspect.getfile(PASSES[0])).parents[1] / folder / "__init__.py"
-    return package.read_text(encoding="utf-8").strip().strip('"').splitlines()[0]
+    return (import_module(f"graphkit.passes.{folder}").__doc__ or "").splitlines()[0]
 
 
 def _list(folder: str, kinds: list[type[Pass]]) -> str:
@@ -97,8 +99,10 @@ def _first(kind: type[Pass]) -> str:
 
 def _run_by(kind: type[Pass]) -> str:
     if kind in FOLDING:
-        return "`fold`"
-    return "`fold --fuse`" if kind in FUSING else "its name, or a command that needs it"
+        return "[`fold`](../commands/fold.md)"
+    if kind in FUSING:
+        return "[`fold --fuse`](../commands/fold.md)"
+    return "[`rewrite`](../commands/rewrite.md), or a command that needs it"
 
 
 def _page(folder: str, kinds: list[type[Pass]]) -> str:
@@ -112,24 +116,32 @@ def _section(kind: type[Pass]) -> str:
     assert match is not None
     shown = example(kind)
     before, after = shown.models()
-    call = f"`graphkit rewrite MODEL -p '{shown.call}' -o OUT`"
+    call = f"```console\n$ graphkit rewrite MODEL -p '{shown.call}' -o OUT\n```"
+    says, options = _options(f"{text[: match.start()]}\n\n{text[match.end() :]}")
     return (
-        f"## {kind.name()}\n\n{_body(text[: match.start()])}\n\n{call}\n\n"
+        f"## {kind.name()}\n\n{_body(says)}\n\n{call}\n\n"
         f'<div class="before-after">\n<figure><figcaption>Before</figcaption>{drawn(before)}</figure>\n'
         f"<figure><figcaption>After</figcaption>{drawn(after)}</figure>\n</div>\n\n"
-        f"```text\n{shown.before.strip()}\n\n{shown.after.strip()}\n```\n\n{_body(text[match.end() :])}\n"
+        f"Before:\n\n```text\n{shown.before.strip()}\n```\n\nAfter:\n\n```text\n{shown.after.strip()}\n```\n\n{options}\n"
     )
 
 
+def _options(text: str) -> tuple[str, str]:
+    """Return a docstring without its list of attributes, and that as a list of definitions."""
+    match = ATTRIBUTES.search(text)
+    if match is None:
+        return text, ""
+    rows = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", match[0], re.M)
+    options = "\n\n".join(f"`{name}`\n: {prose(' '.join(says.split()))}" for name, says in rows)
+    return text.replace(match[0], ""), f"**Options**\n\n{options}\n"
+
+
 def _body(text: str) -> str:
-    """Return paragraphs of a docstring: indented ones are code, a list of attributes is a list of definitions."""
+    """Return paragraphs of a docstring: indented ones are code."""
     return "\n\n".join(_block(part) for part in re.split(r"\n{2,}", text.strip("\n")) if part.strip())
 
 
 def _block(text: str) -> str:
     if text.startswith("    "):
         return f"```text\n{textwrap.dedent(text)}\n```"
-    if not text.startswith("Attributes:"):
-        return prose(text)
-    rows = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", text, re.M)
-    return "**Options**\n\n" + "\n\n".join(f"`{name}`\n: {prose(' '.join(says.split()))}" for name, says in rows)
+    return linked(prose(text))

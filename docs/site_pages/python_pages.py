@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from importlib import import_module
 
 import graphkit
@@ -21,6 +22,18 @@ PACKAGES = (
     "graphkit.deploy.contract",
     "graphkit.deploy.hosts",
 )
+LONGEST_VALUE = 120  # characters
+CONSTANTS = {
+    "graphkit.ModelLike": "A model, or its path: what functions take.",
+    "graphkit.PASSES": "All passes, in the order of pipelines. The [gallery](../passes/index.md) shows each.",
+    "graphkit.shapes.AS_DECLARED": "The `DimSpec` of a user who specifies no dims: all are as the model declares them.",
+    "graphkit.shapes.Bounds": "The least and the largest size of a symbol; None for an open end.",
+    "graphkit.rewrite.NodeInput": "An input of a new node: a value, the name of a new one, or None to leave it out.",
+    "graphkit.rewrite.ROUNDING": "The tolerance of passes that change the order of sums, relative to the magnitude.",
+    "graphkit.deploy.targets.NAMES": "The [targets](../targets/index.md) that ship with graphkit.",
+    "graphkit.deploy.targets.Verdict": "The statement of a source about an operator or a dtype.",
+    "graphkit.deploy.contract.By": "What chooses the rows of a table: see `Source`.",
+}
 GROUP = re.compile(r"^([A-Z][\w, ]+)\n((?:    .*\n)+)", re.M)
 
 
@@ -29,11 +42,12 @@ def pages() -> dict[str, str]:
     groups = _groups()
     grouped = {name for names in groups.values() for name in names}
     groups["Results, options and errors"] = [name for name in sorted(graphkit.__all__) if name not in grouped]
-    made = {f"{_file(title)}.md": _page(title, "graphkit", names) for title, names in groups.items()}
+    homes = {name: _file(title) for title, names in groups.items() for name in names}
+    made = {f"{_file(title)}.md": _page(title, "graphkit", names, homes) for title, names in groups.items()}
     for package in PACKAGES:
         module = import_module(package)
         about = prose((module.__doc__ or "").split("\n\n")[0])
-        made[f"{package}.md"] = _page(package, package, sorted(module.__all__), f"{about}\n\n")
+        made[f"{package}.md"] = _page(package, package, sorted(module.__all__), homes, f"{about}\n\n")
     help_text = inspect.cleandoc(graphkit.__doc__ or "")
     index = f"# Python\n\n`help(graphkit)` prints this.\n\n```text\n{help_text}\n```\n\n"
     links = "".join(f"- [{title}]({_file(title)}.md)\n" for title in groups)
@@ -66,16 +80,18 @@ def _file(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower())
 
 
-def _page(title: str, package: str, names: list[str], about: str = "") -> str:
+def _page(title: str, package: str, names: list[str], homes: Mapping[str, str], about: str = "") -> str:
+    """Return the page of some names; those with a page of their own among `homes` are links to it."""
     module = import_module(package)
     things = {name: getattr(module, name) for name in names}
     elsewhere = [name for name, thing in things.items() if package != "graphkit" and _is_in_graphkit(name, thing)]
     parts = [f"# {title}\n\n{about}"]
     if elsewhere:
-        parts.append(f"Also in `graphkit`, and described there: {', '.join(f'`{name}`' for name in elsewhere)}.\n")
+        links = ", ".join(f"[`{name}`]({homes[name]}.md)" for name in elsewhere)
+        parts.append(f"This package also has these names of `graphkit`: {links}.\n")
     for name in names:
         if name not in elsewhere:
-            parts.append(f"## {name}\n\n" + _directive(f"{package}.{name}", things[name]))
+            parts.append(f"## {name}\n\n" + _described(f"{package}.{name}", things[name]))
     return "\n".join(parts)
 
 
@@ -83,12 +99,16 @@ def _is_in_graphkit(name: str, thing: object) -> bool:
     return name in graphkit.__all__ and getattr(graphkit, name) is thing
 
 
-def _directive(path: str, thing: object) -> str:
-    """Return what shows the docstring of a function, a class or a constant."""
+def _described(path: str, thing: object) -> str:
+    """Return what shows the docstring of a function or a class, or says what a constant is for."""
     if inspect.isclass(thing):
-        lines = [f".. autoclass:: {path}", "   :members:"]
-    elif inspect.isroutine(thing):
-        lines = [f".. autofunction:: {path}"]
-    else:
-        lines = [f".. autodata:: {path}", "   :no-value:"]
+        return _directive(f".. autoclass:: {path}", "   :members:")
+    if inspect.isroutine(thing):
+        return _directive(f".. autofunction:: {path}")
+    value = re.sub(r"[\w.]+\.(?=[A-Z])|typing\.|os\.", "", repr(thing))
+    shown = [f"   :value: {value}"] if len(value) <= LONGEST_VALUE else []
+    return _directive(f".. py:data:: {path}", *shown) + f"\n{CONSTANTS[path]}\n"
+
+
+def _directive(*lines: str) -> str:
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```\n"

@@ -56,6 +56,7 @@ class SpecializeInput(Pass):
         }
 
     Attributes:
+        input: The input that is bound.
         value: The value that it always has: true, false, or an integer.
     """
 

@@ -57,8 +57,8 @@ class InsertAttentionMask(Pass):
     Legality: the Softmax is over the last axis of scores that a MatMul gives, and that axis is as long as the cache
     with the new tokens, or as a source of tokens whose length is a symbol.
 
-    Args:
-        per_sequence: Give each sequence of a batch a mask over the source of its own, instead of one for all.
+    Attributes:
+        per_sequence: Whether each sequence of a batch gets a mask over its own source, instead of one for all.
 
     Before:
 

@@ -154,6 +154,7 @@ class TrilToConstant(FoldConstants):
 
     Attributes:
         limit: Bytes of the largest constant to make; all of them together may add 64 times as many to the model.
+        half: Whether float16 is calculated with too.
     """
 
     limit: int = 64 << 20

@@ -126,6 +126,9 @@ class ConvertOpset(Pass):
         agraph (float[N, 4] x) => (float[N] y) <int64[1] reducemean_axes = {1}> {
             y = ReduceMean <keepdims = 0> (x, reducemean_axes)
         }
+
+    Attributes:
+        version: The version of the operator set to convert to, by default the newest that graphkit knows.
     """
 
     version: int = NEWEST
