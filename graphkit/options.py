@@ -99,9 +99,9 @@ RANGE = Flag(
 SIZES = (DIM, INPUT, RANGE)
 TIMEOUT = Flag(
     "--timeout",
-    "Time limit for loading or running a model once, and for folding or rewriting it; a proof looks for sizes to run "
-    "at for four times as long. Default: 60, plus 30 for each GB of weights; none for folding, rewriting and looking. "
-    "Of a model on a server, for reading its graph. Default: 60.",
+    "Time limit for each load and each run of a model, for folding or rewriting it, and for reading the graph of one "
+    "on a server. The search for the sizes of a proof has four times as long. Default: 60 for reading, 60 plus 30 for "
+    "each GB of weights for loads and runs; none for folding, rewriting and the search.",
     float,
     metavar="SECONDS",
 )
@@ -249,7 +249,11 @@ class DeployOptions:
     """
 
     batch: int = option(
-        1, count("--batch", "Sequences, images or sounds at a time; of a bundle the most rows: sequences, or beams.")
+        1,
+        count(
+            "--batch",
+            "Number of sequences, images or sounds at a time. For a bundle, the most rows: sequences or beams.",
+        ),
     )
     dims: tuple[tuple[str, int], ...] = option((), DIM)
     verify: bool = option(True, NO_VERIFY)
@@ -277,7 +281,10 @@ class LowerOptions(DeployOptions):
         dequantize: Whether to compute products of quantised numbers with floats first, which changes results.
     """
 
-    target: str = option("generic-npu", Flag("--target", "The name of a target, or its TOML file."))
+    target: str = option(
+        "generic-npu",
+        Flag("--target", "The name of a target, or its TOML file; see graphkit targets.", metavar="NAME|FILE"),
+    )
     src_len: int = option(LOWERED, count("--src-len", "Positions of the padded source."))
     max_cache_len: int | None = option(
         None,
@@ -332,7 +339,7 @@ class LowerOptions(DeployOptions):
         JUDGE_SECONDS,
         Flag(
             "--judge-timeout",
-            "Time for a judge to take for one model.",
+            "Time limit of a judge for one model.",
             float,
             metavar="SECONDS",
             least=0.0,
@@ -374,7 +381,7 @@ class BundleOptions(DeployOptions):
             choices=("tensor-scatter", "scatter-nd"),
         ),
     )
-    dry_run: bool = option(False, switch("--dry-run", "Say what would be made. Nothing is written or run."))
+    dry_run: bool = option(False, switch("--dry-run", "Describe the bundle. Nothing is written or run."))
     copy_host: bool = option(False, switch("--copy-host", "Put bundle.mjs, the host in JavaScript, into OUT."))
 
 
@@ -465,7 +472,7 @@ class FolderOptions(ProofOptions):
         ),
     )
     record: bool = option(
-        False, switch("--record", "For OUT: write how the proof ended, and the checksums of the files.")
+        False, switch("--record", "For OUT: record the result of the proof, and the checksums of the files.")
     )
 
     @property
@@ -491,7 +498,8 @@ class CompareOptions:
 
     names: tuple[tuple[str, str], ...] = option((), MAP)
     by_order: bool = option(
-        False, switch("--by-order", "Match what is left within a module by order, where both have as many.")
+        False,
+        switch("--by-order", "Match the remaining tensors of a module by order, if both models have equally many."),
     )
     bisect: bool = option(False, switch("--bisect", "Measure only what a bisection for the first difference needs."))
     tolerance: float | None = option(

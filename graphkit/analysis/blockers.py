@@ -160,7 +160,7 @@ def blockers(
         model: The model, or its path.
         target: The target, or its name or file as `load_target` takes it.
         spec: Sizes of input dims, as if they were frozen.
-        shapes: What was inferred of the model at these sizes, where that is known already.
+        shapes: The inferred shapes of the model at these sizes, if they are known already.
 
     Returns:
         The blockers, and the passes that remove them.

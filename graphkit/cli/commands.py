@@ -63,13 +63,13 @@ def explain(name: str | None, output: Path | None) -> None:
     put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
-@click.command(short_help="List the NPU compilers to lint for, or what is known of one.")
+@click.command(short_help="List the NPU compilers to lint for, or the facts about one.")
 @click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
 @output_format_option
 def targets(target: str | None, format: str) -> None:
     """List the NPU compilers that models can be linted for, or the facts about one, with sources.
 
-    NAME is one that the list has, FILE a TOML file of your own.
+    NAME is a target of the list. FILE is a TOML file of your own.
     """
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target

@@ -32,7 +32,7 @@ class CostFlags(SizeFlags):
     top: int | None = option(None, count("--top", f"Number of rows. Default: {TOP}; all in JSON."))
 
 
-@click.command(short_help="Count what a model costs: MACs, bytes, peak memory, by layer.")
+@click.command(short_help="Count the costs of a model: MACs, bytes, peak memory, by layer.")
 @model_argument
 @takes(CostFlags)
 @output_format_option

@@ -55,13 +55,16 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
 @click.command(short_help="Write the constants of a contract for a host program.")
 @click.argument("out", metavar="OUT")
 @click.option(
-    "--language", "-l", type=choice(LANGUAGES), help="Default: c, or the language that the suffix of --output names."
+    "--language",
+    "-l",
+    type=choice(LANGUAGES),
+    help="The language to write. Default: c, or the one that the suffix of --output names.",
 )
 @output_option("FILE", "Write to a file, such as contract.h, contract.rs or contract.ts.")
 def contract(out: str, language: str | None, output: Path | None) -> None:
     """Write the constants of a contract for a host program: sizes, tables, states, and inputs and outputs of models.
 
-    OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
+    OUT is the folder that graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
     from graphkit.deploy.contract import read_contract
     from graphkit.deploy.contract.constant_writers import SUFFIXES, WRITERS
@@ -91,7 +94,7 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     It may be a URL, with --download.
-    graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
+    graphkit report OUT describes the bundle; graphkit.Bundle(OUT) and bundle.mjs run it.
     """
     with proving(options.limits, options.verify), progress_on_terminal() as progress:
         from graphkit.cli.fetched_export import fetched_export

@@ -54,13 +54,13 @@ class DiffFlags(DiffOptions):
         return frozenset((*SECTIONS, *names) if ANY in names else names)
 
 
-@click.command(short_help="Tell what differs between the files of two models.")
+@click.command(short_help="List the differences between the files of two models.")
 @click.argument("a", metavar="A", shell_complete=complete_model)
 @click.argument("b", metavar="B", shell_complete=complete_model)
 @takes(DiffFlags)
 @output_format_option
 def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
-    """Tell what differs between the files of two models: interface, operator sets, nodes, weights, shapes, findings.
+    """List the differences between the files of two models: interface, operator sets, nodes, weights, shapes, findings.
 
     Nodes match by name and by what they compute, so that other names of values and another order of nodes are no
     difference. Nothing runs: graphkit compare tells by how much the results differ, and where that begins.

@@ -59,7 +59,7 @@ def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
     """List the nodes of a model with their attributes and the shapes of their outputs.
 
     MODEL is a model file, or example:NAME. Nodes that differ in a number of their names alone are one row of text; CSV
-    and JSON have each, with inputs, bytes and readers.
+    and JSON have a row for each, with inputs, bytes and readers.
     """
     from graphkit.analysis.node_list import node_list
     from graphkit.cli.model_streams import load
@@ -78,7 +78,12 @@ class WeightFlags:
     """
 
     by: WeightOrder = option(
-        "file", Flag("--by", "The order: of the file, most bytes first, or names.", choices=("file", "bytes", "name"))
+        "file",
+        Flag(
+            "--by",
+            "The order of the rows: as in the file, most bytes first, or by name.",
+            choices=("file", "bytes", "name"),
+        ),
     )
 
 
@@ -90,7 +95,7 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     """List the initializers and constants of a model. Their data is not read.
 
     MODEL is a model file, or example:NAME. Tensors that differ in a number of their names alone are one row of text,
-    with the bytes of all; CSV and JSON have each.
+    with the bytes of all; CSV and JSON have a row for each.
     """
     from graphkit.analysis.weight_list import weight_list
     from graphkit.cli.model_streams import load

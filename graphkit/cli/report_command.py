@@ -69,7 +69,7 @@ class ReportFlags:
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
     strict: bool = option(
         False,
-        switch("--strict", "Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."),
+        switch("--strict", "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count."),
     )
     fail_on: str = option(
         "",
@@ -85,7 +85,7 @@ class ReportFlags:
         Flag(
             "--baseline",
             "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more "
-            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file is one too.",
+            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file serves too.",
             Path,
             metavar="REPORT.json",
         ),
@@ -108,7 +108,7 @@ class ReportFlags:
         return any(asked) or self.baseline is not None or self.lock is not None
 
 
-@click.command(short_help="Explain models: a verdict, and what it rests on.")
+@click.command(short_help="Explain models: a verdict, and the facts behind it.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @click.option(
     "--format",

@@ -201,8 +201,8 @@ def _edited(job: Job, step: Pass) -> Result:
 def extract(job: Job, to: Sequence[str], begin: Sequence[str]) -> Result:
     """Write a subgraph as a model of its own, and prove it against the whole.
 
-    MODEL is a model file, or example:NAME. A value that --from names becomes an input. A node stands for its outputs
-    after --to, and for what it reads after --from, so that it is in the subgraph.
+    MODEL is a model file, or example:NAME. A value that --from names becomes an input. After --to, a node
+    stands for its outputs. After --from it stands for its inputs, so that the node itself is in the subgraph.
     """
     from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 
@@ -292,8 +292,8 @@ def set_dims(job: Job) -> Result:
 def convert_opset(job: Job, version: int) -> Result:
     """Convert a model to another version of ONNX's operator set, and prove the result.
 
-    MODEL is a model file, or example:NAME. Where graphkit does not know what became of an operator, and for an older
-    version, onnx's own converter is taken, if the proof of its result holds.
+    MODEL is a model file, or example:NAME. For an older version, and for an operator whose changes graphkit does not
+    know, it takes the converter of onnx itself, if the proof of its result holds.
     """
     from graphkit.passes.opset.convert_opset import ConvertOpset
 

@@ -69,7 +69,7 @@ class ShapeFlags(SizeFlags):
 def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
     """Show the shape of every tensor as an expression in the input dims, or explain one of them.
 
-    MODEL is a model file, or example:NAME. --write makes viewers show the shapes: it declares what is proven of them.
+    MODEL is a model file, or example:NAME. --write declares the proven shapes in a copy, so that viewers show them.
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.cli.model_streams import destination, finish, load
@@ -111,7 +111,10 @@ def _write_shapes(model: Model, output: Path, weights: Placement, options: Shape
 @model_argument
 @takes(SizeFlags)
 @click.option(
-    "--language", "-l", type=choice(LANGUAGES), help="Default: json, or the language that the suffix of --output names."
+    "--language",
+    "-l",
+    type=choice(LANGUAGES),
+    help="The language to write. Default: json, or the one that the suffix of --output names.",
 )
 @output_option("FILE", "Write to a file; .mjs makes an ES module.")
 def program(model: str, options: Asked[SizeFlags], language: str | None, output: Path | None) -> None:

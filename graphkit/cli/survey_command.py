@@ -46,7 +46,12 @@ class SurveyFlags:
     jobs: int | None = option(None, count("--jobs", "Number of processes. Default: one for each processor."))
     target: tuple[str, ...] = option(
         (),
-        Flag("--target", "Count what keeps each model from a target; repeatable.", metavar="NAME", is_repeatable=True),
+        Flag(
+            "--target",
+            "Count the nodes that keep each model from a target; repeatable.",
+            metavar="NAME",
+            is_repeatable=True,
+        ),
     )
     after_fold: bool = option(
         False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
@@ -54,12 +59,15 @@ class SurveyFlags:
     reports: bool = option(
         False, switch("--reports", "Write a page about each model too, which the page of the table leads to.")
     )
-    retry: bool = option(False, switch("--retry", "Do models again that were errors in an earlier table."))
+    retry: bool = option(False, switch("--retry", "Read the models again that were errors in an earlier table."))
     table: str | None = option(None, Flag("--show", "Show a table, the worst first.", metavar="TABLE.parquet"))
     where: tuple[str, ...] = option(
         (),
         Flag(
-            "--where", "Show models of a condition, such as nodes>1000; repeatable.", metavar="COND", is_repeatable=True
+            "--where",
+            "Show only the models that meet a condition, such as nodes>1000; repeatable.",
+            metavar="COND",
+            is_repeatable=True,
         ),
     )
     sort: tuple[str, ...] = option(
@@ -85,9 +93,9 @@ class SurveyFlags:
 def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | None) -> None:
     """Make one table of many models: a row each, with the facts of its verdict, or its error.
 
-    SOURCE is a folder, looked through with all below it, a pattern, a model, a URL, a text file of these, or - for such
-    lines on standard input. Each model is read in a process that may die, here or on the workers of a Dask cluster. A
-    survey that was stopped goes on where it was; models that have not changed are not read again.
+    SOURCE is a folder with all folders in it, a pattern, a model, a URL, a text file of these, or - for such lines on
+    standard input. Each model is read in a process of its own, which may crash, here or on the workers of a Dask
+    cluster. A survey that was stopped continues; models that have not changed are not read again.
     """
     asked = options.read()
     if asked.table is not None:

@@ -50,7 +50,7 @@ def check_hazards(
     Args:
         model: The model, or its path.
         found: Its hazards.
-        shapes: What was inferred of the model, where that is known already.
+        shapes: The inferred shapes of the model, if they are known already.
         limits: What the model may take of time and memory, in a process of its own, which it may end.
 
     Returns:

@@ -88,8 +88,8 @@ def verify_rewrite(
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
-        rewritten: The same of what was made of it. It may lack inputs, but no outputs.
-        spec: What is known of the original's input dims.
+        rewritten: The rewritten model, as a file or in memory too. It may lack inputs, but no outputs.
+        spec: The known facts about the original's input dims.
         options: How to prove it.
         progress: Called with the name of each step before it starts.
 
@@ -122,7 +122,7 @@ def verify_extract(
     Args:
         original: A model file, or a model as it is in memory.
         extracted: The same of the subgraph, whose values have the names that they have in the original.
-        spec: What is known of the original's input dims.
+        spec: The known facts about the original's input dims.
         options: How to prove it.
         progress: Called with the name of each step before it starts.
 
@@ -154,7 +154,7 @@ class _Proof:
 
     Attributes:
         two: Both models, and what makes their inputs.
-        spec: What is known of the original's input dims.
+        spec: The known facts about the original's input dims.
         fixed: Dims that the rewritten model fixes.
         blank: The proof before anything ran.
         contradictions: What the original declares and its nodes contradict, a sentence each.
