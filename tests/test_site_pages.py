@@ -64,7 +64,11 @@ def test_each_target_and_each_schema_has_a_page() -> None:
     targets = target_pages.pages()
     assert targets.keys() == {f"{name}.md" for name in NAMES} | {"index.md"}
     assert all("**Sources**" in targets[f"{name}.md"] for name in NAMES if name != "generic-npu")
-    assert schema_pages.pages().keys() == {f"{name}.md" for name in SCHEMAS} | {"index.md"}
+    schemas = schema_pages.pages()
+    assert schemas.keys() == {f"{name}.md" for name in SCHEMAS} | {"index.md"}
+    assert "(../python/graphkit.deploy.contract.md#bundlecontract) says" in schemas["bundle.md"]
+    assert "## BundleContract\n" in python_pages.pages()["graphkit.deploy.contract.md"]
+    assert "[costs](../costs.md) defines" in schemas["costs.md"]
 
 
 def test_each_public_name_is_documented_once() -> None:

@@ -1,6 +1,18 @@
-"""The contract between lowered models and the program that runs them: the meaning and the source of each input."""
+"""The contracts of lowered models and of bundles with the program that runs them: the source of each input."""
 
+from graphkit.deploy.contract.bundle_contract import (
+    BundleContract,
+    BundleMethod,
+    BundlePort,
+    Feed,
+    Length,
+    LengthChange,
+    StateTensor,
+)
 from graphkit.deploy.contract.contract_reader import read_contract
 from graphkit.deploy.contract.host_contract import By, Contract, Method, Port, Source, State, Table, sound_axis
 
-__all__ = ["By", "Contract", "Method", "Port", "Source", "State", "Table", "read_contract", "sound_axis"]
+__all__ = [
+    "BundleContract", "BundleMethod", "BundlePort", "By", "Contract", "Feed", "Length", "LengthChange", "Method",
+    "Port", "Source", "State", "StateTensor", "Table", "read_contract", "sound_axis",
+]  # fmt: skip
