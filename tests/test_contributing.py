@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit import Editor, MatchFailure, Model, NewNode, Node, NodeRewrite
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
+from graphkit.options import ProofOptions
 from graphkit.render.document_blocks import Block, table
 from graphkit.render.result import Result
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.shapes import InferenceContext, Tensor, infer
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.rules import RULES
+from graphkit.verify.original_runs import Feeder, Run, run_original
+from graphkit.verify.proof_engine import outcomes
+from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "maintainers").glob("*.md")))
@@ -27,15 +38,22 @@ IMPORTS: dict[str, Any] = {
         *(all_nodes, as_model, dataclass, table),
     )
 }
+IMPORTS |= {one.__name__: one for one in (Feeder, IsolatedSession, Run, isolation, legal_sizes, outcomes, run_original)}
+IMPORTS |= {"np": np, "FLOAT32_TOLERANCE": FLOAT32_TOLERANCE}
 IMPORTS |= {"RANDOM": RANDOM, "Block": Block, "ClassVar": ClassVar, "ModelLike": ModelLike}
 MADE = {"HOST.md", "contract.json", "bundle.json", "model.onnx", "out.onnx"}  # what commands write and read
 
 
-def example(start: str) -> dict[str, Any]:
-    """Run the block of Python of the guide that has a line, and return what it defines."""
+def python_block(start: str) -> str:
+    """Return the block of Python of the guide that has a line."""
     (block,) = (block for block in re.findall(r"^```python\n(.*?)^```$", GUIDE, re.M | re.S) if start in block)
-    names = dict(IMPORTS)
-    exec(compile(block, "guide", "exec", dont_inherit=True), names)
+    return block
+
+
+def example(start: str, **given: object) -> dict[str, Any]:
+    """Run the block of Python of the guide that has a line, with what it is given, and return what it defines."""
+    names = IMPORTS | given
+    exec(compile(python_block(start), "guide", "exec", dont_inherit=True), names)
     return names
 
 
@@ -60,6 +78,37 @@ def test_the_example_of_a_pass() -> None:
     assert lines(check(square, model_of(text % 2)).model) == ["y = Mul (x, x)"]
     kept = check(square, model_of(text % 3))
     assert reasons(kept) == ["Pow#0: its exponent is not a constant 2"]
+
+
+HEAD = "g (float[N, 4] x) => (float[N, 4] y) <int64 zero = {0}> "
+PROVEN = {
+    "rows stay apart": ("{ y = Softmax <axis = 1> (x) }", False),
+    "a row reads those before it": ("{ y = CumSum (x, zero) }", True),
+}
+
+
+@pytest.mark.parametrize(("body", "is_mixed"), PROVEN.values(), ids=PROVEN)
+def test_the_example_of_a_proof(body: str, is_mixed: bool) -> None:
+    given = {"model": model_of(HEAD + body), "options": ProofOptions(), "RUNS": 7}
+    failures = example("run_original(session", **given)["failures"]
+    assert bool(failures) == is_mixed
+    assert [failure for failure in failures if not (failure.startswith("y ") and " at N=" in failure)] == []
+
+
+def rule(name: str) -> Any:
+    """Return the rule of the guide; its table, which goes on in the file of rules, stays out."""
+    block = python_block(f"def {name}").partition("\nRULES = ")[0]
+    names = {"InferenceContext": InferenceContext, "Tensor": Tensor}
+    exec(compile(block, "guide", "exec", dont_inherit=True), names)
+    return names[name]
+
+
+def test_the_example_of_a_shape_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "com.microsoft.CDist", rule("distances"))
+    text = "g (float[n, d] a, float[m, e] b) => (float[p, q] y) { y = com.microsoft.CDist (a, b) }"
+    shapes = infer(model_of(text))
+    assert str(shapes["y"]) == "[n, m]"
+    assert [str(each) for each in shapes.equalities] == ["d == e"]
 
 
 def test_the_example_of_an_analysis() -> None:

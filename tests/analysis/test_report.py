@@ -12,7 +12,7 @@ from graphkit import __version__
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.report import ComparisonRow, Report, compare, report
-from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions, Section
+from graphkit.analysis.report_sections import EXTRAS, SECTION_NAMES, ReportOptions, Section
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
@@ -50,7 +50,7 @@ def test_an_unknown_section_is_an_error() -> None:
     assert str(caught.value) == (
         "no section 'weather' - there are "
         "verdict, summary, architecture, interface, kv-cache, costs, shape-ops, origins, what-if, hazards, "
-        "unknown-shapes, control-flow and 1 more"
+        f"unknown-shapes, control-flow and {len(EXTRAS)} more"
     )
 
 
