@@ -93,9 +93,7 @@ class BundleOverview(Result):
                 (
                     method.name,
                     method.file,
-                    ", ".join(
-                        f"{p.name} {_dims(p.shape)}" for p in method.inputs if p.source and p.source.kind != "state"
-                    ),
+                    ", ".join(f"{p.name} {_dims(p.shape)}" for p in method.inputs if p.kind != "state"),
                     ", ".join(f"{p.name} {_dims(p.shape)}" for p in method.outputs if not p.writes),
                 )
                 for method in contract.methods

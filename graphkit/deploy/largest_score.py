@@ -49,7 +49,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
         port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
         for method in contract.methods
         for port in method.inputs
-        if port.source is not None and port.source.kind == "user"
+        if port.kind == "user"
     }
     source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
     host.start(source, user)
@@ -102,7 +102,7 @@ def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, 
 
 def _data(model: Model, method: Method) -> set[Value]:
     """Return the values that depend on activations: on any input but masks and rows of positions."""
-    masks = {port.name for port in method.inputs if port.source is not None and port.source.kind in MASKS}
+    masks = {port.name for port in method.inputs if port.kind in MASKS}
     data = {value for value in model.graph.inputs if value.name not in masks}
     for node in model.graph.nodes:
         if any(value in data for value in node.inputs):

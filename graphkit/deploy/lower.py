@@ -170,9 +170,7 @@ def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[s
 
 def _check_pad(contract: Contract, pad: int) -> None:
     """Raise UsageError for a token that pads and has no row."""
-    padded = {
-        port.source.of for m in contract.methods for port in m.inputs if port.source and port.source.by == "source"
-    }
+    padded = {port.of for method in contract.methods for port in method.inputs if port.by == "source"}
     for table in contract.tables:
         if table.name in padded and pad >= table.rows:
             raise UsageError(

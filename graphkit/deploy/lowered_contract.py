@@ -112,7 +112,7 @@ class Interface:
 
     def states(self, method: Method) -> tuple[State, ...]:
         """Return the states that the host keeps for a method."""
-        kept = [port for port in method.inputs if port.source is not None and port.source.kind == "state"]
+        kept = [port for port in method.inputs if port.kind == "state"]
         return tuple(State(port.name, port.dtype, port.shape, self.axes.get(port.name), _bytes(port)) for port in kept)
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
@@ -169,7 +169,7 @@ def linked(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step:
     slots = {entry.present.name: entry.slot for entry in caches if entry.present is not None}
     inputs = []
     for port in method.inputs:
-        is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape
+        is_hidden = port.kind == "user" and port.shape == hidden.shape
         source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
         inputs.append(replace(port, source=source))
     outputs = []
@@ -188,7 +188,7 @@ def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[st
     for part in parts:
         for name, array in part.tables.items():
             same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
-            ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
+            ports = [port for port in part.method.inputs if port.of == name]
             meaning = ports[0].meaning if ports else name
             tables.append(
                 Table(
@@ -263,8 +263,8 @@ def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
     rows = {table.name: table.rows for table in tables}
     for part in parts:
         for port in part.method.inputs:
-            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
-                yield rows[port.source.of]
+            if port.kind == "rows" and port.by == "position":
+                yield rows[port.of]
 
 
 def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]:
@@ -284,8 +284,8 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
     }
 
 
-def _reads_length(source: Source) -> bool:
-    return source.kind == "source_mask" or source.by == "valid_length"
+def _reads_length(port: Port) -> bool:
+    return port.kind == "source_mask" or port.by == "valid_length"
 
 
 def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterator[str]:
@@ -305,7 +305,7 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
             f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
             f"to `{shifted} / {sound.stride}`, rounded down and at most {most}."
         )
-    elif any(port.source is not None and _reads_length(port.source) for part in parts for port in part.method.inputs):
+    elif any(_reads_length(port) for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:
         written = [port for port in method.outputs if port.writes]
@@ -335,12 +335,7 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
 
 
 def _adds(methods: Sequence[Method]) -> str:
-    rows = [
-        f"`{port.name}` of `{method.file}`"
-        for method in methods
-        for port in method.inputs
-        if port.source is not None and port.source.kind == "rows"
-    ]
+    rows = [f"`{port.name}` of `{method.file}`" for method in methods for port in method.inputs if port.kind == "rows"]
     if not rows:
         return "Positions: the models add them. The host adds nothing to embeddings."
     return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."

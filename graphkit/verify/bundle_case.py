@@ -262,14 +262,13 @@ def _feed(
 ) -> dict[str, np.ndarray]:
     feed: dict[str, np.ndarray] = {}
     for port in method.inputs:
-        kind = port.source.kind if port.source is not None else ""
-        if kind == "user":
+        if port.kind == "user":
             made = prompt.inputs[port.name]
-        elif kind in ("tokens", "mask"):
-            made = tokens if kind == "tokens" else mask
-        elif kind == "state" and port.source is not None:
-            made = states[port.source.of]
+        elif port.kind in ("tokens", "mask"):
+            made = tokens if port.kind == "tokens" else mask
+        elif port.kind == "state":
+            made = states[port.of]
         else:
-            made = np.array([past if kind == "length" else 0 if past or prompt.all_logits else 1])
+            made = np.array([past if port.kind == "length" else 0 if past or prompt.all_logits else 1])
         feed[port.name] = np.ascontiguousarray(made, port.dtype)
     return feed

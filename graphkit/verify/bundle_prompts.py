@@ -86,7 +86,7 @@ class Prompt:
 
 def input_spec(method: BundleMethod, port: BundlePort) -> InputSpec:
     """Return an input of a method, as its array is made."""
-    takes_tokens = port.source is not None and port.source.kind == "tokens"
+    takes_tokens = port.kind == "tokens"
     return InputSpec(port.name, port.dtype, takes_tokens, logits_of(method))
 
 
@@ -137,8 +137,8 @@ class _Maker:
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
         self.inputs, self.sizes = ExportInputs(originals.models, random), contract.sizes
-        self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
-        kinds = {port.source.kind for port in method.inputs if port.source is not None}
+        self.ports = [port for port in method.inputs if port.kind == "user"]
+        kinds = {port.kind for port in method.inputs}
         self.has_mask = "mask" in kinds
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
         if originals.encoder is not None:  # an image may have to have certain sizes

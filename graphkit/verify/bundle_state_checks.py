@@ -113,10 +113,10 @@ def _readers(subject: Subject) -> str:
         values = load(subject.folder / method.file).graph.values
         outputs = {port.writes: port.name for port in method.outputs if port.writes in places}
         for port in method.inputs:
-            if port.source is None or port.source.kind != "state" or port.source.of not in outputs:
+            if port.kind != "state" or port.of not in outputs:
                 continue
-            for node in readers_beside(values[port.name], values[outputs[port.source.of]]):
-                return f"'{node.label}' ({node.operator}) of {method.name} reads '{port.source.of}' beside its writer"
+            for node in readers_beside(values[port.name], values[outputs[port.of]]):
+                return f"'{node.label}' ({node.operator}) of {method.name} reads '{port.of}' beside its writer"
     return ""
 
 

@@ -133,8 +133,7 @@ def _rounds_to_half(originals: Originals) -> bool:
 def _sizes_tried(contract: BundleContract) -> Iterator[str]:
     """Yield a sentence for the sizes that a user's inputs have besides rows and source: they are the largest."""
     method = contract.method("once")
-    ports = [] if method is None else [port for port in method.inputs if port.source is not None]
-    dims = (dim for port in ports if port.source is not None and port.source.kind == "user" for dim in port.shape)
+    dims = (dim for port in (method.inputs if method is not None else ()) if port.kind == "user" for dim in port.shape)
     names = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str) and dim not in ("batch", "source")]
     if told := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
         yield f"Smaller inputs are not tried: all have {', '.join(told)}."
@@ -263,7 +262,7 @@ def _choices(
         found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
     long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     method = bundle.contract.method("once")
-    if method is not None and any(port.source is not None and port.source.kind == "kept" for port in method.inputs):
+    if method is not None and any(port.kind == "kept" for port in method.inputs):
         found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
     return found
 

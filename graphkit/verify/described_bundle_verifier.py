@@ -185,7 +185,7 @@ class _Feeds:
 
     def of(self, method: BundleMethod) -> Arrays:
         """Return the inputs that a caller feeds, by name."""
-        fed = [port for port in method.inputs if port.source is not None and port.source.kind in ("user", "tokens")]
+        fed = [port for port in method.inputs if port.kind in ("user", "tokens")]
         return {port.name: self._array(port, method) for port in fed}
 
     def _array(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
@@ -199,7 +199,7 @@ class _Feeds:
 
 
 def _called(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
-    tokens = next((p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens"), "")
+    tokens = next((p.name for p in method.inputs if p.kind == "tokens"), "")
     others = {name: array for name, array in feed.items() if name != tokens}
     return bundle.run(method.name, feed.get(tokens), others)
 

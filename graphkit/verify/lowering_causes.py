@@ -127,8 +127,8 @@ class _Steps:
     def _positions(self) -> Iterator[tuple[str, Port, np.ndarray]]:
         """Yield the inputs that are rows of positions: in words, as a port, and their table."""
         for method, port in _ports(self.scene.host, "step"):
-            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
-                yield f"'{port.name}' of {method.name}", port, self.scene.host.tables[port.source.of]
+            if port.kind == "rows" and port.by == "position":
+                yield f"'{port.name}' of {method.name}", port, self.scene.host.tables[port.of]
 
     def shifts(self) -> Iterator[Cause]:
         """Yield rows of positions that are those of the next or the last position, where the table has these."""

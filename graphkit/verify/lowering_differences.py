@@ -161,12 +161,11 @@ def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> Compared | None:
     """Compare the rows of positions, or of valid lengths, with tensors of the export."""
-    assert port.source is not None
-    if port.source.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
+    if port.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
-        if port.source.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
+        if port.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
             return Compared(right, _differ(right, table), "the places of a source", len(table))
-    is_step = port.source.by == "position"
+    is_step = port.by == "position"
     source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
 
     def sizes(number: int) -> Sizes:
@@ -188,8 +187,7 @@ def _best(
     table: np.ndarray, arrays: Sequence[np.ndarray | None], contract: Contract, port: Port, name: str
 ) -> Compared | None:
     right, wrong = np.array(table), np.zeros(len(table), bool)
-    assert port.source is not None
-    is_step = port.source.by == "position"
+    is_step = port.by == "position"
     for row, array in enumerate(arrays):
         made = None if array is None else _placed(array, table[row], row, contract, is_step=is_step)
         if made is None:

@@ -32,7 +32,7 @@ def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarra
     size = scene.host.contract.sizes["source"]
 
     def noisy(port: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
-        if port.source is None or (port.source.kind, port.source.by) != ("embedding", "source"):
+        if (port.kind, port.by) != ("embedding", "source"):
             return made
         rows = made.reshape(size, -1).copy()
         rows[len(ids) :] = rng.normal(0, NOISE, rows[len(ids) :].shape)
@@ -50,7 +50,7 @@ def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> I
     """Yield masks over a shorter sound without which everything is the same to the last bit."""
     for method in scene.host.contract.methods:
         for port in method.inputs:
-            if port.source is None or port.source.kind != "source_mask":
+            if port.kind != "source_mask":
                 continue
             with scene.host.altered(port, lambda _, made: 0 * made):
                 runs = zip(_run(scene), plain, strict=True)

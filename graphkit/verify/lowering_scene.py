@@ -118,7 +118,7 @@ class AlteredHost(Host):
         made = super()._input(port, ids)
         if self.alter is None:
             return made
-        if self.batch == 1 or port.source is None or port.source.kind != "embedding":
+        if self.batch == 1 or port.kind != "embedding":
             return self.alter(port, ids[self.sequence], made).astype(made.dtype, copy=False)
         parts = np.split(made.reshape(-1), self.batch)
         parts[self.sequence] = self.alter(port, ids[self.sequence], parts[self.sequence]).reshape(-1)

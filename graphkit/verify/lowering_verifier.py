@@ -93,10 +93,7 @@ class _Proof:
         everything = range(self.vocabulary)
         self.plain = np.array([token for token in everything if token not in pads] or everything)
         self.user = {
-            port.name: port
-            for method in self.contract.methods
-            for port in method.inputs
-            if port.source is not None and port.source.kind == "user"
+            port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"
         }
 
     @property
@@ -289,7 +286,7 @@ class _Proof:
 
 def vocabulary(contract: Contract) -> int:
     """Return how many tokens all tables of embeddings have rows for."""
-    sources = {port.source.of for method in contract.methods for port in method.inputs if port.source is not None}
+    sources = {port.of for method in contract.methods for port in method.inputs}
     rows = [table.rows for table in contract.tables if table.name in sources and table.name.endswith("inputs_embeds")]
     return min(rows, default=2)
 

@@ -97,8 +97,8 @@ class BundleMethod(AnyMethod):
         """Its inputs by the kind of their source."""
         ports: dict[str, tuple[BundlePort, ...]] = {}
         for port in self.inputs:
-            if port.source is not None:
-                ports[port.source.kind] = (*ports.get(port.source.kind, ()), port)
+            if port.kind:
+                ports[port.kind] = (*ports.get(port.kind, ()), port)
         return ports
 
     @cached_property

@@ -83,7 +83,7 @@ def _port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
         yield "has no size, or no dtype of whole bytes"
     if port.state and port.state not in states:
         yield f"is state '{port.state}', which is not there"
-    if port.source is not None and port.source.kind == "state" and not port.source.of:
+    if port.kind == "state" and not port.of:
         yield "is a state without a name"
 
 
@@ -267,7 +267,7 @@ def _sizes(contract: BundleContract) -> Iterator[str]:
             yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
     kept = {state.name: state.length for state in contract.states if state.update in ("slots", "ring") and state.length}
     for method in contract.methods:
-        takes_tokens = any(port.source is not None and port.source.kind == "tokens" for port in method.inputs)
+        takes_tokens = any(port.kind == "tokens" for port in method.inputs)
         changed = {change.length for change in method.changes}
         for port in method.outputs if takes_tokens else ():
             if kept.get(port.writes, "") not in {"", *changed}:
@@ -310,18 +310,18 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
                 yield f"{kind} '{port.name}' does not fit state '{port.state}'"
     for port in method.inputs:
         yield from (f"input '{port.name}' {text}" for text in _method_input(port, method, lengths))
-    kinds = [port.source.kind for port in method.inputs if port.source is not None]
+    kinds = [port.kind for port in method.inputs]
     if method.when == "reorder" and kinds.count("indices") != 1:
         yield "it takes no indices, or takes them twice"
     written = [port.writes for port in method.outputs if port.writes]
     if len(set(written)) < len(written) or (method.when in ("init", "reorder") and len(written) < len(method.outputs)):
         yield "two outputs are one state, or one is none"
-    read = {port.source.of for port in method.inputs if port.source is not None and port.source.kind == "state"}
+    read = {port.of for port in method.inputs if port.kind == "state"}
     for name, access in method.access.items():
         allowed = ("write", "read and write") if name in written else ("read",) if name in read else ("none",)
         if access not in allowed:
             yield f"it says '{access}' of state '{name}', and its ports say '{allowed[-1]}'"
-    fed = {p.name: p for p in method.inputs if p.source is not None and p.source.kind in FED}
+    fed = {p.name: p for p in method.inputs if p.kind in FED}
     for change in method.changes:
         port_fed = fed.get(change.input)
         if change.length not in lengths or port_fed is None or not 0 <= change.axis < len(port_fed.shape):

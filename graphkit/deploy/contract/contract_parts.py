@@ -48,9 +48,19 @@ class AnyPort:
     writes: str = ""
 
     @property
+    def kind(self) -> str:
+        """Who makes it; "" for an output."""
+        return "" if self.source is None else self.source.kind
+
+    @property
+    def of(self) -> str:
+        """The state, table, length or output that it is made of; "" for none."""
+        return "" if self.source is None else self.source.of
+
+    @property
     def state(self) -> str:
         """The state that it is, either way; "" for none."""
-        return self.source.of if self.source is not None and self.source.kind == "state" else self.writes
+        return self.of if self.kind == "state" else self.writes
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,12 @@ class Port(AnyPort):
     @property
     def is_sound(self) -> bool:
         """Whether a user gives a sound, behind which come zeros."""
-        return self.source is not None and (self.source.kind, self.source.by) == ("user", "source")
+        return (self.kind, self.by) == ("user", "source")
+
+    @property
+    def by(self) -> str:
+        """What chooses its rows; "" for nothing."""
+        return "" if self.source is None else self.source.by
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,7 @@ class Method(AnyMethod):
     @property
     def takes_text(self) -> bool:
         """Whether it runs once on the tokens of a source."""
-        sources = [port.source for port in self.inputs if port.source is not None]
-        return self.when == "once" and any(source.kind == "embedding" and source.by == "source" for source in sources)
+        return self.when == "once" and any((port.kind, port.by) == ("embedding", "source") for port in self.inputs)
 
 
 def sound_axis(port: Port, length: int) -> int:

@@ -159,7 +159,7 @@ def _tables(contract: Contract) -> Iterator[str]:
 
 
 def _masks(contract: Contract) -> Iterator[str]:
-    kinds = {p.source.kind for m in contract.methods for p in m.inputs if p.source is not None}
+    kinds = {port.kind for method in contract.methods for port in method.inputs}
     capacity, source, floor = contract.sizes["capacity"], contract.sizes["source"], contract.floor
     if "slots_mask" in kinds or "source_mask" in kinds:
         yield from ("", "## Masks", "")

@@ -60,7 +60,7 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
     prompts = {
         method.file
         for method in contract.methods
-        if method.when == "once" and all(port.source is None or port.source.kind != "user" for port in method.inputs)
+        if method.when == "once" and all(port.kind != "user" for port in method.inputs)
     }
     steps = {method.file for method in contract.methods if method.when == "step"}
     return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
@@ -89,7 +89,7 @@ class _Ports:
         written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
         states = {port.state for port in (*method.inputs, *method.outputs)} if method.when != "init" else set()
         return cls(
-            tuple(port for port in method.inputs if port.source and port.source.kind not in ("state", "length")),
+            tuple(port for port in method.inputs if port.kind not in ("", "state", "length")),
             tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
             tuple(port.name for port in method.outputs if not port.writes),
             any(state.update == "swap" for state in written.values()),
@@ -227,7 +227,7 @@ class BoundMethods:
         """
         state = self.state
         bound = self._session(method)
-        before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
+        before = {port.name: port.of for port in method.inputs if port.kind == "state"}
         arrays = {name: state.in_use(self.contract.state(of)) for name, of in before.items()}
         for port in method.inputs:
             bound.bind_input(port.name, arrays.get(port.name, indices))
@@ -255,13 +255,12 @@ class BoundMethods:
         self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
         results = self._results[method.name] = {}
         for port in method.inputs:
-            assert port.source is not None
             if port.state in states:
                 continue
-            if port.source.kind == "state":
-                bound.bind_input(port.name, state[port.source.of])
-            elif port.source.kind == "length":
-                bound.bind_input(port.name, state.lengths[port.source.of])
+            if port.kind == "state":
+                bound.bind_input(port.name, state[port.of])
+            elif port.kind == "length":
+                bound.bind_input(port.name, state.lengths[port.of])
         for port in method.outputs:
             shape = _resolved(port, sizes)
             if port.state in states:

@@ -349,7 +349,7 @@ class Bundle:
             raise UsageError("nothing says what the decoder starts with - give the tokens of a prompt")
         self.reset()
         tokens = as_rows(prompt)
-        shapes = [port.shape for port in step.inputs if port.source is not None and port.source.kind == "tokens"]
+        shapes = [port.shape for port in step.inputs if port.kind == "tokens"]
         if any(isinstance(shape[-1], str) for shape in shapes):
             return _first(self._decode(step, tokens, mask, inputs))
         if mask is not None and not np.asarray(mask).all():

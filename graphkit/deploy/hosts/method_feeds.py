@@ -83,8 +83,8 @@ def told_apart(
         found = joined(tokens, inputs or {}, named)
     else:
         found, given["tokens"] = joined(inputs or {}, named), tokens
-    users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
-    kinds: dict[str, str] = {port.source.kind: port.name for port in method.inputs if port.source is not None}
+    users = {port.name for port in method.inputs if port.kind == "user"}
+    kinds = {port.kind: port.name for port in method.inputs}
     if given["mask"] is not None and "mask" in users - set(found) and "mask" not in kinds:
         found["mask"] = given["mask"]
         given["mask"] = None
@@ -183,7 +183,7 @@ def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | No
     Raises:
         UsageError: An input takes one of them, and none the other.
     """
-    users = [port.name for port in method.inputs if port.source is not None and port.source.kind == "user"]
+    users = [port.name for port in method.inputs if port.kind == "user"]
     found: dict[str, np.ndarray] = {}
     for array, is_mask in ((ids, False), (mask, True)) if users else ():
         name = next((name for name in users if ("mask" in name) == is_mask), "")

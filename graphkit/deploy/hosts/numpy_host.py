@@ -274,7 +274,7 @@ class Host:
 
     def _padded(self, port: Port, ids: list[int], count: int) -> list[int]:
         """Return the rows that tokens choose, and behind them those that padding does."""
-        if port.source is not None and port.source.by == "type":
+        if port.by == "type":
             return [0] * count
         return ids + [self.contract.tokens["pad"] or 0] * (count - len(ids))
 
