@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,10 +15,9 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Heading, Prose
 from graphkit.render.document_blocks import Table as Rows
-from graphkit.render.result import Result
 from graphkit.shapes import infer
 from graphkit.verify.deployment_proofs import LoweringProof
-from graphkit.verify.rewrite_proof import proof_outcome
+from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 __all__ = ["DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
 
@@ -48,7 +47,7 @@ class LoweredFile:
 
 
 @dataclass(frozen=True)
-class LowerReport(Result):
+class LowerReport(ProvenReport):
     """The result of a lowering.
 
     Attributes:
@@ -76,18 +75,11 @@ class LowerReport(Result):
     data: str = ""
     costs: tuple[CostChange, ...] = ()
 
-    def graphs(self) -> Sequence[Mapping[str, object]]:
-        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
-        from graphkit.model_diff.page_pair import page_rewrites
-
-        return page_rewrites(self.costs)
-
     def heading(self) -> str:
-        return f"Lowering of {self.source} for {self.target}"
+        return f"{super().heading()} for {self.target}"
 
     def findings(self) -> tuple[str, ...]:
-        proven = self.proof.findings() if self.proof is not None else ()
-        return (*self._refused(), *proven, *self._judged())
+        return (*self._refused(), *super().findings(), *self._judged())
 
     def _refused(self) -> tuple[str, ...]:
         return tuple(f"{file.name}: {_refused(file, self.target)}" for file in self.files if file.blockers.blockers)

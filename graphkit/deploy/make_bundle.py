@@ -29,7 +29,6 @@ from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
-from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -38,7 +37,7 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
-from graphkit.verify.rewrite_proof import proof_outcome
+from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 __all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]
 
@@ -48,7 +47,7 @@ NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
 @dataclass(frozen=True)
-class BundleReport(Result):
+class BundleReport(ProvenReport):
     """A bundle that was written: its origin, its methods and its proof.
 
     Attributes:
@@ -65,18 +64,6 @@ class BundleReport(Result):
     changes: tuple[tuple[str, str], ...]
     proof: BundleProof | None
     costs: tuple[CostChange, ...] = ()
-
-    def graphs(self) -> Sequence[Mapping[str, object]]:
-        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
-        from graphkit.model_diff.page_pair import page_rewrites
-
-        return page_rewrites(self.costs)
-
-    def heading(self) -> str:
-        return f"Bundle of {self.source}"
-
-    def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
 
     def blocks(self) -> Iterator[Block]:
         methods = ", ".join(method.name for method in self.overview.contract.methods)

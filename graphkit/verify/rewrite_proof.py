@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
@@ -16,6 +17,7 @@ from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 __all__ = [
     "LevelProof",
     "OutputProof",
+    "ProvenReport",
     "RewriteProof",
     "RunProof",
     "RunSizes",
@@ -57,6 +59,26 @@ def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (),
     if proof.passed:
         return outcome([done, proof.proven()], faults)
     return outcome([f"{done} The proof failed."], (*faults, *(proof.findings() or ("nothing was run",))))
+
+
+class ProvenReport(Result):
+    """The report of files that were written and proven, with their costs beside those of their originals."""
+
+    source: str
+    proof: Proof | None
+    costs: tuple[CostChange, ...]
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
+        from graphkit.model_diff.page_pair import page_rewrites
+
+        return page_rewrites(self.costs)
+
+    def heading(self) -> str:
+        return f"{self.title} of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
 
 
 def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterator[Block]:

@@ -18,7 +18,6 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.render.result import Result
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
@@ -27,7 +26,7 @@ from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.merged_branches import branches, joined
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
-from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks
+from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.saturation import saturation
 from graphkit.verify.tolerances import error_tolerance
@@ -108,18 +107,15 @@ NOT_ALONE = Evidence(
 )
 
 
-class FileReport(Result):
+class FileReport(ProvenReport):
     """The report of a rewrite, the result of which was written to a file and proven.
 
     Attributes:
         models: The model before and after, for a page that shows both; None if they are not at hand.
     """
 
-    source: str
     notes: tuple[str, ...]
-    proof: RewriteProof | None
     unused: tuple[str, ...]
-    costs: tuple[CostChange, ...]
     models: tuple[Model, Model] | None
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
@@ -127,12 +123,6 @@ class FileReport(Result):
         from graphkit.model_diff.page_pair import page_pair
 
         return () if self.models is None else page_pair(self.models, ("the original", "the result"))
-
-    def heading(self) -> str:
-        return f"{self.title} of {self.source}"
-
-    def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
 
     def notices(self) -> Iterator[Block]:
         """Yield the notes, and the data files that are no longer used."""

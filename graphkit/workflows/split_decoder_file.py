@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,11 +18,10 @@ from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.render.document_blocks import Block, Heading, Prose, table
-from graphkit.render.result import Result
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
-from graphkit.verify.rewrite_proof import proof_blocks, proof_outcome
+from graphkit.verify.rewrite_proof import ProvenReport, proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
@@ -46,7 +45,7 @@ class SplitFile:
 
 
 @dataclass(frozen=True)
-class SplitReport(Result):
+class SplitReport(ProvenReport):
     """The result of a split.
 
     Attributes:
@@ -77,18 +76,6 @@ class SplitReport(Result):
     proof: SplitProof | None
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
-
-    def graphs(self) -> Sequence[Mapping[str, object]]:
-        """Return the graphs of the models before and after, with the nodes of each that are in another one."""
-        from graphkit.model_diff.page_pair import page_rewrites
-
-        return page_rewrites(self.costs)
-
-    def heading(self) -> str:
-        return f"Split of {self.source}"
-
-    def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
 
     def blocks(self) -> Iterator[Block]:
         yield proof_outcome(f"Split on {self.condition} into {FIRST_NAME} and {PAST_NAME}.", self.proof)
