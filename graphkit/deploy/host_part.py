@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from onnx import helper
 
 from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.errors import ModelError, UsageError
@@ -106,7 +105,7 @@ class HostPart:
             if declared is None or declared.dims is None:
                 raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
             shape = tuple(_size(dim, dims) for dim in declared.dims)
-            kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+            kind = declared.numpy_dtype
             if (size := math.prod(shape) * kind.itemsize) > MOST_BYTES:
                 raise UsageError(
                     f"input '{value.name}' is {list(shape)} at these sizes, {size:,} bytes, and is fed here to find "

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import helper
 
 from graphkit.deploy.contract import By
 from graphkit.deploy.deploy_sizes import Setting
@@ -251,7 +250,7 @@ def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) ->
     if declared is None or declared.dims is None or None in declared.dims:
         return None
     shape = [dim if isinstance(dim, int) else int(parse(str(dim)).evaluate(dims)) for dim in declared.dims]
-    kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+    kind = declared.numpy_dtype
     if declared.is_float:
         numbers = np.arange(np.prod(shape[:2])).reshape(*shape[:2], 1)
         return np.ascontiguousarray(np.broadcast_to(numbers, shape).astype(kind))

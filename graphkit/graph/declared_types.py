@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
+import onnx.helper
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
@@ -31,6 +33,11 @@ class TensorType:
     def rank(self) -> int | None:
         """The number of dims, None where it is unknown."""
         return None if self.dims is None else len(self.dims)
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """The dtype of its arrays."""
+        return onnx.helper.tensor_dtype_to_np_dtype(self.dtype)
 
     @property
     def is_float(self) -> bool:

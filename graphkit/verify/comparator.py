@@ -21,12 +21,18 @@ __all__ = [
     "distance_of_spread",
     "element_counts",
     "elementwise",
+    "largest",
     "magnitude",
 ]
 
 LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
 BLOCK = 1 << 20  # elements compared at a time: the logits of a long prompt fill gigabytes
 Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
+
+
+def largest(*numbers: float | None) -> float | None:
+    """Return the largest of some numbers, of which those that nobody measured are None; None for none."""
+    return max((number for number in numbers if number is not None), default=None)
 
 
 @dataclass(frozen=True)

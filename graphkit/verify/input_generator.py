@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import onnx
-import onnx.helper
 from onnx import TensorProto
 
 from graphkit.analysis.architecture import architecture
@@ -149,7 +147,7 @@ class InputGenerator:
         declared = declared_type(value)
         if declared is None or self.bounds[value.name] is not None:
             return 1
-        edges = len(edges_of(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype), draw, self.marks))
+        edges = len(edges_of(declared.numpy_dtype, draw, self.marks))
         return -(-edges // max(math.prod(shape or ()), 1))
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
@@ -259,20 +257,19 @@ class InputGenerator:
             raise self._impossible(value)
         name, dtype = value.name, declared.dtype
         if role in MASKS and dtype in MASK_TYPES:
-            return self._mask(role, shape, past, rng, draw).astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+            return self._mask(role, shape, past, rng, draw).astype(declared.numpy_dtype)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
-            kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+            kind = declared.numpy_dtype
             with np.errstate(over="ignore"):
                 return float_mask(shape, kind, rng, draw).astype(kind)
         if dtype in DRAWN:
-            numbers = self._integers(value, declared, shape, past, rng, draw, bound)
-            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+            return self._integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
         if dtype == TensorProto.BOOL:
             return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
         if dtype in FLOATS:
             is_penalty = name.endswith("_penalty")
             numbers = np.ones(shape) if is_penalty else rng.standard_normal(shape)
-            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+            return numbers.astype(declared.numpy_dtype)
         if dtype == TensorProto.STRING:
             return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
         raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from onnx import helper
 
 from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.graph.declared_types import declared_type
@@ -139,7 +138,7 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compar
     declared = declared_type(ids)
     if declared is None:
         return None
-    kind, rank = helper.tensor_dtype_to_np_dtype(declared.dtype), len(declared.dims or ())
+    kind, rank = declared.numpy_dtype, len(declared.dims or ())
 
     def feeds(inputs: Sequence[Value]) -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, len(table) if inputs == [ids] else 0, CHUNK):
@@ -272,7 +271,7 @@ def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
     for name, shape in maker.shapes(sizes).items():
         declared = declared_type(maker.model.graph.values[name])
         if shape is not None and declared is not None and declared.is_float:
-            zeros[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+            zeros[name] = np.zeros(shape, declared.numpy_dtype)
     masks = {value.name for value, role in roles.inputs.items() if role in MASKS}
     made = maker.make(sizes, zeros)
     return {name: np.ones_like(array) if name in masks else array for name, array in made.items()}

@@ -16,7 +16,7 @@ from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.comparator import Difference, Output
+from graphkit.verify.comparator import Difference, Output, largest
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.input_generator import ExportInputs, InputSpec
@@ -193,8 +193,8 @@ class _Proof:
             failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
             found = replace(
                 found,
-                encoder=max((each for each in (found.encoder, run.encoder) if each is not None), default=None),
-                logits=max((each for each in (found.logits, run.logits) if each is not None), default=None),
+                encoder=largest(found.encoder, run.encoder),
+                logits=largest(found.logits, run.logits),
                 steps=found.steps + run.steps,
                 failure=found.failure or failure,
             )
@@ -302,8 +302,8 @@ def deviation(
     options = DeploymentProofOptions(tolerance=math.inf, limits=limits)
     runs = verify_lowering(originals, folder, options, progress=progress).runs
     return Deviation(
-        max((run.encoder for run in runs if run.encoder is not None), default=None),
-        max((run.logits for run in runs if run.logits is not None), default=None),
+        largest(*(run.encoder for run in runs)),
+        largest(*(run.logits for run in runs)),
         sum(run.others for run in runs),
         sum(run.greedy for run in runs),
     )

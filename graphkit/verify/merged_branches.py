@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from graphkit.model import Model
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.verify.comparator import largest
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.verify.rewrite_proof import LevelProof, RewriteProof
 
@@ -96,8 +97,8 @@ def _level(one: LevelProof, other: LevelProof) -> LevelProof:
     return LevelProof(
         one.runs + other.runs,
         max(one.tolerance, other.tolerance),
-        max((each for each in (one.scaled, other.scaled) if each is not None), default=None),
-        max((each for each in (one.reference, other.reference) if each is not None), default=None),
+        largest(one.scaled, other.scaled),
+        largest(one.reference, other.reference),
         one.failure or other.failure,
         one.note or other.note,
     )

@@ -191,7 +191,7 @@ class Oracle:
             made = known.get(role, self._inputs.get(value.name, states.get(value.name)))
             if made is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
-            feed[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(declared.dtype))
+            feed[value.name] = made.astype(declared.numpy_dtype)
         return feed
 
 
@@ -204,7 +204,7 @@ def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
         declared = declared_type(value)
         if declared is None:
             continue
-        kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+        kind = declared.numpy_dtype
         if value.name in inputs:
             feed[value.name] = inputs[value.name].astype(kind)
         elif role == "positions":
@@ -239,7 +239,7 @@ def _no_state(model: Model, rows: int) -> Arrays:
         if declared is None or dims is None:
             raise ModelError(f"the shape of its input '{entry.past.name}' is not declared", file=model.label)
         shape = [dim if isinstance(dim, int) else rows for dim in dims]
-        found[entry.past.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+        found[entry.past.name] = np.zeros(shape, declared.numpy_dtype)
     return found
 
 
@@ -260,7 +260,7 @@ def _empty_past(model: Model, rows: int) -> Arrays:
         ]
         if entry.axis is not None:
             shape[entry.axis] = 0
-        found[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+        found[value.name] = np.zeros(shape, declared.numpy_dtype)
     return found
 
 

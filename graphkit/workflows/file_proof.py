@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.graph.declared_types import declared_type
@@ -276,7 +275,7 @@ def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
         declared = declared_type(value) if value.name in premise.values else None
         if declared is not None:
             shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
-            arrays[value.name] = np.full(shape, premise.values[value.name], tensor_dtype_to_np_dtype(declared.dtype))
+            arrays[value.name] = np.full(shape, premise.values[value.name], declared.numpy_dtype)
     return arrays
 
 

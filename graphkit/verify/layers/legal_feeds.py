@@ -12,7 +12,6 @@ from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
-from onnx import helper
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UsageError
@@ -107,7 +106,7 @@ def check_given(given: Feed, a: Model, b: Model | None) -> None:
             declared = declared_type(value)
             if declared is None:
                 continue
-            if declared.dtype and helper.tensor_dtype_to_np_dtype(declared.dtype) != array.dtype:
+            if declared.dtype and declared.numpy_dtype != array.dtype:
                 want = dtype_name(declared.dtype)
                 raise UsageError(f"--inputs: '{name}' is {array.dtype}, and the model takes {want} - convert it")
             if declared.dims is None:
