@@ -77,7 +77,7 @@ class _Proof:
         self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
     ) -> None:
         self.progress, self.folder = progress, folder
-        self.case: tuple[list[int], list[int], Mapping[str, np.ndarray]] | None = None  # the first that fails
+        self.case: Scene | None = None  # the first that fails
         self.case_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
@@ -116,12 +116,15 @@ class _Proof:
         self.progress("comparing tables and weights")
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
         found = [str(fact) for fact in facts.sure] if same_weights else []
-        scene = self._scene(lengths[(len(lengths) - 1) // 2]) if lengths else None
-        self._take_sound(lengths[(len(lengths) - 1) // 2] if lengths else 0)
+        scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
+        if lengths:
+            tokens = self._ids(self._steps)
+            scene = self._scene(self._source(middle), tokens, self._given())
+        self._take_sound(middle)
         if failed and self.case is not None:
             self.progress("looking for the cause")
             self._take_sound(self.case_length)
-            found += named(Scene(self.host, self.reference, *self.case, self.allowance), scene, facts, self.rng)
+            found += named(self.case, scene, facts, self.rng)
         elif scene is not None:
             found += leaks(scene, self.rng)
         notes = [*self._left_out(lengths), *self._padding(lengths)]
@@ -189,7 +192,7 @@ class _Proof:
             source = placed(token, self._ids(length), where, other)
             later = where if not length else [min(place, steps - 1) for place in where]
             tokens = placed(token, self._ids(steps), later, other)
-            run = self._compared(source, self._given(), tokens)
+            run = self._compared(self._scene(source, tokens, self._given()))
             failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
             found = replace(
                 found,
@@ -202,35 +205,33 @@ class _Proof:
 
     def _one(self, length: int) -> SourceRun:
         source, user = self._source(length), self._given()
-        run = self._compared(source, user, self._ids(self._steps))
+        scene = self._scene(source, self._ids(self._steps), user)
+        run = self._compared(scene)
         if not self._steps:
             return run
-        self.host.start(source, user)
-        self.reference.start(source, {name: self.host.own(array) for name, array in user.items()})
+        scene.start()
         greedy = min(GREEDY, run.steps)
         chosen, others, differs = self._greedy(greedy)
         return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
 
-    def _compared(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
+    def _compared(self, scene: Scene) -> SourceRun:
         """Run a source and the tokens of steps through both."""
-        run = self._both(source, user, tokens)
+        run = self._both(scene)
         if run.failure and self.case is None:
-            self.case, self.case_length = (source, list(tokens), user), self.host.sound or 0
+            self.case, self.case_length = scene, self.host.sound or 0
         return run
 
-    def _both(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
-        mine = {name: self.host.own(array) for name, array in user.items()}
-        outputs = self.host.start(source, user)
-        expected = self.reference.start(source, mine)
+    def _both(self, scene: Scene) -> SourceRun:
+        outputs, expected = scene.start()
         once = {} if self.host.hides_states else expected
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         encoder = self._followed(
             [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
         )
-        logits = self._forced(tokens) if self._steps else Agreement()
+        logits = self._forced(scene.tokens) if self._steps else Agreement()
         return SourceRun(
-            length=self.host.sound or len(source),
+            length=self.host.sound or len(scene.source),
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
@@ -238,9 +239,8 @@ class _Proof:
             is_sound=self.host.sound is not None,
         )
 
-    def _scene(self, length: int) -> Scene:
-        tokens = self._ids(self._steps)
-        return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance)
+    def _scene(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> Scene:
+        return Scene(self.host, self.reference, source, tokens, user, self.allowance)
 
     def _forced(self, tokens: Sequence[int]) -> Agreement:
         expected = [self.reference.step(token) for token in tokens]

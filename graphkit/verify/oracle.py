@@ -9,7 +9,7 @@ would prove itself. A test keeps it so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -232,36 +232,30 @@ def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray])
 
 def _no_state(model: Model, rows: int) -> Arrays:
     """Return recurrent state at its start: zeros."""
-    found = {}
-    for entry in model.roles.states:
-        declared = declared_type(entry.past)
-        dims = declared.dims if declared is not None else None
-        if declared is None or dims is None:
-            raise ModelError(f"the shape of its input '{entry.past.name}' is not declared", file=model.label)
-        shape = [dim if isinstance(dim, int) else rows for dim in dims]
-        found[entry.past.name] = np.zeros(shape, declared.numpy_dtype)
-    return found
+    return {entry.past.name: _zeros(model, entry.past, lambda _: rows) for entry in model.roles.states}
 
 
 def _empty_past(model: Model, rows: int) -> Arrays:
-    """Return a past of no positions, by input.
+    """Return a past of no positions, by input."""
+
+    def empty(value: Value, grows: int | None) -> np.ndarray:
+        zeros = _zeros(model, value, lambda axis: rows if model.roles.axis(value, axis) == "batch" else 1)
+        return zeros if grows is None else zeros.take(np.arange(0), grows)
+
+    return {value.name: empty(value, entry.axis) for value, entry in model.roles.pasts.items()}
+
+
+def _zeros(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
+    """Return zeros for an input; `size` gives the dims of axes that are symbols.
 
     Raises:
-        ModelError: The shape of an input is not declared.
+        ModelError: Its shape is not declared.
     """
-    found = {}
-    for value, entry in model.roles.pasts.items():
-        declared = declared_type(value)
-        if declared is None or declared.dims is None:
-            raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
-        shape = [
-            dim if isinstance(dim, int) else rows if model.roles.axis(value, axis) == "batch" else 1
-            for axis, dim in enumerate(declared.dims)
-        ]
-        if entry.axis is not None:
-            shape[entry.axis] = 0
-        found[value.name] = np.zeros(shape, declared.numpy_dtype)
-    return found
+    declared = declared_type(value)
+    if declared is None or declared.dims is None:
+        raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
+    dims = [dim if isinstance(dim, int) else size(axis) for axis, dim in enumerate(declared.dims)]
+    return np.zeros(dims, declared.numpy_dtype)
 
 
 def _batch_axis(model: Model, value: Value) -> int:
