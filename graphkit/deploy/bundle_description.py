@@ -23,7 +23,7 @@ cache = "draft"                               # its KV cache is kept in slots, u
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,11 +255,8 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
             methods.append(_method("prefill", "once", model, states))
         elif model is not step:
             methods.append(_method(_stem(model), "step", model))
-    return (*(method for method in methods if method.when == "once"), _method("step", "step", step), *_later(methods))
-
-
-def _later(methods: Sequence[Chain]) -> Sequence[Chain]:
-    return [method for method in methods if method.when == "step"]
+    once, later = ([method for method in methods if method.when == when] for when in WHEN)
+    return (*once, _method("step", "step", step), *later)
 
 
 def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:

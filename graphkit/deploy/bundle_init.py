@@ -30,7 +30,7 @@ def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {})
     """
     nodes, tensors, outputs = [], [], []
     for number, state in enumerate(contract.states):
-        dtype = _dtype(state)
+        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype))
         shape, out = f"shape_{number}", f"{state.name}_initial"
         tensors.append(helper.make_tensor(shape, onnx.TensorProto.INT64, [len(state.shape)], state.shape))
         if state.initial is None:
@@ -111,10 +111,6 @@ def _problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
         yield f"is an array of {initial.dtype}, and the state is {dtype} - write it with that dtype"
     elif initial.shape != row:
         yield f"is {list(initial.shape)}, and a row of the state is {list(row)} - give that"
-
-
-def _dtype(state: StateTensor) -> int:
-    return helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype))
 
 
 def _model(

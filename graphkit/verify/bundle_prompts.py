@@ -263,7 +263,10 @@ def record(
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
-    logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
+    logits = [
+        [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+        for prompt in numbered(prompts, name, progress, "prompt")
+    ]
     first = prompts[0].first_row()
     tokens = {width: searched(oracle, begin(oracle, first)[:, -1], steps, width) for width in beams}
     reordered: list[np.ndarray] = []
@@ -293,10 +296,6 @@ def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list
 def search_of(beams: int) -> Search:
     """Return the search with so many beams; one beam is greedy."""
     return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
-
-
-def _decoded(oracle: Oracle, prompt: Prompt) -> list[np.ndarray]:
-    return [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
 
 
 def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:

@@ -77,7 +77,8 @@ def verify_bundle(
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(made, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    judge = Float16Judge(originals, folder, contract, options.limits) if _rounds_to_half(originals) else None
+    rounds_to_half = any(map(has_float16, originals.models))
+    judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
     runs = _runs(bundle, made, truth, allowed, judge, progress, optimized=False)
     checks = _checked(bundle, made, folder, progress)
     if options.same_tokens:
@@ -124,10 +125,6 @@ def _failing(made: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleT
     for prompt, run in zip(made, runs, strict=True):
         if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed)):
             yield prompt
-
-
-def _rounds_to_half(originals: Originals) -> bool:
-    return any(map(has_float16, originals.models))
 
 
 def _sizes_tried(contract: BundleContract) -> Iterator[str]:

@@ -62,7 +62,7 @@ def check_hazards(
         True
     """
     model = as_model(model)
-    if not any(one.dims for one in found.hazards):
+    if not any(hazard.dims for hazard in found.hazards):
         return found
     with isolation(limits):
         return _checked(model, found, shapes)
@@ -74,9 +74,9 @@ def _checked(model: Model, found: Hazards, shapes: Shapes | None) -> Hazards:
     except ModelError as error:
         checks = [Check(None, _short(error.problem))] * len(found.hazards)
     else:
-        checks = [runs.check(one) for one in found.hazards]
+        checks = [runs.check(hazard) for hazard in found.hazards]
     pairs = zip(found.hazards, checks, strict=True)
-    return replace(found, hazards=tuple(replace(one, check=check) for one, check in pairs))
+    return replace(found, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
 
 
 class _Runs:
@@ -99,18 +99,18 @@ class _Runs:
     def _session(self, proto: onnx.ModelProto) -> IsolatedSession:
         return IsolatedSession(self.model.with_proto(proto))
 
-    def check(self, one: Hazard) -> Check:
+    def check(self, hazard: Hazard) -> Check:
         """Run a model at the dims of a hazard, after those that are fine."""
-        nodes = [self.nodes[path] for path in (*one.nodes, *one.also) if path in self.nodes]
-        if not one.dims or not nodes:
+        nodes = [self.nodes[path] for path in (*hazard.nodes, *hazard.also) if path in self.nodes]
+        if not hazard.dims or not nodes:
             return Check(None, "nothing to run")
         try:
             flags = _flags(nodes[0].scope)
-            if problem := self.failure(dict(one.fine), flags):
-                return Check(None, f"fails at {dims_text(one.fine)} too: {_said(problem)}")
-            if one.shape is not None:
-                return self._check_shape(one, nodes[0], flags)
-            return _judged(self.failure(dict(one.dims), flags), nodes)
+            if problem := self.failure(dict(hazard.fine), flags):
+                return Check(None, f"fails at {dims_text(hazard.fine)} too: {_said(problem)}")
+            if hazard.shape is not None:
+                return self._check_shape(hazard, nodes[0], flags)
+            return _judged(self.failure(dict(hazard.dims), flags), nodes)
         except ModelError as error:
             return Check(None, _short(f"'{error.tensor}': {error.problem}" if error.tensor else error.problem))
 
@@ -126,15 +126,15 @@ class _Runs:
                 self.known[key] = None
         return self.known[key]
 
-    def _check_shape(self, one: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
+    def _check_shape(self, hazard: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
         if node.scope.path or node.outputs[0] is None:
             return Check(None, "its output cannot be seen from outside")
         proto = copy.deepcopy(self.model.proto)
         name = node.outputs[0].name
         if name not in [output.name for output in proto.graph.output]:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-        given = list(self._session(proto).run(self.feed(dict(one.dims), flags))[name].shape)
-        return Check(given == list(one.shape or ()), f"no error, and a shape of {given}")
+        given = list(self._session(proto).run(self.feed(dict(hazard.dims), flags))[name].shape)
+        return Check(given == list(hazard.shape or ()), f"no error, and a shape of {given}")
 
     def feed(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, np.ndarray]:
         """Return inputs of some dims.

@@ -290,7 +290,7 @@ def with_last_logits(model: Model, count: int) -> Model | None:
     proto.CopyFrom(model.proto)
     graph, product = proto.graph, nodes[-1]
     for name, number in (("from", -count), ("to", TO_THE_END), ("axis", TOKENS)):
-        graph.initializer.append(numpy_helper.from_array(_one(number), f"{NAME}_{name}"))
+        graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{NAME}_{name}"))
     hidden = product.proto.input[0]
     ends = [f"{NAME}_{name}" for name in ("from", "to", "axis")]
     graph.node[product.index].input[0] = f"{NAME}_hidden"
@@ -331,10 +331,6 @@ def _is_alike(value: Value) -> bool:
     """Whether a value is a constant that broadcasts over tokens."""
     dims = None if value.constant is None else list(value.constant.dims)
     return dims is not None and all(dim == 1 for dim in dims[:-1]) and len(dims) <= 3
-
-
-def _one(number: int) -> np.ndarray:
-    return np.array([number], np.int64)
 
 
 def _forget_lengths(graph: onnx.GraphProto, names: set[str]) -> None:

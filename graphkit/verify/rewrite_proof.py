@@ -279,7 +279,8 @@ class RewriteProof(Result):
         return self.equivalence.headline(tested, len(self.runs), largest=largest, caveats=self.caveats)
 
     def blocks(self) -> Iterator[Block]:
-        yield outcome([self.proven() if self.passed else "The proof failed."], self._why())
+        why = () if self.passed else self.failures or ("nothing was run",)
+        yield outcome([self.proven() if self.passed else "The proof failed."], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
         yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
@@ -306,10 +307,6 @@ class RewriteProof(Result):
             yield Prose(note)
         for failure in self.failures:
             yield Prose(failure, "warning")
-
-    def _why(self) -> tuple[str, ...]:
-        """Return why it failed."""
-        return () if self.passed else self.failures or ("nothing was run",)
 
     def _run_table(self) -> Table:
         rows = [
