@@ -250,7 +250,7 @@ def _width(node: Node) -> int | None:
 
 def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
     """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
-    for value in chain(next((output for output in node.outputs if output is not None), None), _after_bias):
+    for value in chain(next(iter(node.results), None), _after_bias):
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)

@@ -35,7 +35,7 @@ class Known:
 
     def rests_on_hosted(self, node: Node) -> bool:
         """Whether a node computes from such values alone."""
-        return all(value in self.hosted for value in node.outputs if value is not None)
+        return all(value in self.hosted for value in node.results)
 
 
 Applies = Callable[[Known, Node], bool]
@@ -59,7 +59,7 @@ def _looks_tokens_up(known: Known, node: Node) -> bool:
     """Whether a node looks tokens up, or does nothing but move the ids to such a node."""
     if node in known.lookups:
         return True
-    outputs = [value for value in node.outputs if value is not None]
+    outputs = node.results
     return known.rests_on_hosted(node) and any(
         reader in known.lookups for value in outputs for reader, _ in lookups(value)
     )

@@ -175,7 +175,7 @@ def _matching(
 
 def _names(node: Node) -> Iterator[str]:
     yield node.path
-    yield from (value.name for value in node.outputs if value is not None)
+    yield from (value.name for value in node.results)
 
 
 def _module_test(module: str) -> Callable[[str], bool]:
@@ -191,7 +191,7 @@ def _row(shapes: Shapes, node: Node) -> NodeRow:
         module_of(node),
         tuple((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute),
         tuple(_tensor(shapes, value) for value in node.inputs),
-        tuple(_tensor(shapes, value) for value in node.outputs if value is not None),
+        tuple(_tensor(shapes, value) for value in node.results),
     )
 
 

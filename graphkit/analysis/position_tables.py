@@ -70,7 +70,7 @@ def _offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int | Non
 def _counted(model: Model) -> set[Value]:
     """Return the values that count positions, and all that rest on one."""
     nodes = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS))
-    made = (value for node in nodes for value in node.outputs if value is not None)
+    made = (value for node in nodes for value in node.results)
     return set(reachable([*model.roles.all("positions"), *made], _read_for))
 
 
@@ -101,7 +101,7 @@ def _shift(model: Model, node: Node) -> int | None:
     number = next((n for each in node.inputs[::-1] if (n := _number(model, each)) is not None), None)
     if number is None:
         return 0
-    read = [each for each in node.inputs if each is not None and not each.is_constant]
+    read = [each for each in node.operands if not each.is_constant]
     return (-number if node.is_op("Sub") else number) if len(read) == 1 else None
 
 

@@ -274,7 +274,7 @@ def _remaining(model: Model, node: Node) -> RemainingShape:
 def _feeds(model: Model, node: Node) -> Iterator[Feeds]:
     """Yield the inputs that a node's outputs reach through nodes that compute shapes."""
     seen: set[Value] = set()
-    pending = [value for value in node.outputs if value is not None]
+    pending = [*node.results]
     while pending:
         value = pending.pop()
         if value in seen:
@@ -291,6 +291,6 @@ def _feeds(model: Model, node: Node) -> Iterator[Feeds]:
                 yield Feeds(owner.path, owner.operator, "output")
         for consumer, index in value.consumers:
             if model.shape_tensors.works_on_shapes(consumer):
-                pending += [output for output in consumer.outputs if output is not None]
+                pending += consumer.results
             else:
                 yield Feeds(consumer.path, consumer.operator, value_inputs(consumer).get(index, f"input {index}"))

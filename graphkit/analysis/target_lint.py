@@ -69,7 +69,7 @@ class Lint:
 
     def folds(self, node: Node) -> bool:
         """Whether folding removes a node once dims are numbers: it computes from constants and shapes, or nothing."""
-        values = [value for value in node.outputs if value is not None]
+        values = node.results
         return self._changes_nothing(node) or (
             bool(values) and all(_rests_on_shapes(value, self.shapes) for value in values)
         )
@@ -105,7 +105,7 @@ class Lint:
         """Return the tensors that a node computes with, those that it reads as a shape left out."""
         reads = value_inputs(node)
         inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
-        values = [*(value for value in node.outputs if value is not None), *inputs]
+        values = [*node.results, *inputs]
         return list(dict.fromkeys(values))
 
     def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
@@ -153,7 +153,7 @@ class Lint:
                 yield self._obstacle(node, "dtype", name, reason, value), True
 
     def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
-        shown = value or next((output for output in node.outputs if output is not None), None)
+        shown = value or next(iter(node.results), None)
         tensor = None if shown is None else self.shapes[shown]
         dims = None if tensor is None else tensor.dims
         shape = plain_dims(dims)
@@ -187,9 +187,9 @@ def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
         for node in scope.nodes:
             if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
                 continue
-            read = [value for value in node.inputs if value is not None]
+            read = node.operands
             if all(value in hosted or _rests_on_shapes(value, shapes) for value in read):
-                hosted.update(value for value in node.outputs if value is not None)
+                hosted.update(node.results)
     return hosted
 
 
@@ -300,7 +300,7 @@ def _comes_from(value: Value | None, op: str) -> bool:
 
 
 def _is_read_by(node: Node, op: str) -> bool:
-    readers = [reader for value in node.outputs if value is not None for reader, _ in value.consumers]
+    readers = [reader for value in node.results for reader, _ in value.consumers]
     is_output = any(value in node.scope.outputs for value in node.outputs)
     return bool(readers) and not is_output and all(reader.operator == op for reader in readers)
 

@@ -175,7 +175,7 @@ class _Sets:
 
     def _numbers(self, node: Node) -> int:
         """Return for which sets all outputs are numbers."""
-        values = [value for value in node.outputs if value is not None]
+        values = node.results
         if all(value in self.tensors.static for value in values):
             return self.always
         needed = 0

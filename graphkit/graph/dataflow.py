@@ -46,10 +46,10 @@ def ordered(scope: Scope) -> list[Node]:
 
 def values_read(node: Node) -> set[Value]:
     """Return the values that a node reads, those that its bodies read of the scopes around them included."""
-    read = {value for value in node.inputs if value is not None}
+    read = set(node.operands)
     for body in node.bodies.values():
         for inner in body.walk():
-            read.update(value for inner_node in inner.nodes for value in inner_node.inputs if value is not None)
+            read.update(value for inner_node in inner.nodes for value in inner_node.operands)
             read.update(inner.outputs)
     return read
 

@@ -73,7 +73,7 @@ MAX_NAMES = 10_000  # that a family in a glob may stand for
 def in_order(scopes: tuple[Scope, ...]) -> Iterator[Value]:
     """Yield the values of each scope: inputs, initializers, then the outputs of its nodes."""
     for scope in all_scopes(scopes):
-        outputs = (value for node in scope.nodes for value in node.outputs if value is not None)
+        outputs = (value for node in scope.nodes for value in node.results)
         yield from dict.fromkeys(itertools.chain(scope.inputs, scope.initializers, outputs))
 
 
@@ -83,9 +83,9 @@ def fixed_values(scopes: tuple[Scope, ...]) -> set[Value]:
     for scope in all_scopes(scopes):
         fixed.update(value for value in (*scope.initializers, *scope.values.values()) if value.is_constant)
         for node in scope.nodes:
-            reads = [value for value in node.inputs if value is not None]
+            reads = node.operands
             if reads and not node.bodies and node.op_type not in RANDOM and all(value in fixed for value in reads):
-                fixed.update(value for value in node.outputs if value is not None)
+                fixed.update(node.results)
     return fixed
 
 

@@ -76,7 +76,7 @@ def captures(body: Scope) -> dict[Value, int]:
     """Return the values of outer scopes that a body reads, with the number of reads, in order of first use."""
     reads: dict[Value, int] = {}
     for scope in body.walk():
-        used = [value for node in scope.nodes for value in node.inputs if value is not None]
+        used = [value for node in scope.nodes for value in node.operands]
         for value in [*used, *scope.outputs]:
             if not body.contains(value.scope):
                 reads[value] = reads.get(value, 0) + 1

@@ -34,8 +34,8 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
     kept = keep or (lambda _: True)
     for node in all_nodes(tuple(scopes)):
         graph.add_node(node)
-        graph.add_edges_from((value, node) for value in node.inputs if value is not None and kept(value))
-        graph.add_edges_from((node, value) for value in node.outputs if value is not None and kept(value))
+        graph.add_edges_from((value, node) for value in node.operands if kept(value))
+        graph.add_edges_from((node, value) for value in node.results if kept(value))
         for body in node.bodies.values():
             graph.add_edges_from((value, node) for value in body.outputs if kept(value))
     return graph

@@ -151,7 +151,7 @@ def _reached(value: Value) -> set[Value]:
         for reader, _ in todo.pop().consumers:
             node: Node | None = reader
             while node is not None:
-                new = [out for out in node.outputs if out is not None and out not in reached]
+                new = [out for out in node.results if out not in reached]
                 reached.update(new)
                 todo += new
                 node = node.scope.owner

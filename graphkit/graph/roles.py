@@ -335,7 +335,7 @@ def _before_scaling(value: Value) -> Value | None:
     producer = value.producer
     if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):
         return None
-    return next((source for source in producer.inputs if source is not None and not source.is_constant), None)
+    return next((source for source in producer.operands if not source.is_constant), None)
 
 
 def _is_float(value: Value) -> bool:

@@ -6,7 +6,7 @@ feeds. A value behind a custom operator, a loop or an unsorted graph counts as d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.graph.operator_traits import RANDOM, value_inputs
@@ -64,11 +64,11 @@ def _forward(scope: Scope, tensors: ShapeTensors) -> None:
     for node in scope.nodes:
         for body in node.bodies.values():
             _forward(body, tensors)
-        outputs = [value for value in node.outputs if value is not None]
+        outputs = node.results
         if node.is_op("If"):
             _forward_if(node, tensors)
         elif not (node.domain or node.bodies or node.op_type in RANDOM):
-            inputs = [value for value in node.inputs if value is not None]
+            inputs = node.operands
             if all(value in tensors.static for value in inputs):
                 tensors.static.update(outputs)
                 tensors.derived.update(outputs)
@@ -87,13 +87,13 @@ def _forward_if(node: Node, tensors: ShapeTensors) -> None:
             _derive([value], _union(read, tensors), tensors)
 
 
-def _derive(outputs: list[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:
+def _derive(outputs: Sequence[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:
     tensors.derived.update(outputs)
     for value in outputs:
         tensors.measured[value] = sources
 
 
-def _union(values: list[Value], tensors: ShapeTensors) -> frozenset[Value]:
+def _union(values: Sequence[Value], tensors: ShapeTensors) -> frozenset[Value]:
     """Return the tensors that some derived values are computed from, as the same set where possible."""
     union: frozenset[Value] = frozenset()
     for value in values:

@@ -126,12 +126,10 @@ def table_entries(node: Node, table: Value) -> int | None:
     """Return how many entries a table has, None unless it is a constant, perhaps dequantized."""
     table = unwrapped(table, KEEPING)
     declared = declared_type(table) if table.is_constant else None
-    axis = node.attr("axis" if node.op_type == "Gather" else "gather_axis", 0)
-    if declared is None or declared.dims is None or axis is None:
+    if declared is None or declared.dims is None:
         return None
-    if not -len(declared.dims) <= axis < len(declared.dims):
-        return None
-    size = declared.dims[axis]
+    axis = node.axis(len(declared.dims), name="axis" if node.op_type == "Gather" else "gather_axis")
+    size = declared.dims[axis] if axis is not None else None
     return size if isinstance(size, int) and size > 0 else None
 
 

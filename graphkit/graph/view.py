@@ -100,6 +100,16 @@ class Node:
         """The attributes by name."""
         return {attribute.name: attribute for attribute in self.proto.attribute}
 
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The inputs that are not left out."""
+        return tuple(value for value in self.inputs if value is not None)
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """The outputs that are not left out."""
+        return tuple(value for value in self.outputs if value is not None)
+
     def operand(self, index: int) -> Value:
         """Return an input that the node is known to have."""
         value = self.inputs[index]
@@ -115,6 +125,11 @@ class Node:
     def attr(self, name: str, default: T | type[T]) -> T | None:
         """Return the value of an attribute, such as `node.attr("axis", 0)`, None if that is not known."""
         return attribute_value(self.attributes.get(name), default)
+
+    def axis(self, rank: int | None, default: int = 0, name: str = "axis") -> int | None:
+        """Return the axis that an attribute names, counted from the front, None if not known or not of that rank."""
+        axis = self.attr(name, default)
+        return axis % rank if axis is not None and rank is not None and -rank <= axis < rank else None
 
     @cached_property
     def constant(self) -> onnx.TensorProto | None:

@@ -130,7 +130,7 @@ class Editor(Edits):
             for node in scope.nodes:
                 is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
                 is_folded = is_plain and all(value is None or value in static for value in node.inputs)
-                values = [value for value in node.outputs if value is not None]
+                values = node.results
                 static.update(value for value in values if is_folded or numbers(self.shapes[value]) is not None)
         return static
 

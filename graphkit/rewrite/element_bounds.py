@@ -110,7 +110,7 @@ class FloatBounds(ForwardAnalysis[Interval]):
         if kind in PRODUCTS:
             return _activation(dtype)
         if kind in SUMS:
-            is_finite = all(self.of(each).is_finite for each in node.inputs if each is not None)
+            is_finite = all(self.of(each).is_finite for each in node.operands)
             return _activation(dtype) if is_finite else UNBOUNDED
         if kind in LIMITED:
             least, most = LIMITED[kind]
@@ -119,7 +119,7 @@ class FloatBounds(ForwardAnalysis[Interval]):
             fill = node.attr("value", ZERO)
             return UNBOUNDED if fill is None else self._of_tensor(fill)
         if kind in ARITHMETIC:
-            return ARITHMETIC[kind]([self.of(each) for each in node.inputs if each is not None])
+            return ARITHMETIC[kind]([self.of(each) for each in node.operands])
         if kind in ("Concat", "Where", "ScatterND", "ScatterElements"):
             read = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}.get(kind, range(len(node.inputs)))
             if node.attr("reduction", "none") != "none":
@@ -261,10 +261,9 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
         return rule(*known) if rule is not None and known and len(known) == len(operands) else None
 
     def _positions(self, node: Node) -> Bounds | None:
-        dims, axis = self.editor.shapes.dims(node.input(0)), node.attr("axis", 0)
-        if dims is None or axis is None or not -len(dims) <= axis < len(dims):
-            return None
-        size = dims[axis].constant
+        dims = self.editor.shapes.dims(node.input(0)) or ()
+        axis = node.axis(len(dims))
+        size = dims[axis].constant if axis is not None else None
         return (0, max(size - 1, 0)) if size is not None else None
 
 

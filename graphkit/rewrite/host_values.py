@@ -74,7 +74,7 @@ def dependences(model: Model, shapes: Shapes, *, for_host: bool = False) -> Mapp
         found[value] = DATA if is_unknown else _of_input(value, declared_type(value), role)
     for node in model.graph.nodes:
         dependence = _of_node(node, shapes, found)
-        found.update((value, dependence) for value in node.outputs if value is not None)
+        found.update((value, dependence) for value in node.results)
     return found
 
 
@@ -87,7 +87,7 @@ def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[H
     known = dependences(model, shapes, for_host=True)
     uses: dict[Value, list[tuple[Node, int]]] = {}
     for node in model.graph.nodes:
-        if not any(known[value].data for value in node.outputs if value is not None) or node.op_type in READS_DIMS:
+        if not any(known[value].data for value in node.results) or node.op_type in READS_DIMS:
             continue
         read = value_inputs(node)
         for index, value in enumerate(node.inputs):

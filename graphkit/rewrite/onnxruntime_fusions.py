@@ -54,7 +54,7 @@ def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) 
     """
 
     def read(reader: Node) -> list[Value]:
-        values = (value for value in reader.inputs if value is not None and not value.is_constant)
+        values = (value for value in reader.operands if not value.is_constant)
         return [value for value in values if not is_end(reader, value)]
 
     cone = reachable([node], lambda reader: [value.producer for value in read(reader)])

@@ -165,5 +165,5 @@ def _origin(value: Value) -> str:
         return {"input": "an input", "initializer": "a constant"}.get(value.kind, "undefined")
     if value.is_constant:
         return "a constant"
-    names = [source.name for source in node.inputs if source is not None]
+    names = [source.name for source in node.operands]
     return f"{node.operator} of {', '.join(names)}" if names else node.operator

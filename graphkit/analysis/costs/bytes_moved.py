@@ -6,7 +6,7 @@ reads as many as it gives. Weights count as they are stored: int4 as half a byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from graphkit.analysis.costs.node_sizes import bytes_of
@@ -29,11 +29,11 @@ def bytes_moved(node: Node, shapes: Shapes) -> Expr:
     """
     if node.operator in VIEWS or node.is_op("Constant"):
         return const(0)
-    outputs = [value for value in node.outputs if value is not None]
+    outputs = node.results
     return _sum(tuple(bytes_of(value, shapes) for values in (_read(node, outputs), outputs) for value in values))
 
 
-def _read(node: Node, outputs: list[Value]) -> Iterator[Value]:
+def _read(node: Node, outputs: Sequence[Value]) -> Iterator[Value]:
     """Yield what a node reads: for an operator that picks elements, as much as it gives in place of its first input."""
     for index, value in enumerate(node.inputs):
         if index == 0 and node.operator in PICKING:

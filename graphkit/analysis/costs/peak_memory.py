@@ -216,7 +216,7 @@ class _Run:
             there.add(value, self.bytes(value))
             there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
         for position, node in enumerate(plan.nodes):
-            inside, outputs = self.inside(node), [value for value in node.outputs if value is not None]
+            inside, outputs = self.inside(node), node.results
             if inside is not EMPTY and not node.is_op("Loop", "Scan"):  # its outputs are those of what is inside
                 there.step(node, inside)
             for value in outputs:

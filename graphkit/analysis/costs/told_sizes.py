@@ -56,8 +56,8 @@ def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     for node, index in readers(value, _passes):
         table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
-        axis = node.attr("batch_dims" if node.op_type.endswith("ND") else "axis", 0)
-        if dims is not None and axis is not None and -len(dims) <= axis < len(dims) and _is_single(node, shapes):
+        axis = node.axis(len(dims or ()), name="batch_dims" if node.op_type.endswith("ND") else "axis")
+        if dims is not None and axis is not None and _is_single(node, shapes):
             yield dims[axis]
 
 

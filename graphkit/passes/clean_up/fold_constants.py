@@ -83,7 +83,7 @@ class FoldConstants(Rewrite):
                         _hoist(editor, node, out)
                 elif self._folds(editor, node, constant, room):
                     nodes.append(node)
-                    constant.update(value for value in node.outputs if value is not None)
+                    constant.update(node.results)
         if nodes:
             _fold(editor, nodes)
 
@@ -94,10 +94,10 @@ class FoldConstants(Rewrite):
     def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
         if not self.takes(node) or not editor.is_free(node):
             return False
-        inputs = [value for value in node.inputs if value is not None]
+        inputs = node.operands
         if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
             return False
-        sizes = [_bytes(editor, value) for value in node.outputs if value is not None]
+        sizes = [_bytes(editor, value) for value in node.results]
         reads = [_bytes(editor, value) for value in inputs]
         if _may_trap(editor, node):
             editor.decline(node, "it divides integers by a divisor that may be 0 or -1, which can stop the process")
@@ -189,7 +189,7 @@ def _wanted(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     """
     if _names_output(editor, node):
         return []
-    values = [value for value in node.outputs if value is not None]
+    values = node.results
     if outputs := [value for value in values if editor.is_output(value)]:
         return outputs + [value for value in values if value not in outputs and value.consumers]
     return [value for value in values if not editor.has_alias(value) and _is_wanted(editor, value, inside)]
@@ -245,7 +245,7 @@ def _cone(wanted: Iterable[Node], inside: Inside) -> list[Node]:
         node = pending.pop()
         if node is not None and node in inside and node not in found:
             found[node] = None
-            pending += [source.producer for source in node.inputs if source is not None]
+            pending += [source.producer for source in node.operands]
     return sorted(found, key=inside.__getitem__)
 
 
@@ -269,8 +269,8 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         copy.name = ""
         copy.input[:] = [name(value) for value in node.inputs]
         copy.output[:] = [name(value) for value in node.outputs]
-        made.update(value for value in node.outputs if value is not None)
-        given.update((value, None) for value in node.inputs if value is not None and value not in made)
+        made.update(node.results)
+        given.update((value, None) for value in node.operands if value not in made)
     for value in given:
         tensor = value.constant
         if tensor is None:
@@ -344,8 +344,7 @@ def _use_elements(editor: Editor, value: Value, index: int, array: np.ndarray) -
 
 
 def _vanishes(editor: Editor, node: Node) -> bool:
-    found = [value for value in node.outputs if value is not None]
-    return bool(found) and all(numbers(editor.shapes[value]) is not None for value in found)
+    return bool(node.results) and all(numbers(editor.shapes[value]) is not None for value in node.results)
 
 
 ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one
@@ -395,9 +394,6 @@ class SoftmaxToConstant(Rewrite):
 
 def _is_over_one(editor: Editor, node: Node, out: Value) -> bool:
     """Whether each element that a Softmax gives is computed from one alone."""
-    dims, is_newer = editor.shapes[out].dims, node.scope.opset() >= ONE_AXIS_SINCE
-    axis = node.attr("axis", -1 if is_newer else 1)
-    if dims is None or axis is None or not -len(dims) <= axis < len(dims):
-        return False
-    axis %= len(dims)
-    return all(dim == 1 for dim in (dims[axis : axis + 1] if is_newer else dims[axis:]))
+    dims, is_newer = editor.shapes[out].dims or (), node.scope.opset() >= ONE_AXIS_SINCE
+    axis = node.axis(len(dims), -1 if is_newer else 1)
+    return axis is not None and all(dim == 1 for dim in (dims[axis : axis + 1] if is_newer else dims[axis:]))

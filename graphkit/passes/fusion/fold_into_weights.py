@@ -160,9 +160,7 @@ class _Chain:
             node = value.producer
             if node is None or not node.is_op(*AFFINE_OPERATORS) or not self.editor.is_free(node):
                 return
-            source = next(
-                (operand for operand in node.inputs if operand is not None and operand.constant is None), None
-            )
+            source = next((operand for operand in node.operands if operand.constant is None), None)
             if source is None or self._only_reader(value) is not reader:
                 return
             found = self._affine(node, source, self.linear.source)

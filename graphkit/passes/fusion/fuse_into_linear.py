@@ -54,7 +54,7 @@ class FusePads(NodeRewrite):
             return
         attributes = attributes_of(node) | {"pads": _pads(editor, pad, node)}
         attributes.pop("auto_pad", None)
-        outputs = [value.name for value in node.outputs if value is not None]
+        outputs = [value.name for value in node.results]
         editor.replace(node, NewNode("Conv", [pad.inputs[0], *node.inputs[1:]], outputs, attributes, like=node))
         editor.note("Pad(s) put into the pads of a Conv")
 
@@ -140,7 +140,7 @@ class MatmulAddToGemm(NodeRewrite):
 
 def _is_of_matrices(editor: Editor, node: Node, product: Value) -> bool:
     """Whether a product is of two matrices of floats, and an edit may take it."""
-    ranks = [editor.shapes[value].rank for value in node.inputs if value is not None]
+    ranks = [editor.shapes[value].rank for value in node.operands]
     is_float = editor.shapes[product].dtype in FLOATS
     return ranks == [2, 2] and is_float and editor.is_free(node) and not editor.is_static(node)
 

@@ -154,7 +154,7 @@ def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) 
 
 
 def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
-    factor = next((operand for operand in node.inputs if operand is not None and operand is not value), None)
+    factor = next((operand for operand in node.operands if operand is not value), None)
     number = editor.uniform(factor) if factor is not None and factor.is_constant else None
     if number is None or editor.shapes[value].dims != dims:
         return None
@@ -163,14 +163,8 @@ def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout
     return replace(before, scale=before.scale / number) if number and node.inputs[0] is value else None
 
 
-def _axis(node: Node, layout: Layout) -> int | None:
-    axis = node.attr("axis", 0)
-    rank = len(layout.dims)
-    return axis % rank if axis is not None and -rank <= axis < rank else None
-
-
 def _split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | None:
-    axis = _axis(node, before)
+    axis = node.axis(len(before.dims))
     if axis is None:
         return None
     sizes: list[int] = []
@@ -202,7 +196,7 @@ def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | 
 
 def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
     """Return the layout behind a Gather of one constant index from an axis of columns."""
-    axis, index = _axis(node, before), editor.known_integers(node.input(1))
+    axis, index = node.axis(len(before.dims)), editor.known_integers(node.input(1))
     if axis is None or index is None or len(index) != 1:
         return None
     whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant

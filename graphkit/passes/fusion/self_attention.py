@@ -54,7 +54,7 @@ def batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Gro
 def operand(node: Node) -> Value | None:
     """Return the input that a node moves, takes a part of, or scales."""
     if node.is_op(*SCALING):
-        return next((value for value in node.inputs if value is not None and not value.is_constant), None)
+        return next((value for value in node.operands if not value.is_constant), None)
     return node.input(0)
 
 
@@ -92,7 +92,7 @@ def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linea
     """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
     add = node if node.is_op("Add") else None
     if add is not None:
-        made = [operand.producer for operand in add.inputs if operand is not None and not operand.is_constant]
+        made = [operand.producer for operand in add.operands if not operand.is_constant]
         node = made[0] if len(made) == 1 and made[0] is not None else add
     try:
         linear = linear_of(node, editor.shapes)
@@ -223,7 +223,7 @@ def _before_scaling(node: Node) -> Node | None:
     """Return the producer of the scores that a node scales or masks."""
     if not node.is_op(*SCALING, *MASKING):
         return None
-    makers = [value.producer for value in node.inputs if value is not None and value.producer is not None]
+    makers = [value.producer for value in node.operands if value.producer is not None]
     makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
     return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
 
@@ -355,7 +355,7 @@ class _Parts:
         """Check that no tensor of an attention is needed besides its result."""
         if any(node.scope is not self.softmax.scope for node in nodes):
             raise MatchFailure("its nodes are in several graphs")
-        inside = [value for node in nodes for value in node.outputs if value is not None and value is not result]
+        inside = [value for node in nodes for value in node.results if value is not result]
         for value in sorted(inside, key=lambda value: value.name):
             if self.editor.is_output(value):
                 raise MatchFailure(f"'{value.name}' is an output")

@@ -170,7 +170,7 @@ def _plan(editor: Editor, node: Node) -> _Plan | None:
     if editor.has_alias(node.result()) or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
         return None
     if is_elementwise(node):
-        operands = [value for value in node.inputs if value is not None and not _broadcasts_as_is(editor, value)]
+        operands = [value for value in node.operands if not _broadcasts_as_is(editor, value)]
         return _Plan(tuple(operands)) if operands and all(_has_axis(editor, value) for value in operands) else None
     if node.is_op("Reshape"):
         return _of_reshape(editor, node)

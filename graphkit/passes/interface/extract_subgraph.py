@@ -103,7 +103,7 @@ def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
             _check_variable(thing, model.label)
             found[thing] = None
             continue
-        read = [value for value in thing.inputs if value is not None and not _is_constant(value)]
+        read = [value for value in thing.operands if not _is_constant(value)]
         if not read:
             raise UsageError(f"{model.label}: node '{name}' reads nothing but constants - begin at another one")
         found.update(dict.fromkeys(read))
@@ -114,7 +114,7 @@ def _ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
     found: dict[Value, None] = {}
     for name in names:
         thing = find_value_or_node(model.scopes, name, model.label)
-        values = [thing] if isinstance(thing, Value) else [value for value in thing.outputs if value is not None]
+        values = [thing] if isinstance(thing, Value) else thing.results
         for value in values:
             _check_variable(value, model.label)
             if value.producer is None:

@@ -133,15 +133,16 @@ class LayerNormToPrimitives(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)
-        dtype, rank, axis = editor.shapes[data].dtype, editor.shapes[data].rank, node.attr("axis", -1)
-        if rank is None or axis is None or not -rank <= axis < rank:
+        dtype, rank = editor.shapes[data].dtype, editor.shapes[data].rank
+        axis = node.axis(rank, -1)
+        if rank is None or axis is None:
             raise MatchFailure("the rank of its data is not known")
         if dtype != (node.attr("stash_type", 1) or dtype):
             raise MatchFailure("it computes in another dtype than that of its data")
         if any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:]):
             raise MatchFailure("its mean or deviation is in use")
         builder = Builder(editor, node)
-        _spell_normalization(builder, data, list(range(axis if axis < 0 else axis - rank, 0)))
+        _spell_normalization(builder, data, list(range(axis - rank, 0)))
         builder.replace()
         editor.note(f"{node.op_type} node(s) spelled out")
 

@@ -92,7 +92,7 @@ class _Product:
 
 
 def _read(editor: Editor, node: Node) -> _Product:
-    equation, values = node.attr("equation", ""), [value for value in node.inputs if value is not None]
+    equation, values = node.attr("equation", ""), node.operands
     if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
         raise MatchFailure("it is not of two tensors")
     dims = [editor.shapes[value].dims for value in values]

@@ -84,10 +84,10 @@ def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
 
 
 def _axis(node: Node, rank: int) -> int:
-    axis = node.attr("axis", 0)
-    if axis is None or not -rank <= axis < rank:
+    axis = node.axis(rank)
+    if axis is None:
         raise MatchFailure("its data has no such axis")
-    return axis % rank
+    return axis
 
 
 def _gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:

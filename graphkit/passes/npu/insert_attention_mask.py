@@ -160,7 +160,7 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
             return True
         if not node.is_op(*SCORES):
             return False
-        inputs = [found for found in node.inputs if found is not None]
+        inputs = node.operands
         if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(found)) for found in inputs):
             return False
     return False

@@ -167,7 +167,7 @@ class TrilToConstant(FoldConstants):
         super().edit(editor)
 
     def takes(self, node: Node) -> bool:
-        return super().takes(node) and any(_is_of_mask(value) for value in node.outputs if value is not None)
+        return super().takes(node) and any(_is_of_mask(value) for value in node.results)
 
     def _edit(self, editor: Editor, node: Node, bounds: FloatBounds) -> None:
         """Replace a Trilu, other than those for the folding of constants."""

@@ -136,7 +136,7 @@ class MaskFloors:
         floor = float(helper.tensor_dtype_to_np_dtype(dtype).type(floor_of(self.floor, dtype, reach)))
         node = mask.producer
         if node is not None and (node.is_op("Max") or self._factor_at(node) is not None):
-            ends = [self.editor.uniform(source) for source in node.inputs if source is not None and source.is_constant]
+            ends = [self.editor.uniform(source) for source in node.operands if source.is_constant]
             if any(end is not None and floor <= end <= ENOUGH for end in ends):
                 return False  # nothing in it is less: bounds do not know that its integers are 0 and 1
         return self.bounds.of(mask).low < floor and self._has_fill(mask)

@@ -220,7 +220,7 @@ class ReduceRank(Rewrite):
     def _reduce_other(self, editor: Editor, node: Node) -> None:
         layout = find_layout(editor, node)
         axes = fold_axes(layout, self.rank)
-        name = next(value.name for value in node.outputs if value is not None)
+        name = next(value.name for value in node.results)
         made: list[NewNode] = []
         inputs: list[NodeInput] = list(node.inputs)
         for index, dims in layout.inputs.items():

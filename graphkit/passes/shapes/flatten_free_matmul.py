@@ -139,7 +139,7 @@ class FlatRegions:
     def _lift(self, node: Node) -> Lift | None:
         """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
         flat = frozenset(index for index, value in enumerate(node.inputs) if value in self.makers)
-        outputs = [value for value in node.outputs if value is not None]
+        outputs = node.results
         if not flat or not outputs or not all(self._is_untouched(value) for value in outputs):
             return None
         first = self.dims(node.inputs[min(flat)])[:1]
@@ -346,7 +346,7 @@ class FlattenFreeMatmul(Rewrite):
 
 def _begins(node: Node) -> bool:
     """Whether a node that can be lifted reads a Reshape."""
-    readers = [consumer for value in node.outputs if value is not None for consumer, _ in value.consumers]
+    readers = [consumer for value in node.results for consumer, _ in value.consumers]
     return node.scope.opset() >= RESHAPE_SINCE and any(is_liftable(consumer) for consumer in readers)
 
 

@@ -250,7 +250,7 @@ class RematerializeShapes(Rewrite):
 def _computes_shapes(editor: Editor, node: Node) -> bool:
     if node.bodies or node.is_op("Constant"):
         return False
-    outputs = [value for value in node.outputs if value is not None]
+    outputs = node.results
     return bool(outputs) and all(_elements(editor, value) is not None for value in outputs)
 
 
@@ -318,5 +318,5 @@ def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], 
             if producer is None or producer not in nodes or producer in needed:
                 continue
             needed.add(producer)
-            pending += [value.producer for value in producer.inputs if value is not None]
+            pending += [value.producer for value in producer.operands]
     return needed

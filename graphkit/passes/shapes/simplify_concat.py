@@ -43,7 +43,7 @@ class DropEmptyParts(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Concat"):
-            parts = [value for value in node.inputs if value is not None]
+            parts = node.operands
             if len(parts) == len(node.inputs) > 1 and node.outputs and node.outputs[0] is not None:
                 _drop(editor, node, node.outputs[0], parts)
 
@@ -63,8 +63,9 @@ def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> Non
 
 def _is_empty(editor: Editor, node: Node, value: Value) -> bool:
     """Whether a part has no elements along the axis."""
-    dims, axis = editor.shapes[value].dims, node.attr("axis", 1)
-    return dims is not None and axis is not None and -len(dims) <= axis < len(dims) and dims[axis] == 0
+    dims = editor.shapes[value].dims or ()
+    axis = node.axis(len(dims), 1)
+    return axis is not None and dims[axis] == 0
 
 
 MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels, the parts double with each

@@ -247,7 +247,7 @@ class _Region:
 
     def __post_init__(self) -> None:
         """Find all that follows the first node."""
-        pending = [value for value in self.first.outputs if value is not None and self._is_entry(value)]
+        pending = [value for value in self.first.results if self._is_entry(value)]
         known = set(pending)
         while pending:
             for node, _ in pending.pop().consumers:
@@ -267,7 +267,7 @@ class _Region:
         return any(node in self.nodes for node, _ in value.consumers)
 
     def _results(self) -> Iterator[Value]:
-        yield from (value for node in self.nodes for value in node.outputs if value is not None)
+        yield from (value for node in self.nodes for value in node.results)
 
     def _sort_readers(self, value: Value) -> None:
         others = [node for node, _ in value.consumers if node not in self.nodes]
@@ -301,7 +301,7 @@ class _Region:
     def _fits(self, node: Node) -> bool:
         """Whether a node can work on the dims before."""
         is_elementwise = node.is_op(*UNARY) or (node.is_op(*BROADCASTING) and node.scope.opset() >= ELEMENTWISE_SINCE)
-        outs = [value for value in node.outputs if value is not None]
+        outs = node.results
         if not is_elementwise or not self.editor.is_free(node) or node.scope is not self.first.scope:
             return False
         if len(outs) != 1 or not self._is_untouched(outs[0]):
@@ -329,7 +329,7 @@ class _Region:
         """Let the nodes work on the dims before."""
         names: dict[Value, Value | str] = dict(self.entries)
         for node in self.nodes:
-            (out,) = (value for value in node.outputs if value is not None)
+            (out,) = node.results
             names[out] = self.editor.unique_name(f"{out.name}_flat")
             inputs: list[NodeInput] = [names.get(value, value) if value is not None else None for value in node.inputs]
             new = NewNode(node.op_type, inputs, [str(names[out])], attributes_of(node), like=node)

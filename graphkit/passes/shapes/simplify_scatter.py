@@ -37,7 +37,7 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
             node = value.producer if value is not None else None
             if node is None or node in found or editor.is_static(node):
                 continue
-            if not any(_is_needed(editor, out, found, kept) for out in node.outputs if out is not None):
+            if not any(_is_needed(editor, out, found, kept) for out in node.results):
                 found.add(node)
                 pending.append(node)
     return found
@@ -109,8 +109,8 @@ def _dims(shapes: Shapes, value: Value) -> Dims:
 def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tuple[Affine, ...] | None:
     """Return the index along the axis of a ScatterElements, along the others the coordinate of the update itself."""
     along = ranges.affine(node.input(1))
-    axis = node.attr("axis", 0)
-    if along is None or axis is None or len(along.dims) != rank or not -rank <= axis < rank:
+    axis = node.axis(rank)
+    if along is None or axis is None or len(along.dims) != rank:
         return None
     units = [[const(int(row == column)) for column in range(rank)] for row in range(rank)]
     coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]

@@ -290,7 +290,7 @@ def _concatenated(shapes: Shapes) -> Iterator[Relation]:
     for node in shapes.model.graph.nodes:
         if not node.is_op("Concat") or "axis" not in node.attributes:
             continue
-        shapes_of_inputs = [shapes[value].dims for value in node.inputs if value is not None]
+        shapes_of_inputs = [shapes[value].dims for value in node.operands]
         known = [dims for dims in shapes_of_inputs if dims is not None]
         if len(known) == len(shapes_of_inputs) and len({len(dims) for dims in known}) == 1:
             axis = node.attributes["axis"].i % max(len(known[0]), 1)
