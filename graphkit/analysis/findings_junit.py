@@ -18,12 +18,9 @@ __all__ = ["junit"]
 
 def junit(made: Report | Comparison) -> str:
     """Return the findings of a report: faults are failures, notes output of a case, broken models errors."""
-    reports = made.reports if isinstance(made, Comparison) else (made,)
-    suites = [_suite(report) for report in reports]
-    if isinstance(made, Comparison):
-        suites += map(_of_failure, made.failures)
-        if made.fit is not None:
-            suites.append(_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
+    suites = [*map(_suite, made.reports), *map(_of_failure, made.failures)]
+    if isinstance(made, Comparison) and made.fit is not None:
+        suites.append(_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
     root = ET.Element("testsuites", name="graphkit")
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))

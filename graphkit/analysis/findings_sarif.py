@@ -27,12 +27,11 @@ def sarif(made: Report | Comparison) -> str:
     """Return the findings of a report, and the models without one, as a SARIF log of one run."""
     from graphkit import __version__
 
-    failures = made.failures if isinstance(made, Comparison) else ()
     driver = {"name": "graphkit", "semanticVersion": __version__, "rules": [*_rules()]}
-    results = [*map(_of_failure, failures), *(_result(finding, made) for finding in made.found())]
+    results = [*map(_of_failure, made.failures), *(_result(finding, made) for finding in made.found())]
     run = {
         "tool": {"driver": driver},
-        "invocations": [{"executionSuccessful": not failures}],
+        "invocations": [{"executionSuccessful": not made.failures}],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
@@ -57,7 +56,7 @@ def _rules() -> Iterator[Plain]:
 
 
 def _result(finding: Finding, made: Report | Comparison) -> Plain:
-    models = [finding.model] if finding.model else [report.model for report in _reports(made)]
+    models = [finding.model] if finding.model else [report.model for report in made.reports]
     identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
     return {
         "ruleId": finding.kind,
@@ -77,10 +76,6 @@ def _of_failure(failure: Failure) -> Plain:
         "message": {"text": failure.problem},
         "locations": [_location(failure.model, "")],
     }
-
-
-def _reports(made: Report | Comparison) -> tuple[Report, ...]:
-    return made.reports if isinstance(made, Comparison) else (made,)
 
 
 def _location(model: str, where: str) -> Plain:

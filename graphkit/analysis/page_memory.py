@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from graphkit.analysis.costs.bytes_moved import VIEWS
 from graphkit.analysis.costs.node_costs import Choice, chosen_branches
+from graphkit.analysis.costs.node_sizes import VIEWS
 from graphkit.analysis.costs.peak_memory import IN_PLACE, MAX_DEPTH, MAX_MOMENTS, PeakMemory, states_of
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr

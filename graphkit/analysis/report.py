@@ -57,6 +57,16 @@ class Report(Judged):
         sections = {name: section.to_dict() for name, section in self.sections.items()}
         return {"model": self.model, "sections": sections}
 
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """Itself alone, as a comparison has its reports."""
+        return (self,)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """None: a comparison has the models without a report."""
+        return ()
+
     def document(self) -> dict[str, object]:
         return _document((self,), self.found())
 

@@ -131,8 +131,7 @@ class Baseline:
         Raises:
             UsageError: The baseline is one of other models, or was written with other options.
         """
-        reports = made.reports if isinstance(made, Comparison) else (made,)
-        pairs = self._pairs(reports)
+        pairs = self._pairs(made.reports)
         yield from _grown(self.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = _verdict(report)

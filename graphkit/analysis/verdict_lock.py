@@ -69,9 +69,8 @@ class VerdictLock(Result):
 
 def verdict_lock(made: Report | Comparison) -> VerdictLock:
     """Return the lock of a report, which must have the section `verdict`."""
-    reports = made.reports if isinstance(made, Comparison) else (made,)
-    keys = paths_below(report.model for report in reports)
-    models = {keys[report.model]: _locked(keys[report.model], report) for report in reports}
+    keys = paths_below(report.model for report in made.reports)
+    models = {keys[report.model]: _locked(keys[report.model], report) for report in made.reports}
     together = _findings(finding for finding in made.found() if not finding.model)
     return VerdictLock(tuple(models[key] for key in sorted(models)), together)
 

@@ -25,7 +25,7 @@ def page_address(page: PurePath, made: Report | Comparison, text: str) -> str:
         >>> page_address(PurePath("page.html"), made, "'optimum::if' has two branches")
         'page.html#node=optimum%3A%3Aif'
     """
-    reports = list(enumerate(made.reports if isinstance(made, Comparison) else (made,)))
+    reports = list(enumerate(made.reports))
     reports.sort(key=lambda each: not text.startswith(f"{each[1].model}: "))
     for name in QUOTED.findall(text):
         for number, report in reports:

@@ -124,7 +124,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
     look for blockers. Of several models, those that are broken are an error each, and the others are reported on.
     """
-    from graphkit.analysis.report import Comparison, compare
+    from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
 
     asked = options.read()
@@ -149,7 +149,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         else:
             result = compare(loaded, report_options, progress=progress, keep_going=True)
             result = replace(result, failures=(*broken, *result.failures))
-    if not isinstance(result, Comparison) or result.reports or chosen in FINDINGS:
+    if result.reports or chosen in FINDINGS:
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
         read = [*files, *(path for model in loaded for path in model.files)]
@@ -181,19 +181,17 @@ def _exit(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
 
     Where a page was written, the address of the node that a failure names there follows it.
     """
-    from graphkit.analysis.report import Comparison
     from graphkit.cli.page_addresses import page_address
 
-    failures = result.failures if isinstance(result, Comparison) else ()
-    for failure in failures:
+    for failure in result.failures:
         say(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
         say(reason, is_error=True)
         if page is not None and (address := page_address(page, result, reason)):
             say(f"  {address}", is_error=True)
-    if failures or reasons:
-        raise SystemExit(2 if failures else 1)
+    if result.failures or reasons:
+        raise SystemExit(2 if result.failures else 1)
 
 
 def _gate(asked: ReportFlags) -> Gate:
@@ -205,10 +203,9 @@ def _gate(asked: ReportFlags) -> Gate:
 
 def _write_lock(made: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
     """Write the lock file of a report; one in which a model is missing would let that model change unseen."""
-    from graphkit.analysis.report import Comparison
     from graphkit.analysis.verdict_lock import verdict_lock
 
-    if isinstance(made, Comparison) and made.failures:
+    if made.failures:
         say(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
         return
     put(verdict_lock(made).to_json(), lock, read)

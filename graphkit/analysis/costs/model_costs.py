@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.analysis.costs.amounts import Amount, total
@@ -18,20 +19,20 @@ from graphkit.analysis.costs.cost_rows import (
     UnknownCost,
 )
 from graphkit.analysis.costs.cost_table import Costs
-from graphkit.analysis.costs.grouping import OUTSIDE, group_of
 from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, Measure, NodeCost, node_costs
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import Weight, weight_bits, weights
 from graphkit.graph.name_families import by_family, expanded
+from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, infer, is_known
 
-__all__ = ["costs"]
+__all__ = ["OUTSIDE", "costs", "group_of"]
 
 ALIVE = 10  # tensors at the peak that are named
 POINTS = 64  # of a curve
@@ -253,3 +254,31 @@ def _weight(row: CostRow) -> tuple[int, ...]:
     """Return the costs of a row, the measure that decides first."""
     values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
     return (*(row.times * value for value in values), row.times * row.weight_bytes)
+
+
+OUTSIDE = "(no module)"  # of nodes whose names tell no module
+NUMBERED = re.compile(r".*?[./]?\b\w*[./]\d{1,9}(?=[./]|$)")  # up to the first number: `model/layers.0`, `h.0`
+
+
+def group_of(node: Node, by: By) -> str:
+    """Return the name of the group that a node belongs to."""
+    return _GROUPS[by](node)
+
+
+def _module(node: Node) -> str:
+    return module_of(node) or OUTSIDE
+
+
+def _layer(node: Node) -> str:
+    """Return the module up to its first number; a module without one counts as its own."""
+    module = _module(node)
+    match = NUMBERED.match(module)
+    return match[0] if match is not None else module
+
+
+_GROUPS: Mapping[By, Callable[[Node], str]] = {
+    "layer": _layer,
+    "module": _module,
+    "op": lambda node: node.operator,
+    "node": lambda node: node.path,
+}

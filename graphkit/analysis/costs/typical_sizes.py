@@ -7,18 +7,23 @@ end, the nearest sizes at which it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from graphkit.analysis.costs.told_sizes import told_sizes
+from graphkit.graph.cache_entries import tokens
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operator_traits import MOVING
+from graphkit.graph.uses import readers
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Relation, Shapes, symbol
+from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
 from graphkit.shapes.constraints.collect_preconditions import collect
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, nearest
-from graphkit.shapes.constraints.symbol_sizes import Role
+from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol
+from graphkit.shapes.graph_inputs import input_dims
 
-__all__ = ["TYPICAL", "TypicalSizes"]
+__all__ = ["TYPICAL", "TypicalSizes", "indexed_dims", "sizes_by_input"]
 
 TYPICAL: Mapping[Role, int] = {
     "batch": 1,
@@ -40,9 +45,9 @@ class TypicalSizes:
     """
 
     def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Role, int] = {}) -> None:
-        told = told_sizes(shapes)
-        self.legal = _preferring_powers(legal_sizes(model, spec, shapes=shapes), told)
-        self.wish = _wish(self.legal, wish, told)
+        by_input = sizes_by_input(shapes)
+        self.legal = _preferring_powers(legal_sizes(model, spec, shapes=shapes), by_input)
+        self.wish = _wish(self.legal, wish, by_input)
         self.sizes = _runnable(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
         self.over = next((name for name in ends if name in self.sizes), None)
@@ -65,9 +70,9 @@ class TypicalSizes:
         return next(replace(self.legal, variables=variables).near(wish), wish)
 
 
-def _preferring_powers(legal: LegalSizes, told: Mapping[str, int]) -> LegalSizes:
+def _preferring_powers(legal: LegalSizes, by_input: Mapping[str, int]) -> LegalSizes:
     """Return legal sizes where symbols try the next power of two after their own size: strides divide it."""
-    powers = {name: 1 << (size - 1).bit_length() for name, size in told.items()}
+    powers = {name: 1 << (size - 1).bit_length() for name, size in by_input.items()}
     variables = (
         replace(variable, preferred=(powers[variable.name],)) if variable.name in powers else variable
         for variable in legal.variables
@@ -95,16 +100,78 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     return None
 
 
-def _wish(legal: LegalSizes, wish: Mapping[Role, int], told: Mapping[str, int]) -> dict[str, int]:
+def _wish(legal: LegalSizes, wish: Mapping[Role, int], by_input: Mapping[str, int]) -> dict[str, int]:
     sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
     by_role = {**TYPICAL, "sequence": sequence, **wish}
     by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
     sizes = {
         variable.name: by_role[variable.role]
         if variable.role in wish
-        else told.get(variable.name, by_role[variable.role])
+        else by_input.get(variable.name, by_role[variable.role])
         for variable in legal.variables
     }
     return {
         variable.name: int(min(max(sizes[variable.name], variable.low), variable.high)) for variable in legal.variables
     }
+
+
+SAMPLES = 16_000  # of a second of speech
+NODES, EDGES = 128, 512
+PIXELS = 224
+AUDIO = {"audio", "wav", "waveform", "waveforms", "speech", "samples"}
+INDEXING = ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
+
+
+def sizes_by_input(shapes: Shapes) -> dict[str, int]:
+    """Return sizes of symbols whose input tells more than a role: samples of audio, nodes and edges of a graph.
+
+    A symbol that is called a batch has none of these.
+    """
+    sizes: dict[str, int] = {}
+    inputs = shapes.model.roles.inputs
+    for value, role in inputs.items():
+        dims = input_dims(value) or ()
+        if role == "image" and len(dims) == 4 and dims[3].constant in (1, 3) and dims[1].constant is None:
+            sizes |= dict.fromkeys(_symbols(dims[1:3]), PIXELS)  # channels last
+        if _is_raw_audio(value, dims, is_audio=role == "audio"):
+            sizes |= dict.fromkeys(_symbols(dims[-1:]), SAMPLES)
+    for value in inputs if not shapes.model.roles.pasts else ():  # rows of a cache are sequences of a batch
+        rows = {name for name in _symbols(indexed_dims(value, shapes)) if "batch" not in name}
+        if rows:
+            sizes |= dict.fromkeys(_symbols(input_dims(value) or ()), EDGES) | dict.fromkeys(rows, NODES)
+    return sizes
+
+
+def _symbols(dims: Iterable[Expr]) -> list[str]:
+    return [name for dim in dims if (name := plain_symbol(dim)) is not None]
+
+
+def _is_raw_audio(value: Value, dims: tuple[Expr, ...], *, is_audio: bool) -> bool:
+    """Whether an input is samples [batch, time] or [batch, 1, time], which features of audio are not."""
+    declared = declared_type(value)
+    is_mono = len(dims) == 2 or (len(dims) == 3 and dims[1].constant == 1)
+    is_named = is_audio or bool(AUDIO & set(tokens(value.name)))
+    return is_mono and is_named and declared is not None and declared.is_float
+
+
+def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
+    """Yield the dims along which the elements of an input index computed tensors: they are below each."""
+    for node, index in readers(value, _passes):
+        table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
+        dims = shapes.dims(table) if table is not None and not table.is_constant else None
+        axis = node.axis(len(dims or ()), name="batch_dims" if node.op_type.endswith("ND") else "axis")
+        if dims is not None and axis is not None and _is_single(node, shapes):
+            yield dims[axis]
+
+
+def _passes(node: Node, index: int) -> bool:
+    if node.is_op("Where"):  # negative indices count from the end
+        return index > 0
+    return node.operator in (*MOVING, "Cast") and (index == 0 or node.is_op("Concat"))
+
+
+def _is_single(node: Node, shapes: Shapes) -> bool:
+    """Whether one number is an index, which those of GatherND and ScatterND may have more of."""
+    indices = node.input(1)
+    dims = shapes.dims(indices) if indices is not None else None
+    return not node.op_type.endswith("ND") or (bool(dims) and dims is not None and dims[-1].constant == 1)

@@ -14,7 +14,7 @@ import pytest
 
 import graphkit
 from graphkit.analysis.costs.cost_rows import Quantity
-from graphkit.analysis.costs.grouping import OUTSIDE, group_of
+from graphkit.analysis.costs.model_costs import OUTSIDE, group_of
 from graphkit.analysis.costs.weights import weight_bits, weights
 from graphkit.io.tensors import element_count
 from graphkit.model import Model
