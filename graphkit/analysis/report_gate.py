@@ -285,8 +285,8 @@ def _of(findings: Sequence[Mapping[str, Any]], model: str) -> Counts:
     if not all(isinstance(finding["model"], str) for finding in _list(findings)):
         raise TypeError
     every = _all(findings)  # so that a fault in any of them is told
-    own = [finding for finding in findings if finding["model"] == model]
-    return every if len(own) == len(findings) else _all(own)
+    of_model = [finding for finding in findings if finding["model"] == model]
+    return every if len(of_model) == len(findings) else _all(of_model)
 
 
 def _all(findings: Sequence[Mapping[str, Any]]) -> Counts:

@@ -91,8 +91,8 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChang
 
 def _rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
     kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if options.fuse else FOLDING) if kind not in without]
-    told = {
+    configured = {
         FoldConstants: FoldConstants(options.limit, half=options.fuse),
         SimplifyScatter: SimplifyScatter(sparing=options.fuse),
     }
-    return tuple(told.get(kind) or kind() for kind in kinds)
+    return tuple(configured.get(kind) or kind() for kind in kinds)

@@ -129,12 +129,12 @@ def _squarified(values: Sequence[int], box: _Box) -> list[_Box]:
     areas = [value * scale for value in values]
     boxes: list[_Box] = []
     while len(boxes) < len(areas):
-        left = areas[len(boxes) :]
+        waiting = areas[len(boxes) :]
         short = min(box.width, box.height)
         count = 1
-        while count < len(left) and _worst(left[: count + 1], short) <= _worst(left[:count], short):
+        while count < len(waiting) and _worst(waiting[: count + 1], short) <= _worst(waiting[:count], short):
             count += 1
-        row, box = _row(left[:count], box)
+        row, box = _row(waiting[:count], box)
         boxes += row
     return boxes
 

@@ -201,7 +201,7 @@ def _is_wanted(editor: Editor, value: Value, inside: Inside) -> bool:
 
 def _names_output(editor: Editor, node: Node) -> bool:
     """Whether a node is an Identity that gives an output of its graph, as an output that is a constant needs."""
-    return node.is_op("Identity") and any(value is not None and editor.is_output(value) for value in node.outputs)
+    return node.is_op("Identity") and any(map(editor.is_output, node.results))
 
 
 def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:

@@ -162,7 +162,7 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
         for body in node.bodies.values():
             _merge(editor, body, known.new_child())
         key = _key(editor, node)
-        if key is None or any(value is not None and _is_only_output(editor, value) for value in node.outputs):
+        if key is None or any(_is_only_output(editor, value) for value in node.results):
             continue
         twin = known.setdefault(key, node)
         if isinstance(twin, Node) and twin is not node and not editor.is_fused(node):

@@ -117,11 +117,11 @@ class _Inliner:
         In a branch, nodes get other names than those taken around it, or onnxruntime does not load the model.
         """
         nodes: list[onnx.NodeProto] = []
-        own = {node.proto.name for node in scope.nodes if node.proto.name}
-        clashing = sorted(own & taken) if taken is not None else ()
-        taken = own if taken is None else taken
+        labels = {node.proto.name for node in scope.nodes if node.proto.name}
+        clashing = sorted(labels & taken) if taken is not None else ()
+        taken = labels if taken is None else taken
         renamed = {name: _unique_name(name, taken) for name in clashing}
-        taken |= own
+        taken |= labels
         for node in scope.nodes:
             body = self.decisions.get(node)
             if body is None:

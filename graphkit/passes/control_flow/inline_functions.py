@@ -72,9 +72,9 @@ class InlineFunctions(Pass):
             return Outcome(model, declined=(Declined("functions", reason),))
         make_explicit(proto, functions)
         result = _inlined(proto, model.label)
-        left = functions_of(result)
-        gone = {key: function for key, function in functions.items() if key not in left}
-        declined = tuple(_declined(proto, function) for function in left.values())
+        remaining = functions_of(result)
+        gone = {key: function for key, function in functions.items() if key not in remaining}
+        declined = tuple(_declined(proto, function) for function in remaining.values())
         if not gone:
             return Outcome(model, declined=declined)
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})

@@ -105,7 +105,7 @@ def _is_before_constant(node: Node) -> bool:
 
 
 def _has_constant(node: Node) -> bool:
-    return any(value is not None and value.is_constant for value in node.inputs)
+    return any(value.is_constant for value in node.operands)
 
 
 @dataclass

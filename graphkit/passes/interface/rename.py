@@ -204,8 +204,8 @@ def _with_places(model: Model, symbols: Iterable[str]) -> Model:
 
 
 def _places(model: Model, symbols: Iterable[str]) -> Iterator[tuple[str, int]]:
-    wanted = set(symbols)
+    renamed = set(symbols)
     for value in model.graph.inputs:
         for axis in range(len(declared_dims(value) or ())):
-            if f"{value.name}.{axis}" in wanted:
+            if f"{value.name}.{axis}" in renamed:
                 yield value.name, axis

@@ -120,8 +120,8 @@ def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]
     moving = [column for column in range(tuples.shape[1]) if not (tuples[:, column] == tuples[0, column]).all()]
     if len(moving) > 1:
         raise MatchFailure("its indices move along several axes")
-    own = moving or [0]
-    return {batch + column: tuples[:, column][: None if column in own else 1] for column in range(tuples.shape[1])}
+    varying = moving or [0]
+    return {batch + column: tuples[:, column][: None if column in varying else 1] for column in range(tuples.shape[1])}
 
 
 RULES: Mapping[str, Callable[[Node, Dims, Integers], dict[int, Integers]]] = {

@@ -116,9 +116,9 @@ class _Moved:
             joined.add(node)
         if not joined:
             raise MatchFailure("nothing new joins it")
-        left = next((value for value in self._sources(joined) if value is not None), None)
-        if left is not None:
-            raise MatchFailure(f"its present is also made of '{left.name}'")
+        foreign = next((value for value in self._sources(joined) if value is not None), None)
+        if foreign is not None:
+            raise MatchFailure(f"its present is also made of '{foreign.name}'")
 
     def _others(self, dims: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return the dims other than that which grows."""

@@ -163,9 +163,9 @@ class _Declarer:
         is_main = scope.parent is None
         infos = {info.name: info for info in (*graph.value_info, *(() if is_main else graph.output))}
         done = set(scope.outputs) if is_main else set()
-        values = (value for node in scope.nodes for value in node.outputs)
-        wanted = [value for value in values if value is not None and value.constant is None and value not in done]
-        return sum(self._declare(self.shapes[value], value.name, infos, graph) for value in wanted)
+        values = (value for node in scope.nodes for value in node.results)
+        computed = [value for value in values if value.constant is None and value not in done]
+        return sum(self._declare(self.shapes[value], value.name, infos, graph) for value in computed)
 
     def _declare(
         self, found: Tensor, name: str, infos: Mapping[str, onnx.ValueInfoProto], graph: onnx.GraphProto

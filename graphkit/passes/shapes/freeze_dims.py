@@ -243,8 +243,8 @@ class SetDims(Pass):
         result = InferOutputShapes().run(frozen.model)
         notes = [f"{name} is {size}, for the graph forces it" for name, size in forced.items()]
         known = {f"{name} is {size}" for name, size in forced.items()}
-        told = [change for change in frozen.changes if change not in known]
-        return Outcome(result.model, (*told, *notes, *result.changes))
+        frozen_changes = [change for change in frozen.changes if change not in known]
+        return Outcome(result.model, (*frozen_changes, *notes, *result.changes))
 
     def premise(self) -> Premise:
         empty = tuple((name, 0, None) for name, size in self.dims if not size)  # a size that is asked for is in range
