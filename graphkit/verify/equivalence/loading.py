@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import onnx
-from onnx import FunctionProto, TensorProto, helper
+from onnx import FunctionProto, ModelProto, TensorProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes, all_scopes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
-from graphkit.runtime.session import Session
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.time_limit import check_time
 
-__all__ = ["loading_fault"]
+__all__ = ["loading_fault", "loads"]
 
 
 def loading_fault(original: Model, rewritten: Model) -> str:
@@ -62,11 +63,17 @@ def _is_known(domain: str, version: int) -> bool:
     opsets += [] if domain == "ai.onnx" else [helper.make_opsetid("", 18)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "imports", ends[:1], ends[1:])
+    return loads(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+def loads(proto: ModelProto) -> bool:
+    """Whether onnxruntime loads a model, in a process that may die of it."""
+    check_time()
     try:
-        Session(Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10)), threads=1)
+        with IsolatedSession(Model.from_proto(proto), threads=1):
+            return True
     except ModelError:
         return False
-    return True
 
 
 def _missing(function: FunctionProto) -> list[str]:

@@ -11,13 +11,11 @@ from functools import lru_cache
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node
-from graphkit.model import Model
-from graphkit.runtime.session import Session
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
+from graphkit.verify.equivalence.loading import loads
 from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["unloaded_nodes"]
@@ -93,8 +91,4 @@ def _input(name: str, kind: Kind) -> ValueInfoProto:
 
 @lru_cache(maxsize=4096)
 def _loads(content: bytes) -> bool:
-    try:
-        Session(Model.from_proto(ModelProto.FromString(content)), threads=1)
-    except ModelError:
-        return False
-    return True
+    return loads(ModelProto.FromString(content))

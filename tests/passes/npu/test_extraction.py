@@ -267,7 +267,9 @@ def test_no_mask_is_inserted(case: str) -> None:
 
 
 def test_a_decoder_without_a_cross_attention_cache_is_refused() -> None:
-    with pytest.raises(UsageError, match="gives no cross-attention cache: .* - export it with such a cache, or bundle it"):
+    with pytest.raises(
+        UsageError, match=r"gives no cross-attention cache: .* - export it with such a cache, or bundle it"
+    ):
         SplitCrossKv().run(model_of(f"g ({IDS}) => (y) {{ y = Neg (input_ids) }}"))
 
 
