@@ -145,7 +145,7 @@ _HOMES = {
     "graphkit.shapes.graph_inputs": ("DimSpec",),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.deploy.targets": ("Target", "load_target"),
-    "graphkit.verify.hazard_runs": ("check_hazards",),
+    "graphkit.verify.runs_at_hazards": ("check_hazards",),
     "graphkit.verify.layers.comparison": ("ModelComparison",),
     "graphkit.verify.rewrite_proof": ("RewriteProof",),
     "graphkit.verify.bundle_verifier": ("verify_bundle",),

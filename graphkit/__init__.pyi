@@ -77,10 +77,10 @@ from graphkit.shapes.graph_inputs import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.hazard_runs import check_hazards
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.verify.runs_at_hazards import check_hazards
 from graphkit.verify.split_verifier import SplitProof, verify_split
 from graphkit.viewer.make_view import View, view
 from graphkit.workflows.compare_models import compare_models

@@ -1,7 +1,7 @@
 """Write models, with weights that are shared, left in place or inlined: all files or none.
 
 Everything is written to a hidden folder first, and put in place at the end: see `graphkit.io.transaction`. Weights are
-copied from file to file, and never pass through a protobuf: see `graphkit.io.pieces`.
+copied from file to file, and never pass through a protobuf: see `graphkit.io.copied_bytes`.
 
 Source: onnx's docs/ExternalData.md (location, offset, length; offsets aligned to pages for mapping).
 """
@@ -21,9 +21,9 @@ import onnx
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
+from graphkit.io.copied_bytes import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
 from graphkit.io.external import extent, refer
 from graphkit.io.payloads import inflate
-from graphkit.io.pieces import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
 from graphkit.io.read import Source, read
 from graphkit.io.stream_files import shown, staged
 from graphkit.io.transaction import recover, transaction

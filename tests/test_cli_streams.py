@@ -57,15 +57,15 @@ def test_a_closed_output_is_no_defect() -> None:
 # the command line, to which a signal comes while it writes the data file
 STOPPED = """
 import os, signal, sys
-import graphkit.io.pieces
+import graphkit.io.copied_bytes
 from graphkit.cli import main
-copy, first = graphkit.io.pieces._copy, getattr(signal, sys.argv[1])
+copy, first = graphkit.io.copied_bytes._copy, getattr(signal, sys.argv[1])
 def stop(*arguments):
     result = copy(*arguments)
     os.kill(os.getpid(), first)
     os.kill(os.getpid(), signal.SIGTERM)  # an impatient user
     return result
-graphkit.io.pieces._copy = stop
+graphkit.io.copied_bytes._copy = stop
 sys.argv[:] = ["graphkit", *sys.argv[2:]]
 main()
 """

@@ -13,7 +13,7 @@ from graphkit.cli.cost_command import costs
 from graphkit.cli.deploy_commands import bundle, contract, lower
 from graphkit.cli.diff_command import diff
 from graphkit.cli.flags import Format, output_format_option, output_option
-from graphkit.cli.list_commands import nodes, weights
+from graphkit.cli.node_and_weight_commands import nodes, weights
 from graphkit.cli.output import put, put_list, show
 from graphkit.cli.proof_commands import compare, verify
 from graphkit.cli.remote_options import reads_models

@@ -181,7 +181,7 @@ def _exit(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
 
     Where a page was written, the address of the node that a failure names there follows it.
     """
-    from graphkit.cli.page_addresses import page_address
+    from graphkit.cli.node_links import page_address
 
     for failure in result.failures:
         say(f"Error: {failure.problem}", is_error=True)
@@ -269,7 +269,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
 
 
 def _hazard_check(limits: Limits) -> HazardCheck:
-    from graphkit.verify.hazard_runs import check_hazards
+    from graphkit.verify.runs_at_hazards import check_hazards
 
     return partial(check_hazards, limits=limits)
 

@@ -29,7 +29,7 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, MatchFailure
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
-from graphkit.rewrite.onnxruntime_fusions import fused_nodes
+from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.tensor import numbers

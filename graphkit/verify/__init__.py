@@ -2,11 +2,11 @@
 
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.hazard_runs import check_hazards
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.originals import Originals
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.verify.runs_at_hazards import check_hazards
 from graphkit.verify.split_verifier import SplitProof, verify_split
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
-from graphkit.verify.float16_sensitivity import Rounding
+from graphkit.verify.float16_error import Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
 from graphkit.verify.proof_engine import Outcome, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof

@@ -36,7 +36,7 @@ from graphkit.verify.bundle_prompts import Prompt, Recording, begin, search_of, 
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import BundleRun
-from graphkit.verify.float16_sensitivity import FACTOR
+from graphkit.verify.float16_error import FACTOR
 from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals

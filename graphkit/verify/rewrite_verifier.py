@@ -46,7 +46,7 @@ from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_i
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.float16_sensitivity import Rounding
+from graphkit.verify.float16_error import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes

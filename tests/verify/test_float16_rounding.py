@@ -19,7 +19,7 @@ import graphkit
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
-from graphkit.verify import float16_sensitivity as float16_rounding
+from graphkit.verify import float16_error as float16_rounding
 from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.rewrite_proof import RewriteProof
 

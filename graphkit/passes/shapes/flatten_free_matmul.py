@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.onnxruntime_fusions import spoils_product
+from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.rewrite.reshape_spec import merged, reshape_spec
 from graphkit.shapes.tensor import Dims
 

@@ -16,7 +16,7 @@ from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.rewrite.onnxruntime_fusions import fused_nodes, transposes_into_product
+from graphkit.rewrite.fusions_to_keep import fused_nodes, transposes_into_product
 from graphkit.shapes import const
 
 LARGE = {  # gigabytes of weights, seconds of optimization, or merged of what is tested
