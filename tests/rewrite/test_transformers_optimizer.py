@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from optimized import complete, folded
 from test_fused_attention import constant, decoder, dim
-from test_onnxruntime_fusions import MASKS, PATTERNS, POSITIONS, encoder, model
+from test_fusions_to_keep import MASKS, PATTERNS, POSITIONS, encoder, model
 
 pytestmark = pytest.mark.skipif(find_spec("sympy") is None, reason="the optimizer needs sympy for shapes")
 
