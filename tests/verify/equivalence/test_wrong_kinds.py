@@ -134,6 +134,25 @@ def branches() -> Iterator[tuple[str, Wrong]]:
 
 
 LOOP = "y = Loop (n, , x) <body = b (int64 i, bool k{}) => (bool k2, float[2] t) {{ k2 = Identity (k) t = Neg (s) }}>"
+LOOKUP = "q = Gather (x, far)"
+
+
+def moved() -> Iterator[tuple[str, Wrong]]:
+    """A node that fails runs where it did not."""
+    flags = {"c": np.array(False), "x": SIX[:2], "several": np.array([True, False]), "number": np.array(1)}
+    flags["far"] = np.array(9)
+    head = FLAG.replace("number", "number, int64 far")
+    inside = "float[2] b", f"{LOOKUP} b = Add (a, q)", "float[2] d"
+    before = IF.format("y", "c", *inside, "")
+    out = f"{LOOKUP} {IF.format('y', 'c', inside[0], 'b = Add (a, q)', inside[2], '')}"
+    yield "a lookup that moves out of a branch", Wrong(head, before, out, flags)
+    other = IF.format("y", "c", *inside, LOOKUP.replace("q =", "r ="))
+    yield "a lookup in the other branch too", Wrong(head, before, other, flags)
+    feed = {"n": np.array(0), "x": SIX[:2], "far": np.array(9)}
+    body = LOOP.replace("t = Neg (s)", "{} t = Add (s, q)")
+    inner, outer = (body.format(", float[2] s", text) for text in (LOOKUP, ""))
+    loop = Wrong("(int64 n, float[2] x, int64 far) => (float[k] y)", inner, f"{LOOKUP} {outer}", feed)
+    yield "a lookup that moves out of a Loop", loop
 
 
 def loops() -> Iterator[tuple[str, Wrong]]:
@@ -172,7 +191,7 @@ def chances() -> Iterator[tuple[str, Wrong]]:
     )
 
 
-PAIRS = {name: pair for make in (nodes, branches, loops, versions, chances) for name, pair in make()}
+PAIRS = {name: pair for make in (nodes, branches, moved, loops, versions, chances) for name, pair in make()}
 
 
 def built(pair: Wrong) -> tuple[Model, Model]:
@@ -319,3 +338,11 @@ def test_a_slice_with_more_steps_than_axes_is_declined() -> None:
     odd = model(text, i0=np.array([0]), steps=np.array([1, 1]))
     plain = model("g (float[n] x) => (float[n] y) { y = Neg (x) }")
     assert "may fail" in str(check_equivalence(plain, odd))
+
+
+def test_another_default_of_an_input_is_another_model() -> None:
+    text = "g (float[n] x, float[1] w) => (float[n] y) { y = Mul (x, w) }"
+    before, after = (model(text, w=np.array([number])) for number in (2.0, 3.0))
+    assert differs(before, after, {"x": SIX})
+    assert check_equivalence(before, model(text, w=np.array([2.0]))).is_proven
+    assert not check_equivalence(before, after).proven

@@ -209,8 +209,8 @@ def cuts() -> Iterator[tuple[str, Pair]]:
         "a Slice that goes on past a part of a Concat",
         Pair(
             "c = Concat <axis = 0> (x, u) s = Shape <end = 1> (x) e = Add (s, i1) y = Slice (c, i0, e, i0)",
-            "c = Concat <axis = 0> (x, u) s = Shape <end = 1> (x) y = Slice (c, i0, s, i0)",
-            TWO,
+            "c = Concat <axis = 0> (x, g) s = Shape <end = 1> (x) e = Add (s, i1) y = Slice (c, i0, e, i0)",
+            TWO.replace("past_u", "u"),
         ),
     )
     in_branch = "n = NonZero (x) m = NonZero (v) c = IsNaN (one) z = If (c) <then_branch = t () => (int64[k, l] a) "
