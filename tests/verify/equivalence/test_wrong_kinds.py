@@ -346,3 +346,12 @@ def test_another_default_of_an_input_is_another_model() -> None:
     assert differs(before, after, {"x": SIX})
     assert check_equivalence(before, model(text, w=np.array([2.0]))).is_proven
     assert not check_equivalence(before, after).proven
+
+
+def test_the_same_bytes_in_another_dtype_are_another_constant() -> None:
+    text = "g (float[n] x) => (float[k] y) { y = Cast <to = 1> (w) }"
+    whole = np.array([1, 2], np.int32)
+    before, after = (model(text, w=array) for array in (whole, whole.view(np.float32)))
+    assert differs(before, after, {"x": SIX})
+    assert check_equivalence(before, model(text, w=whole)).is_proven
+    assert not check_equivalence(before, after).proven
