@@ -355,3 +355,14 @@ def test_the_same_bytes_in_another_dtype_are_another_constant() -> None:
     assert differs(before, after, {"x": SIX})
     assert check_equivalence(before, model(text, w=whole)).is_proven
     assert not check_equivalence(before, after).proven
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scales_of_rows_and_of_columns_are_no_scale_of_either(axis: int) -> None:
+    text = "g (float[3, 3] x) => (float[3, 3] y) {{ {} }}"
+    row, column = np.array([[1.0, 2.0, 3.0]]), np.array([[3.0], [0.5], [2.0]])
+    both = (row.ravel() * column.ravel()).reshape((3, 1) if axis == 0 else (1, 3))
+    before = model(text.format("a = Mul (x, r) y = Mul (a, c)"), r=row, c=column)
+    after = model(text.format("y = Mul (x, b)"), b=both)
+    assert differs(before, after, {"x": np.ones((3, 3), np.float32)})
+    assert not check_equivalence(before, after).proven
