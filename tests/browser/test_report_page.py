@@ -230,6 +230,24 @@ def test_the_policy_stops_a_script_that_got_in(merged: str, browser: Browser, is
     page.close()
 
 
+def test_the_policy_forbids_every_request(merged: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_content(merged)
+    refused = page.evaluate("""async () => {
+        const found = [];
+        document.addEventListener("securitypolicyviolation", (event) => found.push(event.effectiveDirective));
+        document.body.append(Object.assign(new Image(), { src: "https://localhost/image" }));
+        document.body.append(Object.assign(document.createElement("iframe"), { src: "https://localhost/frame" }));
+        const style = { rel: "stylesheet", href: "https://localhost/style" };
+        document.head.append(Object.assign(document.createElement("link"), style));
+        await fetch("https://localhost/fetch").catch(() => null);
+        await new Promise((done) => setTimeout(done, 200));
+        return found.sort();
+    }""")
+    assert refused == ["connect-src", "frame-src", "img-src", "style-src-elem"]
+    page.close()
+
+
 def test_a_graph_of_50_000_nodes_answers_within_a_second(open_page: Open) -> None:
     model = chain_of([f"layers.{number // 50}/node_{number}" for number in range(50_000)])
     page = open_page(graphkit.report(model, graphkit.ReportOptions(only=("summary",))).to_html())

@@ -71,6 +71,7 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_alone() -> None:
         "form-action": "'none'",
     }
     assert rules["default-src"] == "'none'"
+    assert {name for name in rules if name.endswith("-src")} == {"default-src", "style-src", "script-src"}
     assert re.findall(r"<[^>]* (?:style|on\w+)=", text) == []  # which the policy would not let work
 
 
