@@ -124,6 +124,7 @@ def blockers_column(target: str) -> str:
 
 def row_name(path: str) -> str:
     """Return a path or URL without what may be credentials; a digest tells queries from each other."""
+    path = _escaped(path)
     if not is_url(path):
         return path
     query = path.partition("?")[2]
@@ -133,9 +134,15 @@ def row_name(path: str) -> str:
 def row_of(task: SurveyTask, facts: Row, seconds: float) -> Row:
     """Return the row of a model."""
     start = {"path": task.name, "revision": task.revision, "graphkit": __version__}
-    return {**start, **facts, "seconds": round(seconds, 3)}
+    row = {**start, **facts, "seconds": round(seconds, 3)}
+    return {name: _escaped(fact) if isinstance(fact, str) else fact for name, fact in row.items()}
 
 
 def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
     """Return the row of a model that there are no facts of."""
     return row_of(task, {"error": error}, seconds)
+
+
+def _escaped(text: str) -> str:
+    """Return a text with the bytes of names that are not UTF-8, which a table cannot have, as escapes."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

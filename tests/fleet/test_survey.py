@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,20 @@ def test_every_model_is_a_row_and_a_broken_one_has_its_error(folder: Path) -> No
     expected = {"role": "other", "nodes": 1, "faults": 0, "blockers_ethos-u85": 1, "shape_nodes_folded": 0, "opset": 18}
     assert {name: first[name] for name in expected} == expected
     assert list(folder.glob(".*")) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where every name is UTF-8")
+def test_a_name_that_is_not_utf_8_is_a_row(tmp_path: Path) -> None:
+    """A table has no such text; the row is found again, too."""
+    model = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    (tmp_path / os.fsdecode(b"\xff.onnx")).write_bytes(model.SerializeToString())
+    models = models_of([str(tmp_path)], ())
+    for again in (0, 1):
+        made = survey(models, str(tmp_path / "t.parquet"), Here())
+        assert (made.models, made.kept, made.errors) == (1, again, 1)
+    (row,) = rows_of(tmp_path / "t.parquet")
+    assert row["path"] == f"{tmp_path}/\\xff.onnx"
+    assert "has a name that is not UTF-8" in str(row["error"])
 
 
 def test_models_that_have_not_changed_are_not_done_again(folder: Path) -> None:
