@@ -40,10 +40,8 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
     (4, b"ORTM", "an ORT-format model", "use the .onnx file that it was made from"),
     (0, b"GGUF", "a GGUF model", "export the original model to ONNX"),
     (8, b'{"', "a safetensors file", "export the model to ONNX first"),
-    (0, b"<!DOCTYPE", "an HTML page", "the download went wrong; fetch the file again"),
-    (0, b"<!doctype", "an HTML page", "the download went wrong; fetch the file again"),
-    (0, b"<html", "an HTML page", "the download went wrong; fetch the file again"),
 )
+PAGES = (b"<!doctype html", b"<html")
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,9 @@ def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, M
     for offset, magic, what, hint in LOOKALIKES:
         if data[offset : offset + len(magic)] == magic:
             raise ModelError(f"is {what}, not an ONNX model", file=file, hint=hint)
+    if data[:64].lstrip().lower().startswith(PAGES):
+        hint = "the download went wrong; fetch the file again"
+        raise ModelError("is an HTML page, not an ONNX model", file=file, hint=hint)
     try:
         light, references = lighten(data, source.path.name, threshold)
         proto = _parse(light, data)

@@ -173,8 +173,9 @@ def test_an_empty_file(site: Site) -> None:
     refused(site, "is empty", url=site.put("/model.onnx", b""))
 
 
-def test_a_page_is_no_model(site: Site) -> None:
-    refused(site, "is an HTML page, not an ONNX model", url=site.put("/model.onnx", b"<!DOCTYPE html><p>Log in"))
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html><p>Log in", b"\r\n  <!doctype HTML>\n<p>", b"<html lang=en>"])
+def test_a_page_is_no_model(site: Site, page: bytes) -> None:
+    refused(site, "is an HTML page, not an ONNX model", url=site.put("/model.onnx", page))
 
 
 def test_a_size_that_no_file_can_have(site: Site) -> None:
