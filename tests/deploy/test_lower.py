@@ -143,6 +143,13 @@ def test_a_batch_takes_as_many_sequences_as_it_has(tmp_path: Path) -> None:
     assert "The models run 2 sequences at a time" in (tmp_path / "out" / "HOST.md").read_text()
 
 
+def test_a_start_token_that_the_contract_does_not_know_is_asked_for(lowered: tuple[Path, Path, LowerReport]) -> None:
+    host = Host(lowered[1])
+    assert host.contract.tokens["start"] is None
+    with pytest.raises(UsageError, match="the contract does not know it, so give the number"):
+        host.generate_batch([[5]] * host.batch, [[host.contract.tokens["start"]]] * host.batch, steps=1)  # type: ignore[list-item]
+
+
 def test_a_token_that_the_table_has_no_row_for_is_refused(lowered: tuple[Path, Path, LowerReport]) -> None:
     host = Host(lowered[1])
     for token in (-1, 1 << 40):

@@ -194,6 +194,8 @@ class Host:
         starts = self._sequences(prompts, "prompt")
         if not all(starts):
             raise UsageError("the prompt is empty - give at least the token that decoding starts with")
+        if any(token is None for tokens in starts for token in tokens):
+            raise UsageError("the prompt has no number for a token - the contract does not know it, so give the number")
         self.start(sources)
         answers: list[list[int]] = [[] for _ in starts]
         most = self.contract.sizes["positions"]
