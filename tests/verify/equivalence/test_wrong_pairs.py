@@ -346,6 +346,8 @@ def reductions() -> Iterator[tuple[str, Pair]]:
         yield f"{op} of the other axis", Pair(f"y = {op} (x, i0)", f"a = {op} (x, i1) y = Transpose (a)", SQUARE)
     for op in ("Softmax", "LogSoftmax"):
         yield f"{op} over the other axis", Pair(f"y = {op} <axis = 0> (x)", f"y = {op} <axis = 1> (x)", SQUARE)
+    whole = "a = Reshape (x, line) b = Softmax (a) s = Shape (x) y = Reshape (b, s)"
+    yield "a Softmax over all axes", Pair("y = Softmax <axis = 0> (x)", whole, SQUARE, {"line": [1, -1]})
     norm = "y = LayerNormalization <epsilon = {}> (x, v, {})"
     yield "another epsilon", Pair(norm.format(0.1, "v"), norm.format(0.2, "v"))
     yield "a bias that is left out", Pair(norm.format(0.1, "v"), "y = LayerNormalization <epsilon = 0.1> (x, v)")
