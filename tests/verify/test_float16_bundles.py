@@ -63,6 +63,7 @@ def test_a_right_bundle_passes_in_float32_where_rounding_decides(bundled: Bundle
     assert "gives them in float32." in " ".join(proof.to_text().split())
 
 
+@pytest.mark.slow
 def test_it_fails_without_the_comparison_in_float32(bundled: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Float16Judge, "judged", lambda _, __, ___, runs, *____: runs)
     assert "differ by 1.3e-02" in proof_of(bundled).findings()[0]
@@ -199,6 +200,7 @@ def test_models_of_a_chain_round_nothing_between_them() -> None:
     assert types == [TensorProto.FLOAT, TensorProto.INT64]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_converted_explains_nothing(bundled: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float16_bundles, "in_float32", lambda *_, **__: None)
     assert not proof_of(bundled).passed

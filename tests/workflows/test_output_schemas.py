@@ -130,7 +130,15 @@ def test_every_golden_file_is_compared() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == names
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.iterdir()), ids=lambda path: path.stem)
+LARGE = 1 << 15  # bytes of a golden file in which it takes seconds to look for each change
+
+
+def golden_params() -> list[object]:
+    marks = {path: [pytest.mark.slow] if path.stat().st_size > LARGE else [] for path in sorted(GOLDEN.iterdir())}
+    return [pytest.param(path, marks=each, id=path.stem) for path, each in marks.items()]
+
+
+@pytest.mark.parametrize("path", golden_params())
 def test_a_golden_file_sees_each_change(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     check_golden(path.stem, text, writes=False)
