@@ -39,7 +39,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-CASES = [("float", "--gelu-to-tanh"), ("uint8", "--dequantize and --gelu-to-tanh")]
+CASES = [
+    pytest.param("float", "--gelu-to-tanh", marks=pytest.mark.slow),
+    ("uint8", "--dequantize and --gelu-to-tanh"),
+]
 
 
 @pytest.mark.parametrize(("export", "changes"), CASES)

@@ -94,6 +94,7 @@ def with_another_meaning(folder: Path) -> None:
     (folder / "contract.json").write_text(json.dumps(plain))
 
 
+@pytest.mark.slow
 def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(translation / "out", tmp_path / "out"))
     proven = read_contract(out / "contract.json").proof.proven

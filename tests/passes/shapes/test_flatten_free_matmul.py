@@ -705,6 +705,7 @@ def test_detr_has_no_flattening_and_no_reshape_whose_shape_is_computed(real_mode
     assert [str(one) for one in result.declined if "Reshape" in one.where] == []
 
 
+@pytest.mark.slow
 def test_a_quantised_decoder_with_a_cache_gives_the_same(model_file: Callable[[str], Path]) -> None:
     path = model_file("nllb-tiny/decoder_with_past_model_quantized")
     result = fold(load(path))

@@ -51,7 +51,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
 
 
 @pytest.mark.parametrize("update", ["scatter-nd", pytest.param("tensor-scatter", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", params(OUTPUTS, slow=("gpt2", "t5-tiny", "whisper")))
+@pytest.mark.parametrize("name", params(OUTPUTS, slow=("gpt2", "marian-tiny", "t5-tiny", "whisper")))
 def test_all_outputs_of_a_bundle_are_proven(name: str, update: Update, bundled: Bundled) -> None:
     found = check_bundle(*bundled(name, update))
     assert not [*unproven(found)]

@@ -50,7 +50,7 @@ def proven(stage: Stage) -> StageProof:
     return found
 
 
-@pytest.mark.parametrize("name", params(NAMES, slow=("qwen2-tiny", "t5-tiny")))
+@pytest.mark.parametrize("name", params(NAMES, slow=("marian-tiny", "qwen2-tiny", "t5-tiny")))
 def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
         assert part.stages[-1].after is part.model
