@@ -78,6 +78,7 @@ class Run {
 
   /** @param {(number | null)[]} plans of bodies, of which the one with the highest peak counts */
   inside(plans) {
+    /** @type {Found | null} */
     let highest = null;
     for (const [place, each] of plans.map((plan) => this.scope(plan)).entries()) {
       if (!place || (each?.bytes ?? 0) > (highest?.bytes ?? 0)) highest = each;
