@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-__all__ = ["examples", "run_all_examples"]
+__all__ = ["examples", "how_many", "run_all_examples"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 _runs_all = False
@@ -18,6 +18,11 @@ def run_all_examples() -> None:
     """Let tests that are imported from now on run all of their examples."""
     global _runs_all
     _runs_all = True
+
+
+def how_many(quick: int, all_: int) -> int:
+    """Return how many random examples a test takes that makes its own, and is marked with `pytest.mark.examples`."""
+    return all_ if _runs_all else quick
 
 
 def examples(quick: int, all_: int, **more: Any) -> Callable[[Test], Test]:
@@ -30,7 +35,7 @@ def examples(quick: int, all_: int, **more: Any) -> Callable[[Test], Test]:
     """
 
     def decorate(test: Test) -> Test:
-        counted = settings(max_examples=all_ if _runs_all else quick, deadline=None, **more)(test)
+        counted = settings(max_examples=how_many(quick, all_), deadline=None, **more)(test)
         marked: Test = pytest.mark.examples(counted)
         return marked
 

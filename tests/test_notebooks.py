@@ -34,7 +34,7 @@ def test_a_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
     check(IN_KERNEL, rendered(IN_KERNEL, of_kernel(notebook.cells)))
 
 
-@pytest.mark.parametrize("name", params(ANYWHERE, slow=[name for name in ANYWHERE if name >= "04"]))
+@pytest.mark.parametrize("name", params(ANYWHERE, slow=[name for name in ANYWHERE if name >= "03"]))
 def test_a_notebook_runs_anywhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = FOLDER / f"{name}.ipynb"

@@ -29,9 +29,11 @@ WRITERS: dict[str, Callable[[Result], str]] = {".md": Result.to_markdown, ".html
 SCRIPT = script()
 SLOW = (
     "detr-resnet-50-quantized",
+    "gemma-270m",
     "marian-tiny-bundle",
     "marian-tiny-fold",
     "marian-tiny-mt8371",
+    "nllb-600m-merged",
     "nllb-tiny-split",
     "opus-mt-en-fr-bundle",
 )

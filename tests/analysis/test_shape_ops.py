@@ -171,6 +171,7 @@ def detr(real_model: RealModel) -> ShapeOps:
     return shape_ops(before, optimized(before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "before", "after"),
     [
@@ -190,19 +191,23 @@ def test_detr_before_and_after_onnxoptimizer(op: str, before: int, after: int, d
     assert Change(op, before, after) in detr.changes
 
 
+@pytest.mark.slow
 def test_detr_loses_nodes_to_onnxoptimizer(detr: ShapeOps) -> None:
     assert (detr.nodes, detr.nodes_after) == (3211, 2159)
 
 
+@pytest.mark.slow
 def test_detr_computes_shapes_with_most_of_its_shape_operators(detr: ShapeOps) -> None:
     assert (sum(op.total for op in detr.ops), detr.on_shapes) == (844, 637)
 
 
+@pytest.mark.slow
 def test_detr_reads_most_shapes_of_reshape_dynamically(detr: ShapeOps) -> None:
     reshape = next(op for op in detr.ops if op.op == "Reshape")
     assert reshape.reads == (ValueRead("shape", 7, 172),)
 
 
+@pytest.mark.slow
 def test_operators_come_in_the_order_of_the_report(detr: ShapeOps) -> None:
     positions = [SHAPE_OPS.index(op.op) for op in detr.ops]
     assert positions == sorted(positions)

@@ -80,6 +80,7 @@ def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
         lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
 
 
+@pytest.mark.slow
 def test_an_encoder_of_images_of_one_size_is_proven_at_that_size(tmp_path: Path) -> None:
     """Its positions say how large an image is, so that nobody has to."""
     export = with_encoder(POSITIONS, (WIDTH, 3, 4, 4), tmp_path / "model")

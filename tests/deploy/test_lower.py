@@ -32,7 +32,7 @@ OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
 BATCHES = {"t5-tiny": 2}
 
 
-@pytest.fixture(scope="module", params=params(PIPELINES, slow=["t5-tiny"]))
+@pytest.fixture(scope="module", params=params(PIPELINES, slow=["t5-tiny", "marian-tiny"]))
 def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, LowerReport]:
     source = unpacked(request.param, tmp_path_factory.mktemp("models") / request.param)
     output = tmp_path_factory.mktemp("lowered") / "out"

@@ -109,9 +109,8 @@ def test_a_shorter_sound_gives_what_the_export_gives(length: int, folders: tuple
     np.testing.assert_allclose(actual, expected(folders[0], [length], array)[0], atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["self", *(pytest.param(name, marks=pytest.mark.slow) for name in ("source", "inputs", "tokens"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["self", "source", "inputs", "tokens"])
 def test_inputs_in_a_mapping_may_have_any_name(name: str, folders: tuple[Path, Path], tmp_path: Path) -> None:
     """In the place of the source, behind it, or by keyword; also those that a parameter of `start` is called."""
     folder, array = shutil.copytree(folders[1], tmp_path / "out"), sound(5)
@@ -225,9 +224,8 @@ def test_a_mask_that_does_nothing_fails_the_proof(
     assert proof.causes == (cause,)
 
 
-@pytest.mark.parametrize(
-    "length", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(9, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [2, 5, 9])
 def test_the_host_in_c_fills_a_sound_as_this_one_does(length: int, folders: tuple[Path, Path], tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:

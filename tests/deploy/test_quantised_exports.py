@@ -27,7 +27,6 @@ FAMILIES: Mapping[str, Mapping[str, int]] = {
     "table-transformer": {},
     "whisper-tiny": {},
 }
-QUICK = [("patchtst", "dynamic uint8")]
 RANGES = "takes its range from all positions of a run"
 SCALES = "the scale of a QuantizeLinear, is"
 ROUNDED = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"
@@ -62,9 +61,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cases() -> list[object]:
     pairs = [(name, kind) for name in FAMILIES for kind in KINDS]
-    return [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow, id="-".join(pair)) for pair in pairs]
+    return [pytest.param(*pair, id="-".join(pair)) for pair in pairs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), cases())
 def test_a_quantised_export_works_or_is_declined_with_a_reason(
     name: str, kind: str, shared: Path, tmp_path: Path

@@ -40,8 +40,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 CASES = [
-    pytest.param("float", "--gelu-to-tanh", marks=pytest.mark.slow),
-    ("uint8", "--dequantize and --gelu-to-tanh"),
+    ("float", "--gelu-to-tanh"),
+    pytest.param("uint8", "--dequantize and --gelu-to-tanh", marks=pytest.mark.slow),
 ]
 
 
@@ -71,6 +71,7 @@ def test_a_changed_weight_is_caught(folders: Path, tmp_path: Path) -> None:
     assert not verify_folder(folders / "float", out).passed
 
 
+@pytest.mark.slow
 def test_a_record_keeps_the_changes_unless_a_tolerance_stands_for_them(folders: Path, tmp_path: Path) -> None:
     out = shutil.copytree(folders / "--gelu-to-tanh", tmp_path / "out")
     verify_folder(folders / "float", out, FolderOptions(record=True))
@@ -86,6 +87,7 @@ def test_an_option_that_changed_nothing_is_not_recorded(folders: Path, tmp_path:
     assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ()
 
 
+@pytest.mark.slow
 def test_without_a_proof_the_changes_are_recorded_too(folders: Path, tmp_path: Path) -> None:
     lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=8, gelu_to_tanh=True, verify=False))
     assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ("--gelu-to-tanh",)

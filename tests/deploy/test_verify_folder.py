@@ -57,6 +57,7 @@ def quantise(path: Path, step: float) -> None:
     onnx.save(model, path)
 
 
+@pytest.mark.slow
 def test_a_lowered_folder_is_proven_again_and_nothing_is_written(lowered: tuple[Path, Path]) -> None:
     before = content(lowered[1])
     proof = verify_folder(*lowered)
@@ -108,8 +109,8 @@ def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_pa
     ("change", "reason"),
     [
         pytest.param(with_a_word, "gives another cross_kv.onnx", marks=pytest.mark.slow),
-        (with_another_end, "gives another encoder.inputs_embeds.bin"),
-        pytest.param(with_another_meaning, "gives other methods", marks=pytest.mark.slow),
+        pytest.param(with_another_end, "gives another encoder.inputs_embeds.bin", marks=pytest.mark.slow),
+        (with_another_meaning, "gives other methods"),
     ],
 )
 def test_a_changed_folder_has_no_proven_outputs(

@@ -13,6 +13,7 @@ from types import FrameType
 import onnx
 import pytest
 from mutators import MUTATORS, Mutator, mutate
+from real_models import params
 from seeds import deployed, small
 from stages import STAGES, attempt
 
@@ -36,7 +37,7 @@ def _time_limit() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_time_limit")
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", params(STAGES, slow=["diff"]))
 def test_no_changed_model_breaks_a_stage(stage: str, tmp_path: Path) -> None:
     bases = deployed(real=False) if stage in DEPLOYING else BASES[-1:] if stage == "split" else BASES
     for seed in range(COUNT):

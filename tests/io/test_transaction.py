@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from real_models import params
 
 from graphkit.errors import OutputError
 from graphkit.io import transaction as module
@@ -117,7 +118,7 @@ def test_where_a_step_fails_all_is_as_before_or_as_after(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", params(CASES, slow=CASES.keys() - {"none before"}))
 def test_where_it_is_killed_no_model_has_wrong_data_and_the_next_run_repairs(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_where_it_is_killed_no_model_has_wrong_data_and_the_next_run_repairs(
     assert killed > 8
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_repair_that_is_killed_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(act_at: int, work: Callable[[], None]) -> int:

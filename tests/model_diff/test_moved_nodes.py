@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from builders import model_of
-from real_models import params
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import load
@@ -114,7 +113,8 @@ def test_what_was_moved_is_told_once_for_all_nodes() -> None:
     assert "Tanh" not in text
 
 
-@pytest.mark.parametrize("name", params(MERGED, slow=MERGED[1:]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MERGED)
 def test_a_split_is_told_as_its_report_tells_it(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
     merged = load(model_file(name))
     split_file(merged.path or "", tmp_path, SplitOptions(verify=False))

@@ -80,6 +80,13 @@ COMPLETE = {
     "whisper-tiny/decoder_model_merged": 10,
 }
 
+LARGE = (
+    "detr-resnet-50/model_quantized",
+    "gemma-270m/model",
+    "marian-tiny/decoder_model_merged",
+    "nllb-tiny/decoder_model_merged_quantized",
+)
+
 
 @pytest.fixture(scope="session")
 def folded(model_file: Unpack) -> Callable[[str], tuple[Model, Outcome]]:
@@ -96,7 +103,7 @@ def folded(model_file: Unpack) -> Callable[[str], tuple[Model, Outcome]]:
 Folded = Callable[[str], tuple[Model, Outcome]]
 
 
-@pytest.mark.parametrize("name", params(LEFT))
+@pytest.mark.parametrize("name", params(LEFT, slow=LARGE))
 def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     result = folded(name)[1].model
     shapes = sum(node.is_op("Shape", "Size") for node in all_nodes(result.scopes))

@@ -160,6 +160,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return made
 
 
+@pytest.mark.slow
 def test_both_branches_of_a_merged_decoder_are_proven(merged: Model, tmp_path: Path) -> None:
     report = rewrite_file(merged, tmp_path / "out.onnx", "dequantize")
     assert report.proof is not None

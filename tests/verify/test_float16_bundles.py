@@ -52,6 +52,7 @@ def proof_of(bundled: Bundled) -> BundleProof:
     return verify_bundle(*bundled, exact=False)
 
 
+@pytest.mark.slow
 def test_a_right_bundle_passes_in_float32_where_rounding_decides(bundled: Bundled) -> None:
     proof = proof_of(bundled)
     assert proof.passed
@@ -157,7 +158,8 @@ def test_a_bundle_that_rounds_more_than_its_export_is_seen_in_float16_alone(
 
 @pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("fault", "is_explained"), [("", True), ("scores 1 % off", False), ("logits 0.1 % off", False)]
+    ("fault", "is_explained"),
+    [("", True), ("scores 1 % off", False), pytest.param("logits 0.1 % off", False, marks=pytest.mark.slow)],
 )
 def test_other_tokens_are_explained_where_those_in_float32_are_the_same(
     beams: int, fault: str, is_explained: bool, bundled: Bundled, tmp_path: Path

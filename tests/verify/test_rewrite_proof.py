@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from real_models import params
 from small_models import CONV, KERNEL, model
 
 from graphkit.errors import ModelError, UsageError
@@ -75,7 +76,7 @@ def dims(found: RewriteProof, name: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("runs_alone")
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", params(COMPLETE, slow=[name for name in COMPLETE if "merged" in name]))
 def test_real_models_give_what_they_give(name: str, model_file: ModelFile) -> None:
     path = model_file(name)
     found = verify_rewrite(path, path)

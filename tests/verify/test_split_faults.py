@@ -115,7 +115,7 @@ def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [16, pytest.param(31, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "number"), [("first", 0), ("later", 1)])
+@pytest.mark.parametrize(("name", "number"), [("first", 0), pytest.param("later", 1, marks=pytest.mark.slow)])
 def test_positions_that_are_wrong_from_one_on(
     position: int, name: str, number: int, merged: Model, folder: Path
 ) -> None:
@@ -137,6 +137,7 @@ def test_a_row_of_the_embedding_that_no_run_reached(merged: Model, folder: Path)
     assert f"later.onnx: {wanted} [63, 0]" in found.findings()
 
 
+@pytest.mark.slow
 def test_a_weight_of_another_name_is_looked_for_by_its_bytes(merged: Model, folder: Path) -> None:
     def other_name(proto: ModelProto) -> None:
         rename(proto, {WORDS: "embedding"})
@@ -147,6 +148,7 @@ def test_a_weight_of_another_name_is_looked_for_by_its_bytes(merged: Model, fold
     assert "first.onnx: weight 'embedding' (float32[64, 16]) is none of the merged decoder's" in found.findings()
 
 
+@pytest.mark.slow
 def test_a_tolerance_makes_weights_that_differ_a_note(merged: Model, folder: Path) -> None:
     proto = onnx.load(folder / FIRST)
     changed(WORDS, 63, 1e-6)(proto)
@@ -180,7 +182,7 @@ def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged
     assert found.loop.note == "No greedy loop was run: the pair does not fit the merged decoder."
 
 
-@pytest.mark.parametrize("name", ["first", "later"])
+@pytest.mark.parametrize("name", ["first", pytest.param("later", marks=pytest.mark.slow)])
 def test_keys_and_values_that_are_crossed(name: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **{name: lambda proto: rename(proto, {KEY: VALUE, VALUE: KEY})})
     failures = found.branches[("first", "later").index(name)].failures
@@ -196,6 +198,7 @@ def test_the_two_models_are_swapped(merged: Model, folder: Path) -> None:
     assert f"first.onnx: inputs {pasts} are missing" in found.findings()
 
 
+@pytest.mark.slow
 def test_the_pair_of_another_model(merged: Model, model_file: Callable[[str], Path]) -> None:
     other = split_merged(load(model_file("marian-tiny/decoder_model_merged")))
     folder = model_file("marian-tiny/decoder_model_merged").parent

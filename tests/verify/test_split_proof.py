@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from real_models import params
 
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
@@ -32,7 +33,7 @@ def pair(model: Model, folder: Path, weights: str = "shared") -> tuple[Model, Mo
     return load(paths[0]), load(paths[1])
 
 
-@pytest.fixture(scope="module", params=COMPLETE)
+@pytest.fixture(scope="module", params=params(COMPLETE, slow=["marian-tiny", "gpt2-tiny"]))
 def split(
     request: pytest.FixtureRequest, model_file: ModelFile, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Model, Model, Model]:
@@ -136,6 +137,7 @@ def test_a_changed_weight_is_found_and_the_first_output_named(tmp_path: Path) ->
     assert "differs" in proof.to_text()
 
 
+@pytest.mark.slow
 def test_a_tolerance_allows_small_differences(tmp_path: Path) -> None:
     merged = load("example:merged-decoder")
     first, later = pair(merged, tmp_path, "inline")
@@ -154,6 +156,7 @@ def test_the_original_must_be_a_merged_decoder() -> None:
         verify_split(model, model, model)
 
 
+@pytest.mark.slow
 def test_a_flag_with_a_default_is_split_and_proven(tmp_path: Path) -> None:
     merged = onnx.load(resolve("example:merged-decoder"))
     merged.graph.initializer.append(numpy_helper.from_array(np.array([True]), "use_cache_branch"))

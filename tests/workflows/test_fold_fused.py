@@ -120,6 +120,7 @@ def test_a_file_cannot_claim_weights_of_another_model(network: Path) -> None:
     assert not load(network).is_made(made)
 
 
+@pytest.mark.slow
 def test_a_real_export_keeps_no_frozen_normalization(model_file: Callable[[str], Path], tmp_path: Path) -> None:
     source, out = model_file("table-transformer/model"), tmp_path / "out.onnx"
     sizes = {"batch_size": 1, "height": 64, "width": 64}

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from real_models import params
 from test_contract_reader import setting
 
 import graphkit.deploy.contract
@@ -210,7 +211,7 @@ def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
         read_bundle(tmp_path / "bundle.json")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params(NAMES, slow=["marian-tiny"]))
 def test_a_bundle_comes_back_as_it_was(name: str, bundle_of: BundleOf, tmp_path: Path) -> None:
     contract = read_bundle(bundle_of(name) / "bundle.json")
     (tmp_path / "bundle.json").write_text(contract.to_json())

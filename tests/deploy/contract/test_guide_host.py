@@ -89,7 +89,7 @@ def compare(folder: Path, source: list[int], prompt: list[int], steps: int, **us
 TEXTS = {"marian-tiny": [5, 6, 7], "t5-tiny": [9], "whisper": [], "gpt2": [], "gemma3": [], "qwen2-tiny": []}
 
 
-@pytest.mark.parametrize("name", params(TEXTS, ["marian-tiny"]))
+@pytest.mark.parametrize("name", params(TEXTS, slow=["marian-tiny", "t5-tiny", "gemma3", "gpt2"]))
 def test_a_decoder_gets_what_the_reference_host_feeds(name: str, tmp_path: Path) -> None:
     """From the first token to the last place, where a state has no slot for what is new."""
     out = tmp_path / "out"
@@ -101,6 +101,7 @@ def test_a_decoder_gets_what_the_reference_host_feeds(name: str, tmp_path: Path)
     assert len(prompt) + len(tokens) == 7 or tokens[-1] in (1, 2)
 
 
+@pytest.mark.slow
 def test_any_end_token_ends_it(tmp_path: Path) -> None:
     folder = export("qwen2-tiny", tmp_path / "export")
     lower_folder(folder, tmp_path / "out", OPTIONS)

@@ -176,7 +176,8 @@ def test_an_export_is_fetched_where_that_is_asked_for(run: Command, name: str, u
     assert errors == f"Error: {url}: {problem} - let it be fetched with --download, as long as the command runs\n"
 
 
-@pytest.mark.parametrize("name", ["lower", pytest.param("bundle", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lower", "bundle"])
 def test_what_is_made_of_an_export_on_a_server_is_what_is_made_of_it_here(
     memory: object, export: Path, run: Command, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

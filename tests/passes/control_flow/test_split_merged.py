@@ -45,7 +45,7 @@ def split_of(real_model: RealModel) -> SplitOf:
     return cache(lambda name: split_merged(real_model(name)))
 
 
-@pytest.mark.parametrize("name", params(TRUTHS))
+@pytest.mark.parametrize("name", params(TRUTHS, slow=["nllb-tiny/decoder_model_merged_quantized"]))
 def test_the_pair_has_the_interface_and_the_nodes_of_what_was_merged(
     name: str, real_model: RealModel, split_of: SplitOf
 ) -> None:
@@ -56,6 +56,7 @@ def test_the_pair_has_the_interface_and_the_nodes_of_what_was_merged(
         assert len(result.graph.nodes) == len(expected.graph.nodes)
 
 
+@pytest.mark.slow
 def test_nllb_has_48_and_24_presents(split_of: SplitOf) -> None:
     split = split_of("nllb-600m/decoder_model_merged")
     presents = [
@@ -65,6 +66,7 @@ def test_nllb_has_48_and_24_presents(split_of: SplitOf) -> None:
     assert not any("encoder" in name for name in presents[1])
 
 
+@pytest.mark.slow
 def test_suffixes_go_unless_they_are_to_stay(real_model: RealModel, split_of: SplitOf) -> None:
     name = "opus-mt-en-fr/decoder_model_merged"
     stripped = [value.name for value in split_of(name).first.graph.initializers]

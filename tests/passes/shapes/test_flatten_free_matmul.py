@@ -692,6 +692,7 @@ def of_batches(model: Model) -> list[Node]:
     return [node for node in found if not any(value is None or value.is_constant for value in node.inputs)]
 
 
+@pytest.mark.slow
 def test_detr_has_no_flattening_and_no_reshape_whose_shape_is_computed(real_model: Callable[[str], Model]) -> None:
     result = fold(real_model("detr-resnet-50/model_quantized"))
     assert "flatten-free-matmul: 84 Reshapes around batched nodes removed" in result.changes

@@ -120,7 +120,7 @@ def _missing(before: Sequence[Value], after: Sequence[Value]) -> list[str]:
     return [value.name for value in before if value.name not in names]
 
 
-@pytest.mark.parametrize("name", params(EDITED, slow=EDITED[:2]))
+@pytest.mark.parametrize("name", params(EDITED, slow=EDITED[:3]))
 def test_edits_that_make_a_difference_are_not_proven(name: str, model_file: Callable[[str], Path]) -> None:
     assert differing(model_file(name), range(8)) >= 3
 

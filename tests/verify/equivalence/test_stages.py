@@ -59,7 +59,7 @@ def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: C
         assert not {stage.name for stage in part.stages if stage.tested} - TESTED
 
 
-@pytest.mark.parametrize("name", params(NAMES, slow=("qwen2-tiny", "t5-tiny")))
+@pytest.mark.parametrize("name", params(NAMES, slow=("marian-tiny", "qwen2-tiny", "t5-tiny")))
 def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
         for stage, found in zip(part.stages, prove_stages(part.stages, seconds=600), strict=True):
