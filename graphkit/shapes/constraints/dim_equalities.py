@@ -116,9 +116,7 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
     now, was = _symbolic(rewritten), _symbolic(original)
     for name in theirs:
         if name not in ours:
-            raise UsageError(
-                f"{rewritten.label}: its input '{name}' is none of {original.label} - compare other models"
-            )
+            raise _no_such_input(name, original, rewritten)
         labels = original.label, rewritten.label
         _check_dtype(ours[name], theirs[name], labels)
         pairs += _paired(name, was.get(name), now.get(name), labels)
@@ -128,6 +126,12 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
             meanings.setdefault(symbol, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size]
+
+
+def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
+    has_default = any(value.name == name for value in original.graph.inputs)
+    reason = f"has no default, as it has in {original.label}" if has_default else f"is none of {original.label}"
+    return UsageError(f"{rewritten.label}: its input '{name}' {reason} - compare other models")
 
 
 def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:

@@ -77,3 +77,9 @@ def test_sizes_that_contradict_the_rewritten_model() -> None:
 def test_shapes_that_a_user_gives_fix_symbols_too() -> None:
     one = model("g (float[b, s_plus_1] x) => (float[n] y) { y = Identity (x) }")
     assert solve(given_shapes(one, {"x": (2, 8)}), {})[0] == {"b": 2, "s": 7}
+
+
+def test_an_input_that_has_lost_its_default_is_said_to_have_one_in_the_original() -> None:
+    text = "g (float[n] x, float z) => (float[n] y) { y = Add (x, z) }"
+    with pytest.raises(UsageError, match="its input 'z' has no default, as it has in g - compare other models"):
+        fixed_by(model(text, z=2.0), model(text))
