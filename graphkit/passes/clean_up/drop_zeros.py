@@ -28,6 +28,7 @@ BLIND |= {"ReduceSumSquare", "Shape", "Sigmoid", "Size", "Softmax", "Softplus"}
 # Operators whose result for 0.0 and -0.0 differs at most in the sign of a zero.
 FAITHFUL = MOVING | {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Floor"}
 FAITHFUL |= {"Gelu", "Gemm", "GlobalAveragePool", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul", "Max"}
+FAITHFUL |= {"ConvTranspose", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization"}
 FAITHFUL |= {"MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin"}
 FAITHFUL |= {"ReduceSum", "Relu", "Resize", "Round", "ScatterND", "Sin", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 

@@ -30,6 +30,10 @@ GONE = {
     "a square": graph("a = Add (x, c) two = Constant <value = float {2}> () b = Pow (a, two) y = Reciprocal (b)"),
     "a comparison": graph("a = Add (x, c) y = Greater (a, x)"),
     "a Cast to integers": graph("a = Add (x, c) y = Cast <to = 7> (a)"),
+    "what is normalized": graph(
+        "a = Add (x, d) s = Constant <value = float[2] {1, 2}> () b = InstanceNormalization (a, s, s) y = Softmax (b)",
+        "float[N, 2, 4] x",
+    ),
     "to be quantised": graph("a = Add (x, c) s = Constant <value = float {0.5}> () y = QuantizeLinear (a, s)"),
 }
 
@@ -128,3 +132,21 @@ def test_what_is_called_blind_or_faithful_is_so(op: str) -> None:
     assert op in BLIND | FAITHFUL
     if op in BLIND:
         assert one.tobytes() == two.tobytes()
+
+
+WITH_WEIGHTS = {
+    "ConvTranspose": "ConvTranspose (x, w)",
+    "GlobalMaxPool": "GlobalMaxPool (x)",
+    "GroupNormalization": "GroupNormalization <num_groups = 1> (x, s, s)",
+    "InstanceNormalization": "InstanceNormalization (x, s, s)",
+}
+
+
+@pytest.mark.parametrize(("op", "call"), WITH_WEIGHTS.items(), ids=WITH_WEIGHTS)
+def test_what_has_weights_and_is_called_faithful_is_so(op: str, call: str) -> None:
+    weights = "float[2] s = {1, -2}, float[2, 1, 2] w = {1, -1, 2, 3}"
+    model = model_of(f"g (float[1, 2, 3] x) => (y) <{weights}> {{ y = {call} }}", opset=21)
+    some = np.array([[[1, 0, -2], [0, 0, 0]]], np.float32)
+    one, two = (run(model, {"x": np.where(some == 0, np.float32(zero), some)})[0] for zero in (0.0, -0.0))
+    np.testing.assert_array_equal(one, two)
+    assert op in FAITHFUL
