@@ -50,8 +50,9 @@ def test_before_and_after_give_the_same(kind: type[Pass]) -> None:
     del after.opset_import[:]
     after.opset_import.extend(made.opset_import)
     actual = run(after, feed(after))
+    tolerance = min(kind.largest_error, 0.01)  # of `dequantize` no error is the largest: these examples round little
     for info, value in zip(after.graph.output, actual, strict=True):
-        np.testing.assert_allclose(value, expected[info.name], rtol=0, atol=kind.largest_error)
+        np.testing.assert_allclose(value, expected[info.name], rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
