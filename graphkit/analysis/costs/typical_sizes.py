@@ -93,9 +93,11 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     spanning = [
         Relation.equal(total, legal.past + legal.tokens) for total in legal.totals if legal.past and legal.tokens
     ]
-    for more in ((*square, *spanning, *every), every, main):
-        constraints: list[Constraint] = [*legal.relations, *more]
-        if found := next(nearest(legal.variables, constraints, wish), None):
+    attempts: list[list[Constraint]] = [[*square, *spanning, *every], [*every], [*main]]
+    for index, constraints in enumerate(attempts):
+        if constraints in attempts[:index]:
+            continue
+        if found := next(nearest(legal.variables, [*legal.relations, *constraints], wish), None):
             return found
     return None
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from builders import model_of
 from real_models import MODEL_NAMES
 
+from graphkit.analysis.costs import typical_sizes
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, SizedModel
 from graphkit.model import Model, load
 from graphkit.shapes import AS_DECLARED
+from graphkit.shapes.constraints.legal_sizes import nearest
 from graphkit.verify import latency
 from graphkit.verify.latency import costs_before_and_after
 
@@ -101,3 +104,11 @@ def test_models_run_at_typical_sizes(
         assert "max_length (20) shall be greater than input sequence length (128)" in found.untimed
     else:
         assert found.untimed == ""
+
+
+def test_a_search_that_found_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = Mock(side_effect=nearest)
+    monkeypatch.setattr(typical_sizes, "nearest", searches)
+    twice_and_thrice = "a = Concat <axis = 0> (x, x) b = Concat <axis = 0> (x, x, x)"
+    sizes(model_of(f"(float[n] x) => (y) {{ {twice_and_thrice} y = Add (a, b) }}", 17))
+    assert searches.call_count == 1
