@@ -17,7 +17,7 @@ PACKAGE = Path(graphkit.__file__).parent
 # From the bottom up; rooms of one layer do not import each other. Analyses and proofs read what deploy has of targets,
 # contracts and hosts, which are rooms in it; lowering and bundling are above them.
 LAYERS = (
-    ("dtypes", "errors", "suggest"),
+    ("counted", "dtypes", "errors", "suggest"),
     ("time_limit",),
     ("examples", "graph", "io", "render"),
     ("glance", "save"),

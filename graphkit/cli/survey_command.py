@@ -105,10 +105,10 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
 
 
 def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
+    from graphkit.counted import counted
     from graphkit.errors import UsageError
     from graphkit.fleet.survey import survey as run
     from graphkit.fleet.survey_sources import models_of
-    from graphkit.graph.names import counted
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")

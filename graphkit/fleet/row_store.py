@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from graphkit import __version__
+from graphkit.counted import counted
 from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_parts import MARK, RowParts, run_of
 from graphkit.fleet.survey_sources import is_same_data
-from graphkit.graph.names import counted
 from graphkit.io.remote.urls import is_url
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphkit.deploy.targets import load_target
 from graphkit.fleet import storage
 from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore
@@ -101,6 +100,8 @@ def survey(
 
 
 def _digest(target: str) -> str:
+    from graphkit.deploy.targets import load_target  # which a survey without targets need not wait for
+
     return hashlib.sha256(repr(load_target(target)).encode()).hexdigest()
 
 

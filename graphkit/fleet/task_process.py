@@ -1,7 +1,7 @@
 """A task in a process of its own, with limits: a model that crashes, hangs or asks for too much costs its row alone.
 
-A process does one task after the other, because starting one takes longer than most models; the process that a model
-has ended, or whose memory a model has filled, is replaced.
+A process does one task after the other, because starting one takes longer than a hundred small models. It is replaced
+where a model has ended it or filled its memory, and where what models leave behind in it has grown.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
@@ -19,8 +20,11 @@ from graphkit.runtime.worker_process import DiedError, Worker
 __all__ = ["TaskProcess", "main"]
 
 PROCESS = __name__  # the module whose main does tasks
-MOST_TASKS = 100  # of a process: what they leave behind is bounded
-ROOM = 64 << 20  # bytes for the interpreter
+MOST_TASKS, MOST_LEFT = (
+    1000,
+    256 << 20,
+)  # of a process: what tasks leave behind is bounded, by their number and in bytes
+ROOM = 32 << 20  # bytes for what is imported as it is needed
 
 
 class TaskProcess:
@@ -52,6 +56,8 @@ class TaskProcess:
             self.close()
             problem = f"{task.name}: it needs more than the {self._memory:,} bytes that --memory allows"
             return failed_row(task, problem, time.monotonic() - start)
+        if answer.get("left", 0) > MOST_LEFT:
+            self.close()
         row: Row = answer["row"]
         return row
 
@@ -71,18 +77,24 @@ class TaskProcess:
 
 def main(place: str, parent: str) -> None:  # noqa: ARG001 - rows need no shared memory
     """In the child process: do tasks until the parent is gone."""
-    serve(int(parent), lambda: partial(_reply, allocated() + ROOM))
+    serve(int(parent), _start)
 
 
-def _reply(floor: int, request: Message) -> Message:
+def _start() -> Callable[[Message], Message]:
     from graphkit.fleet.model_row import model_row  # which the parent need not import
 
+    return partial(_reply, model_row, allocated())
+
+
+def _reply(row_of: Callable[[SurveyTask], Row], floor: int, request: Message) -> Message:
+    """Return the row of a task, and how many bytes all tasks so far have left behind; nothing where memory ran out."""
     if request["folder"]:
         with contextlib.suppress(OSError):  # where it is not there, the files below it are not either
             os.chdir(request["folder"])
     task = SurveyTask.of(request["task"])
-    limit_memory(floor + request["memory"])
+    limit_memory(allocated() + ROOM + request["memory"])  # what others left behind is not this model's
     try:
-        return {"row": dict(model_row(task))}
+        row = dict(row_of(task))
     except MemoryError:
         return {}
+    return {"row": row, "left": allocated() - floor}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
 
+from graphkit.counted import counted
 from graphkit.graph.view import Node, Scope, all_scopes
 
 __all__ = [
@@ -27,11 +28,6 @@ __all__ = [
 ]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
-
-
-def counted(count: int, text: str) -> str:
-    """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""
-    return f"{count:,} {text.replace('(s)', '' if count == 1 else 's')}"
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from onnxruntime import InferenceSession as InferenceSession
     from onnxruntime import OrtValue as OrtValue
 
@@ -49,6 +48,7 @@ def value_of() -> Callable[[np.ndarray], OrtValue]:
     `OrtValue.ortvalue_from_numpy` looks up the device each time, which takes several times as long as the rest of it;
     here that is done once, as long as onnxruntime has the parts that it is made of.
     """
+    import numpy as np
     import onnxruntime
 
     value = onnxruntime.OrtValue

@@ -29,4 +29,5 @@ def reply(request: Message) -> Message:
         time.sleep(60)
     if path.startswith("large"):
         return {}
-    return {"row": dict(failed_row(SurveyTask.of(request["task"]), f"pid {os.getpid()}", 0.0))}
+    left = int(path.removeprefix("leaves")) if path.startswith("leaves") else 0
+    return {"row": dict(failed_row(SurveyTask.of(request["task"]), f"pid {os.getpid()}", 0.0)), "left": left}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,34 @@ def test_a_process_does_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(task_process, "MOST_TASKS", 3)
     pids = [row["error"] for row in LocalPool(1, SECOND).rows(SurveyTask(str(number)) for number in range(7))]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_process_in_which_tasks_left_much_behind_is_replaced() -> None:
+    """And no other one: to start a process takes longer than many models."""
+    paths = [
+        *map(str, range(130)),
+        f"leaves {task_process.MOST_LEFT}",
+        "a",
+        f"leaves {task_process.MOST_LEFT + 1}",
+        "b",
+    ]
+    pids = [row["error"] for row in LocalPool(1, SECOND).rows(SurveyTask(path) for path in paths)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [133, 1]
+
+
+def test_a_process_tells_what_tasks_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_process, "MOST_LEFT", -1)  # less than any
+    process = task_process.TaskProcess(SECOND, 1 << 30)
+    assert "No such file" in str(process.row(SurveyTask(str(tmp_path / "m.onnx")))["error"])
+    assert process._worker is None
+
+
+def test_a_survey_starts_processes_before_it_loads_onnx() -> None:
+    """What the survey itself imports, no process has begun to work yet: those import it at the same time."""
+    modules = "graphkit.cli.survey_command, graphkit.fleet.survey, graphkit.fleet.local_pool, graphkit.fleet.row_store"
+    code = f"import sys, {modules}\nprint(*{{'numpy', 'onnx'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 @pytest.mark.slow
