@@ -167,7 +167,7 @@ class Comparison(Judged):
             yield Heading(report.heading())
             for name, section in report.sections.items():
                 if name != VERDICT.name:
-                    yield Prose(section.heading())
+                    yield Heading(section.heading(), is_inner=True)
                 yield from section.blocks()
 
     def _together(self) -> Iterator[Block]:

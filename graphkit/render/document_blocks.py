@@ -104,9 +104,10 @@ Cell = str | int | float | Formula | Link | None
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading inside a result."""
+    """A heading inside a result; an inner one is of a part of what is under the last one that is not."""
 
     text: str
+    is_inner: bool = False
 
 
 @dataclass(frozen=True, slots=True)

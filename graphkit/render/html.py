@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape as html_escape
 
@@ -31,6 +32,8 @@ from graphkit.render.treemap import draw_treemap
 
 __all__ = ["STYLE", "block_html", "escape", "fragment", "section"]
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
+
 STYLE = """
 .graphkit { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #d5dae1; --paper: #ffffff;
   --bar0: #3b6fb6; --bar1: #e08a3c; --warn: #fff3d6; --warnline: #c98a00; --shape: #dfeaf8; --const: #ececec;
@@ -54,7 +57,7 @@ STYLE = """
 .graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .graphkit .scroll td code { display: inline-block; max-width: min(24rem, 50vw); overflow-wrap: break-word; }
 .graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
-.graphkit p, .graphkit li { overflow-wrap: anywhere; }
+.graphkit p, .graphkit li { overflow-wrap: anywhere; } .graphkit .option { white-space: nowrap; }
 .graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
 .graphkit .lines .warning { padding: .2rem .75rem; } .graphkit pre { overflow-x: auto; margin: .75rem 0; }
 .graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem;
@@ -101,13 +104,19 @@ def escape(text: str) -> str:
     return html_escape(printable(text))
 
 
+def prose(text: str) -> str:
+    """Return text that HTML shows as it is, in which no line ends within an option: browsers would break `--dim`."""
+    return OPTION.sub(r'<span class="option">\g<0></span>', escape(text))
+
+
 def block_html(block: Block, level: int) -> str:
     """Return a block; `level` is that of the heading that it is under."""
     if isinstance(block, Heading):
-        return f"<h{level + 1}>{escape(block.text)}</h{level + 1}>\n"
+        rank = level + 1 + block.is_inner
+        return f"<h{rank}>{escape(block.text)}</h{rank}>\n"
     if isinstance(block, Prose):
         kind = {"plain": "", "warning": ' class="warning"', "sizes": ' class="sized"'}[block.tone]
-        return f"<p{kind}>{escape(block.text)}</p>\n"
+        return f"<p{kind}>{prose(block.text)}</p>\n"
     if isinstance(block, Lines):
         return _lines(block)
     if isinstance(block, Table):
@@ -155,7 +164,7 @@ def _lines(block: Lines) -> str:
 
 def _sentence(text: str) -> str:
     parts = text.parts if isinstance(text, Sentence) else (text,)
-    return "".join(_formula(part) if isinstance(part, Formula) else escape(part) for part in parts)
+    return "".join(_formula(part) if isinstance(part, Formula) else prose(part) for part in parts)
 
 
 def _table(block: Table) -> str:

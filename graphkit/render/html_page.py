@@ -77,10 +77,9 @@ def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
     section: Section = ("top", "", [])
     taken = {"top", "panel", "close", "search", "explanations"}
     for block in blocks:
-        if isinstance(block, Heading):
+        if isinstance(block, Heading) and not block.is_inner:
             yield section
-            name = NOT_IN_AN_ID.sub("-", block.text.lower()).strip("-")[:60] or "section"
-            place = next(name for name in _numbered(name) if name not in taken)
+            place = next(name for name in _numbered(_slug(block.text)) if name not in taken)
             taken.add(place)
             section = (place, block.text, [])
         else:
@@ -95,11 +94,26 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _section_html(section: Section) -> str:
     place, title, blocks = section
-    shown = "".join(block_html(block, 1) for block in blocks)
+    shown = "".join(_block_html(place, block) for block in blocks)
     if not title:
         return f'<section id="{place}">\n{shown}</section>\n'
     summary = f"<summary><h2>{escape(title)}</h2></summary>"
     return f'<section id="{place}"><details open>{summary}\n{shown}</details></section>\n'
+
+
+def _block_html(place: str, block: Block) -> str:
+    if isinstance(block, Heading):
+        return f'<h3 id="{_inner_place(place, block)}">{escape(block.text)}</h3>\n'
+    return block_html(block, 1)
+
+
+def _inner_place(place: str, heading: Heading) -> str:
+    """Return the id of an inner heading, which no section has: theirs have no dot."""
+    return f"{place}.{_slug(heading.text)}"
+
+
+def _slug(text: str) -> str:
+    return NOT_IN_AN_ID.sub("-", text.lower()).strip("-")[:60] or "section"
 
 
 def _lines(text: str) -> str:
@@ -126,8 +140,14 @@ def _contents(sections: Sequence[Section]) -> str:
     for place, title, blocks in sections:
         count = sum(len(block.rows) for block in blocks if isinstance(block, Table))
         number = f' <span class="count">{count:,}</span>' if count else ""
-        rows.append(f'<li><a href="#{place}">{escape(title or "Verdict")}</a>{number}</li>\n')
+        inner = "".join(_inner_row(place, block) for block in blocks if isinstance(block, Heading))
+        parts = f"<ol>\n{inner}</ol>\n" if inner else ""
+        rows.append(f'<li><a href="#{place}">{escape(title or "Verdict")}</a>{number}{parts}</li>\n')
     return f'<nav class="contents" aria-label="Contents"><ol>\n{"".join(rows)}</ol></nav>\n'
+
+
+def _inner_row(place: str, heading: Heading) -> str:
+    return f'<li><a href="#{_inner_place(place, heading)}">{escape(heading.text)}</a></li>\n'
 
 
 def _data(graph: PageGraph) -> str:

@@ -35,7 +35,7 @@ def markdown(result: Document, level: int = 1) -> str:
 
 def _block(block: Block, level: int) -> Iterator[str]:
     if isinstance(block, Heading):
-        yield f"{'#' * (level + 1)} {escape(block.text)}"
+        yield f"{'#' * (level + 1 + block.is_inner)} {escape(block.text)}"
     elif isinstance(block, Prose):
         yield f"> **Warning:** {escape(block.text)}" if block.tone == "warning" else escape(block.text)
     elif isinstance(block, Lines):

@@ -228,3 +228,15 @@ def test_the_page_of_an_example_shows_a_node_before_and_after(
     expect(page.locator("#panel a.twin")).not_to_have_count(0)
     fixed = report == "marian-tiny-mt8371"  # all sizes of what was lowered are numbers
     expect(page.locator(".sizes")).to_have_count(0 if fixed else 1)
+
+
+def test_the_contents_lead_to_the_parts_of_each_model(open_page: Open) -> None:
+    """And the bar at the top does not hide their headings."""
+    models = [graphkit.load(f"example:{name}") for name in ("causal-attention", "merged-decoder")]
+    page = open_page(graphkit.compare(models).to_html())
+    page.locator(".contents ol ol a", has_text="Hazards").last.click()
+    expect(page).to_have_url(re.compile(r"#example-merged-decoder\.hazards$"))
+    heading = page.locator("[id='example-merged-decoder.hazards']")
+    expect(heading).to_be_in_viewport()
+    bar, place = page.locator("header.bar").bounding_box(), heading.bounding_box()
+    assert place["y"] >= bar["y"] + bar["height"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render import html
-from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Lines, Prose, Table
 
 VOID = {"meta", "path", "rect"}
 HOSTILE = ['<script>alert("x")</script>', "</td></table>", '" onload="x', "'><b>", "&lt;", "<!--", "]]>"]
@@ -67,6 +68,19 @@ def test_a_warning_stands_out() -> None:
 
 def test_a_heading_is_below_the_title() -> None:
     assert body(Heading("Part")) == "<h2>Part</h2>\n"
+    assert body(Heading("Part", is_inner=True)) == "<h3>Part</h3>\n"
+
+
+def test_no_line_ends_within_an_option() -> None:
+    """Browsers may begin a line after any hyphen."""
+    shown = '<span class="option">--dim</span>'
+    assert (
+        body(Prose("Set it with --dim batch_size=1 - or not."))
+        == f"<p>Set it with {shown} batch_size=1 - or not.</p>\n"
+    )
+    assert body(Lines((("a--b, -c and ---d; --dim=N", "plain"),))).count("<span") == 1
+    assert body(Prose("--<b>")) == "<p>--&lt;b&gt;</p>\n"
+    assert re.search(r"\.graphkit \.option \{ white-space: nowrap; \}", html.STYLE)
 
 
 def test_a_table() -> None:

@@ -36,6 +36,20 @@ def test_the_contents_name_each_section_and_count_its_rows() -> None:
     assert '<li><a href="#top-2">Top</a></li>\n' in text
 
 
+def test_an_inner_heading_is_a_place_in_its_section_and_in_the_contents() -> None:
+    inner = [Heading(name, is_inner=True) for name in ("Costs", "KV cache", "Costs")]
+    text = page(Shown((Heading("A"), inner[0], TABLE, inner[1], Heading("A costs"), Heading("B"), inner[2])))
+    assert '<summary><h2>A</h2></summary>\n<h3 id="a.costs">Costs</h3>\n<div class="scroll">' in text
+    rows = [
+        f'<li><a href="#{place}">{name}</a></li>\n'
+        for place, name in (("a.costs", "Costs"), ("a.kv-cache", "KV cache"))
+    ]
+    assert f'<li><a href="#a">A</a> <span class="count">2</span><ol>\n{"".join(rows)}</ol>\n</li>\n' in text
+    places = re.findall(r' id="([^"]*)"', text)
+    assert len(places) == len(set(places))
+    assert {"a-costs", "b", "b.costs"} < set(places)
+
+
 def test_only_a_page_with_a_graph_has_a_search() -> None:
     assert 'id="search"' not in page(Shown(()))
     assert 'id="search"' in page(Shown(()), [{"nodes": []}])

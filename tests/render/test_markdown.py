@@ -54,6 +54,7 @@ def test_a_result_without_blocks_is_its_title() -> None:
 
 def test_the_level_of_the_title_can_be_chosen() -> None:
     assert markdown(Shown((Heading("Part"),)), 2) == "## Title\n\n### Part\n"
+    assert markdown(Shown((Heading("Part", is_inner=True),)), 2) == "## Title\n\n#### Part\n"
 
 
 def test_prose_is_a_paragraph() -> None:
