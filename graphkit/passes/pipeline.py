@@ -32,23 +32,23 @@ def import_pass(name: str) -> type[Pass]:
         raise PassError(name, f"there is no module '{error.name}'", hint) from error
     except (Exception, SystemExit) as error:  # a module is anybody's code
         raise PassError.of(name, f"the import of '{place}' failed", error) from error
-    found = getattr(module, kind, None)
-    if not isinstance(found, type) or not issubclass(found, Pass):
-        raise PassError(name, *_no_pass(module.__dict__, place, kind, found))
-    return found
+    member = getattr(module, kind, None)
+    if not isinstance(member, type) or not issubclass(member, Pass):
+        raise PassError(name, *_no_pass(module.__dict__, place, kind, member))
+    return member
 
 
 def _without_suffix(place: str) -> str:
     return f" Write {place.removesuffix('.py')}, without .py." if place.endswith(".py") else ""
 
 
-def _no_pass(names: dict[str, object], place: str, kind: str, found: object) -> tuple[str, str]:
+def _no_pass(names: dict[str, object], place: str, kind: str, member: object) -> tuple[str, str]:
     """Return why a name in a module is no pass, and which passes the module has instead."""
     passes = [
-        n for n, one in names.items() if isinstance(one, type) and issubclass(one, Pass) and one.__module__ == place
+        n for n, obj in names.items() if isinstance(obj, type) and issubclass(obj, Pass) and obj.__module__ == place
     ]
     hint = f"its passes are: {', '.join(passes)}" if passes else "derive a class from graphkit.Pass or graphkit.Rewrite"
-    return (f"'{place}' has no '{kind}'" if found is None else f"'{kind}' is no Pass"), hint
+    return (f"'{place}' has no '{kind}'" if member is None else f"'{kind}' is no Pass"), hint
 
 
 NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"

@@ -57,10 +57,10 @@ class DropZeroAdds(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        found = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
-        exposed = _exposed(editor.model.graph, set()) if found else set()
+        adds = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
+        exposed = _exposed(editor.model.graph, set()) if adds else set()
         is_sorted = not any(scope.problems for scope in editor.scopes)
-        for node, source in found:
+        for node, source in adds:
             out = node.outputs[0]
             if out is None or editor.is_output(out):
                 continue

@@ -116,8 +116,8 @@ def _neutral(number: int, *kept: int) -> Rule:
     """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing."""
 
     def rule(editor: Editor, node: Node) -> Value | None:
-        found = (_other(editor, node, index, number) for index in kept)
-        return next((value for value in found if value is not None), None)
+        candidates = (_beside_neutral(editor, node, index, number) for index in kept)
+        return next((value for value in candidates if value is not None), None)
 
     return rule
 
@@ -127,7 +127,7 @@ def _zero(sign: int, *kept: int) -> Rule:
 
     def rule(editor: Editor, node: Node) -> Value | None:
         for index in kept:
-            value = _other(editor, node, index, 0)
+            value = _beside_neutral(editor, node, index, 0)
             if value is not None and _keeps_zeros(editor, node.inputs[1 - index], sign):
                 return value
         return None
@@ -156,7 +156,7 @@ def _pad(editor: Editor, node: Node) -> Value | None:
     return node.input(0) if pads is not None and all(pad == 0 for pad in pads) else None
 
 
-def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
+def _beside_neutral(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
     """Return an input if the other one is neutral, and the output has its dims and type."""
     if len(node.inputs) != 2:
         return None

@@ -90,13 +90,13 @@ class SequenceToSplit(Rewrite):
 
 
 def _items(editor: Editor, sequence: Value) -> Sequence[Tensor]:
-    found = editor.shapes[sequence]
-    return found.items or () if isinstance(found, TensorSequence) else ()
+    inferred = editor.shapes[sequence]
+    return inferred.items or () if isinstance(inferred, TensorSequence) else ()
 
 
 def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
     """Return which part each reader takes; None where one does something else."""
-    found: dict[Node, int] = {}
+    part_of: dict[Node, int] = {}
     if editor.is_output(sequence) or sequence in editor.new_reads:
         return None
     for reader, index in sequence.consumers:
@@ -108,8 +108,8 @@ def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Nod
         place = numbers(editor.shapes[position])
         if place is None or place.size != 1 or not -count <= int(place.item()) < count:
             return None
-        found[reader] = int(place.item()) % count
-    return found
+        part_of[reader] = int(place.item()) % count
+    return part_of
 
 
 def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:

@@ -34,7 +34,7 @@ KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantise
 
 
 Inside = Mapping[Node, int]  # nodes and their order
-Wanted = Mapping[Node, Sequence[Value]]
+Targets = Mapping[Node, Sequence[Value]]
 Results = dict[Node, dict[Value, np.ndarray]]
 
 
@@ -143,10 +143,10 @@ def _may_trap(editor: Editor, node: Node) -> bool:
     """Whether a division of integers may raise a signal: by 0, and of the least number by -1."""
     if node.op_type not in DIVIDING or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
         return False
-    found = editor.shapes[divisor]
-    if found.dtype in INTEGERS:
-        return found.elements is None or any(not isinstance(e, Expr) or lower(e) < 1 for e in found.elements)
-    return found.dtype not in FLOATS
+    inferred = editor.shapes[divisor]
+    if inferred.dtype in INTEGERS:
+        return inferred.elements is None or any(not isinstance(e, Expr) or lower(e) < 1 for e in inferred.elements)
+    return inferred.dtype not in FLOATS
 
 
 def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
@@ -157,8 +157,8 @@ def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
 
 
 def _bytes(editor: Editor, value: Value) -> int | None:
-    found = editor.shapes[value]
-    sizes, bits = found.sizes(), BITS.get(found.dtype)  # strings and unknown dtypes have no size
+    inferred = editor.shapes[value]
+    sizes, bits = inferred.sizes(), BITS.get(inferred.dtype)  # strings and unknown dtypes have no size
     return None if sizes is None or bits is None else (math.prod(sizes) * bits + 7) // 8
 
 
@@ -177,12 +177,12 @@ def _hoist(editor: Editor, node: Node, out: Value) -> None:
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
     """Run nodes as a model of their own and replace their outputs by the results."""
     inside = {node: number for number, node in enumerate(nodes)}
-    wanted = {node: _wanted(editor, node, inside) for node in nodes}
-    for node, arrays in _computed(editor, {n: values for n, values in wanted.items() if values}, inside).items():
+    targets = {node: _needed_outputs(editor, node, inside) for node in nodes}
+    for node, arrays in _computed(editor, {n: values for n, values in targets.items() if values}, inside).items():
         _use(editor, node, arrays)
 
 
-def _wanted(editor: Editor, node: Node, inside: Inside) -> list[Value]:
+def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     """Return the results of a node that something else reads; all that are read where one is an output of its graph.
 
     Then an Identity gives that output in the place of the node, which gives the others no longer.
@@ -192,10 +192,10 @@ def _wanted(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     values = node.results
     if outputs := [value for value in values if editor.is_output(value)]:
         return outputs + [value for value in values if value not in outputs and value.consumers]
-    return [value for value in values if not editor.has_alias(value) and _is_wanted(editor, value, inside)]
+    return [value for value in values if not editor.has_alias(value) and _is_read_outside(editor, value, inside)]
 
 
-def _is_wanted(editor: Editor, value: Value, inside: Inside) -> bool:
+def _is_read_outside(editor: Editor, value: Value, inside: Inside) -> bool:
     return any(consumer not in inside or _names_output(editor, consumer) for consumer, _ in value.consumers)
 
 
@@ -217,39 +217,39 @@ def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None
         editor.replace(node, *outputs)
 
 
-def _computed(editor: Editor, wanted: Wanted, inside: Inside) -> Results:
+def _computed(editor: Editor, targets: Targets, inside: Inside) -> Results:
     """Return the values of each node, without those that onnxruntime does not compute."""
-    if not wanted:
+    if not targets:
         return {}
-    values = [value for found in wanted.values() for value in found]
+    values = [value for outputs in targets.values() for value in outputs]
     try:
-        arrays = dict(zip(values, _run(editor, _cone(wanted, inside), values), strict=True))
-        return {node: {value: arrays[value] for value in found} for node, found in wanted.items()}
+        arrays = dict(zip(values, _run(editor, _cone(targets, inside), values), strict=True))
+        return {node: {value: arrays[value] for value in outputs} for node, outputs in targets.items()}
     except ModelError as error:
-        if len(wanted) > 1:  # one that fails must not spoil the others: each with what it needs
+        if len(targets) > 1:  # one that fails must not spoil the others: each with what it needs
             return {
                 node: arrays
-                for target, found in wanted.items()
-                for node, arrays in _computed(editor, {target: found}, inside).items()
+                for target, outputs in targets.items()
+                for node, arrays in _computed(editor, {target: outputs}, inside).items()
             }
-        for node in wanted:
+        for node in targets:
             editor.decline(node, str(error))
         return {}
 
 
-def _cone(wanted: Iterable[Node], inside: Inside) -> list[Node]:
+def _cone(targets: Iterable[Node], inside: Inside) -> list[Node]:
     """Return nodes and those inside that they need, in order."""
-    found: dict[Node, None] = {}
-    pending: list[Node | None] = list(wanted)
+    cone: dict[Node, None] = {}
+    pending: list[Node | None] = list(targets)
     while pending:
         node = pending.pop()
-        if node is not None and node in inside and node not in found:
-            found[node] = None
+        if node is not None and node in inside and node not in cone:
+            cone[node] = None
             pending += [source.producer for source in node.operands]
-    return sorted(found, key=inside.__getitem__)
+    return sorted(cone, key=inside.__getitem__)
 
 
-def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list[np.ndarray]:
+def _run(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
     """Compute values in onnxruntime.
 
     Raises:
@@ -261,7 +261,7 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         return "" if value is None else names.setdefault(value, f"v{len(names)}")
 
     graph = onnx.GraphProto(name="constants")
-    given: dict[Value, None] = {}
+    constants: dict[Value, None] = {}
     made: set[Value] = set()
     for node in nodes:
         copy = graph.node.add()
@@ -270,15 +270,15 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         copy.input[:] = [name(value) for value in node.inputs]
         copy.output[:] = [name(value) for value in node.outputs]
         made.update(node.results)
-        given.update((value, None) for value in node.operands if value not in made)
-    for value in given:
+        constants.update((value, None) for value in node.operands if value not in made)
+    for value in constants:
         tensor = value.constant
         if tensor is None:
             raise ModelError("it is a constant of a form that is not read", tensor=value.name)
         if tensor.data_type == onnx.TensorProto.STRING:
             raise ModelError("it is a string", tensor=value.name)
         graph.initializer.append(onnx.numpy_helper.from_array(editor.model.array(tensor), name(value)))
-    for value in wanted:
+    for value in outputs:
         graph.output.append(onnx.ValueInfoProto(name=name(value)))
     scope = nodes[0].scope
     version = min(max(editor.model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
@@ -290,7 +290,7 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     except Exception as error:  # onnxruntime's exceptions have no common base
         check_stopped()
         raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error
-    for value, array in zip(wanted, arrays, strict=True):
+    for value, array in zip(outputs, arrays, strict=True):
         known = editor.shapes[value]
         if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):  # onnxruntime gives float8 as uint8
             raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)

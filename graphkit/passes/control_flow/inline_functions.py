@@ -126,8 +126,8 @@ def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set
             made.name = name
             taken.add(name)
         for call in reversed(calls):
-            given = {entry.key for entry in made.metadata_props}
-            made.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in given)
+            keys = {entry.key for entry in made.metadata_props}
+            made.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in keys)
         for (_, old), (_, new) in zip(body_graphs(node), body_graphs(made), strict=True):
             _restore_names(old.node, new.node, functions, taken)
 
@@ -151,7 +151,7 @@ def _expected(
 def obstacle(functions: Functions) -> str:
     """Return why functions cannot be inlined, "" where they can."""
     calls = {key: [key_of(node) for node in with_bodies(function.node)] for key, function in functions.items()}
-    inner = {key: [called for called in found if called in functions] for key, found in calls.items()}
+    inner = {key: [called for called in callees if called in functions] for key, callees in calls.items()}
     sizes: dict[Key, int] = {}
     try:
         for key in TopologicalSorter(inner).static_order():
@@ -185,8 +185,8 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
         _forget_dims(function)
     for node in all_nodes(proto):
         if (called := functions.get(key_of(node))) is not None:
-            given = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+            names = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(a for a in called.attribute_proto if a.name not in names)
 
 
 def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> None:
@@ -201,8 +201,8 @@ def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> N
         if node.op_type == "Identity" and not domain_of(node.domain) and len(node.input) == len(node.output) == 1
     }
     unset = {"", *around}
-    while found := {name for name, source in copies.items() if source in unset} - unset - outputs:
-        unset |= found
+    while newly_unset := {name for name, source in copies.items() if source in unset} - unset - outputs:
+        unset |= newly_unset
     for node in graph.node:
         node.input[:] = ["" if name in unset else name for name in node.input]
         for _, body in body_graphs(node):

@@ -129,7 +129,7 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
     for member in nodes:
         graph.node.append(member.proto)
         graph.node[-1].input[:] = [names[read] for read in member.inputs]
-        graph.node[-1].output[:] = [names[given] for given in member.outputs]
+        graph.node[-1].output[:] = [names[output] for output in member.outputs]
     for constant in constants:
         if constant in names and constant.tensor is not None:
             graph.initializer.append(constant.tensor)

@@ -110,13 +110,13 @@ def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: 
     """
     model = as_model(model)
     declared = declarations(model)
-    found = _choose(declared.model, condition)
-    name = found.condition.input.name
-    first = _branch(declared, name, not found.cache_when, keep_names)
-    with_past = _branch(declared, name, found.cache_when, keep_names)
+    decoder = _choose(declared.model, condition)
+    name = decoder.condition.input.name
+    first = _branch(declared, name, not decoder.cache_when, keep_names)
+    with_past = _branch(declared, name, decoder.cache_when, keep_names)
     return Split(
         name,
-        found.cache_when,
+        decoder.cache_when,
         _signed(first.model, "first step", model),
         _signed(with_past.model, "later steps", model),
         first.changes,
@@ -144,8 +144,8 @@ def _signed(result: Model, part: str, source: Model) -> Model:
 
 def _choose(model: Model, condition: str | None) -> MergedDecoder:
     candidates: dict[str, MergedDecoder] = {}
-    for found in model.roles.merged:
-        candidates.setdefault(found.condition.input.name, found)
+    for decoder in model.roles.merged:
+        candidates.setdefault(decoder.condition.input.name, decoder)
     if condition is not None:
         if condition in candidates:
             return candidates[condition]

@@ -32,17 +32,17 @@ def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Chann
     out = node.outputs[0] if len(node.outputs) == 1 else None
     if out is None or not node.is_op(*MOVING) or node.inputs[0] is not value or value in node.inputs[1:]:
         return None
-    found = shapes[out]
-    if found.dims is None:
+    inferred = shapes[out]
+    if inferred.dims is None:
         return None
-    rank, axis = len(found.dims), channels.axis
+    rank, axis = len(inferred.dims), channels.axis
     if axis is None or node.is_op("Identity"):
         return Channels(rank, axis, channels.count)
     if node.is_op("Transpose"):
         perm = node.attr("perm", tuple(reversed(range(channels.rank))))
         return Channels(rank, perm.index(axis), channels.count) if perm and axis in perm else None
     keeps_last = node.is_op("Reshape") and axis == channels.rank - 1 and rank > 0 and channels.count > 0
-    is_last = keeps_last and found.dims[-1] == channels.count
+    is_last = keeps_last and inferred.dims[-1] == channels.count
     return Channels(rank, rank - 1 if is_last else None, channels.count)
 
 
@@ -143,10 +143,10 @@ class _Chain:
                 moves.append(reader)
                 channels = behind
             else:
-                found = self._affine(reader, value, channels)
-                if found is None:
+                affine = self._affine(reader, value, channels)
+                if affine is None:
                     return
-                self.after = self.after.then(found)
+                self.after = self.after.then(affine)
                 self.behind += [*moves, reader]
                 self.fused.append(reader)
                 moves = []
@@ -163,10 +163,10 @@ class _Chain:
             source = next((operand for operand in node.operands if operand.constant is None), None)
             if source is None or self._only_reader(value) is not reader:
                 return
-            found = self._affine(node, source, self.linear.source)
-            if found is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, found):
+            affine = self._affine(node, source, self.linear.source)
+            if affine is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, affine):
                 return
-            self.before = found.then(self.before)
+            self.before = affine.then(self.before)
             self.fused.append(node)
             reader, value = node, source
 
@@ -194,8 +194,8 @@ class _Chain:
         self.editor.decline(node, "it may give a larger tensor than it reads")
         return False
 
-    def _can_shift(self, node: Node, found: Affine) -> bool:
-        if not found.shifts:
+    def _can_shift(self, node: Node, affine: Affine) -> bool:
+        if not affine.shifts:
             return True
         if self.linear.is_padded:
             self.editor.decline(node, f"'{self.linear.node.label}' pads what it adds to with zeros")
@@ -303,7 +303,7 @@ def _names(editor: Editor, chain: _Chain) -> list[str]:
 
 def _attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
     """Return a node's attributes; a bias of our own is added once."""
-    found = attributes_of(node)
+    attributes = attributes_of(node)
     if bias is not None and isinstance(bias, str):
-        found.pop("beta", None)
-    return found
+        attributes.pop("beta", None)
+    return attributes

@@ -131,33 +131,33 @@ class FuseAttention(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Softmax",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        found = self_attention(editor, node)
-        if not all(map(editor.is_free, found.nodes)):
+        attention = self_attention(editor, node)
+        if not all(map(editor.is_free, attention.nodes)):
             return
-        function = attention_function(found.product.scope.opset())
+        function = attention_function(attention.product.scope.opset())
         _check_function(editor.model, function)
-        nodes = _nodes(editor, found, _weight(editor, found), _bias(editor, found))
-        last = found.result.value.producer
+        nodes = _nodes(editor, attention, _weight(editor, attention), _bias(editor, attention))
+        last = attention.result.value.producer
         assert last is not None
         editor.functions[DOMAIN, NAME] = function
         editor.replace(last, *nodes)
-        for gone in found.nodes - {last}:
+        for gone in attention.nodes - {last}:
             editor.take(gone)
         editor.note(CHANGE)
 
 
-def _nodes(editor: Editor, found: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
+def _nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
     """Return the node, with the Transposes of its rows before and of its result after it where they lie otherwise."""
-    result = found.result
-    data: NodeInput = found.data
+    result = attention.result
+    data: NodeInput = attention.data
     nodes: list[NewNode] = []
-    if found.is_turned:
+    if attention.is_turned:
         data = editor.unique_name(f"{result.value.name}_data")
-        nodes.append(NewNode("Transpose", [found.data], [data], {"perm": ROWS_AND_BATCH}))
+        nodes.append(NewNode("Transpose", [attention.data], [data], {"perm": ROWS_AND_BATCH}))
     attributes = {
-        "num_heads": found.heads,
-        "qkv_hidden_sizes": [len(columns) for columns in found.columns],
-        "scale": found.scale,
+        "num_heads": attention.heads,
+        "qkv_hidden_sizes": [len(columns) for columns in attention.columns],
+        "scale": attention.scale,
     }
     after: list[tuple[str, list[NodeInput], dict[str, object]]] = []
     if result.is_turned:
@@ -167,48 +167,48 @@ def _nodes(editor: Editor, found: SelfAttention, weight: NodeInput, bias: NodeIn
     names = [editor.unique_name(f"{result.value.name}_mixed") for _ in after]
     names.append(result.value.name)
     inputs: list[NodeInput] = [data, weight, bias]
-    nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=found.product))
+    nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=attention.product))
     for (operator, others, settings), source, name in zip(after, names, names[1:], strict=False):
         nodes.append(NewNode(operator, [source, *others], [name], settings))
     return nodes
 
 
-def _is_whole(found: SelfAttention) -> bool:
+def _is_whole(attention: SelfAttention) -> bool:
     """Whether the columns are those of one weight, in order."""
-    first = found.projections[0]
-    is_one = all(projection.linear.node is first.linear.node for projection in found.projections)
-    return is_one and np.array_equal(np.concatenate(found.columns), np.arange(first.linear.result.count))
+    first = attention.projections[0]
+    is_one = all(projection.linear.node is first.linear.node for projection in attention.projections)
+    return is_one and np.array_equal(np.concatenate(attention.columns), np.arange(first.linear.result.count))
 
 
-def _weight(editor: Editor, found: SelfAttention) -> NodeInput:
+def _weight(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the weight of queries, keys and values side by side, the old one where it is so."""
-    first = found.projections[0]
-    if _is_whole(found):
+    first = attention.projections[0]
+    if _is_whole(attention):
         return first.weight
-    for projection in found.projections:
-        if any(reader not in found.nodes for reader, _ in projection.weight.consumers):
+    for projection in attention.projections:
+        if any(reader not in attention.nodes for reader, _ in projection.weight.consumers):
             raise MatchFailure(f"its weight '{projection.weight.name}' is read elsewhere too")
-    weights = [read(editor.model, projection.linear.tensor) for projection in found.projections]
-    dims = [weights[0].shape[0], sum(map(len, found.columns))]
-    parts = columns_of(weights, found.columns)
+    weights = [read(editor.model, projection.linear.tensor) for projection in attention.projections]
+    dims = [weights[0].shape[0], sum(map(len, attention.columns))]
+    parts = columns_of(weights, attention.columns)
     return editor.weight(f"{first.weight.name.removesuffix('_joined')}_qkv", first.linear.tensor.data_type, dims, parts)
 
 
-def _bias(editor: Editor, found: SelfAttention) -> NodeInput:
+def _bias(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the bias of queries, keys and values side by side, the old one where it is so; zeros for none."""
-    first = found.projections[0]
-    if _is_whole(found) and (same := _vector(found)) is not None:
+    first = attention.projections[0]
+    if _is_whole(attention) and (same := _vector(attention)) is not None:
         return same
     numbers = [
         np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
-        for projection, columns in zip(found.projections, found.columns, strict=True)
+        for projection, columns in zip(attention.projections, attention.columns, strict=True)
     ]
     return editor.constant(rounded(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias")
 
 
-def _vector(found: SelfAttention) -> Value | None:
+def _vector(attention: SelfAttention) -> Value | None:
     """Return the constant that the one Add adds, if it has a number for each column."""
-    first = found.projections[0]
+    first = attention.projections[0]
     operands = first.add.inputs if first.add is not None else ()
     constants = [value for value in operands if value is not None and value.constant is not None]
     dims = [first.linear.result.count]

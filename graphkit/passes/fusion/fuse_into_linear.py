@@ -93,10 +93,10 @@ def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
         raise MatchFailure(f"how much '{pad.label}' adds is not known")
     if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
         raise MatchFailure(f"'{pad.label}' names an axis twice")
-    found = [0] * (2 * rank)
+    pads = [0] * (2 * rank)
     for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
-        found[axis % rank], found[axis % rank + rank] = before, after
-    return found
+        pads[axis % rank], pads[axis % rank + rank] = before, after
+    return pads
 
 
 BROADCAST_BIAS_SINCE = 7

@@ -151,8 +151,8 @@ def _count(editor: Editor, mean: Node, rank: int) -> int | None:
         axes = editor.known_integers(mean.input(1))
     if not axes or mean.attr("keepdims", 1) != 1:
         return None
-    found = sorted(axis % rank for axis in axes)
-    return len(found) if found == list(range(rank - len(found), rank)) else None
+    sorted_axes = sorted(axis % rank for axis in axes)
+    return len(sorted_axes) if sorted_axes == list(range(rank - len(sorted_axes), rank)) else None
 
 
 def _with_scale(editor: Editor, norm: _Norm) -> _Norm:

@@ -74,8 +74,8 @@ class Layout:
             groups = [_taken(rest, dim) for dim in dims]
         except TooComplexError:
             return None
-        found = tuple(group for group in groups if group is not None)
-        return replace(self, dims=found) if len(found) == len(groups) and not rest else None
+        regrouped = tuple(group for group in groups if group is not None)
+        return replace(self, dims=regrouped) if len(regrouped) == len(groups) and not rest else None
 
     def part(self, axis: int, start: int, count: int) -> Layout | None:
         """Return that of some neighbours on an axis of columns."""
@@ -91,25 +91,25 @@ class Layout:
 
     def columns(self, *groups: Sequence[Atom]) -> np.ndarray:
         """Return which column each element along some atoms is, the last atom counting fastest."""
-        found = np.array([self.first])
+        columns = np.array([self.first])
         for atom in (atom for group in groups for atom in group if atom.kind == "column"):
-            found = (found[:, None] + np.arange(int(atom.size)) * atom.stride).reshape(-1)
-        return found
+            columns = (columns[:, None] + np.arange(int(atom.size)) * atom.stride).reshape(-1)
+        return columns
 
 
 def joined(atoms: Iterable[Atom]) -> Group:
     """Return atoms without those of 1, and as one where they count on from each other."""
-    found: list[Atom] = []
+    merged: list[Atom] = []
     for atom in atoms:
         if atom.size == const(1):
             continue
-        before = found[-1] if found else None
+        before = merged[-1] if merged else None
         size = atom.size.constant
         if before is not None and size and (before.kind, before.stride) == (atom.kind, atom.stride * size):
-            found[-1] = replace(atom, size=before.size * size)
+            merged[-1] = replace(atom, size=before.size * size)
         else:
-            found.append(atom)
-    return tuple(found)
+            merged.append(atom)
+    return tuple(merged)
 
 
 def _taken(rest: list[Atom], dim: Expr) -> Group | None:
@@ -202,5 +202,5 @@ def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout 
     whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
     if whole is None or not -whole <= index[0] < whole:
         return None
-    found = before.part(axis, index[0] % whole, 1)
-    return found.reshaped(dims) if found is not None else None
+    part = before.part(axis, index[0] % whole, 1)
+    return part.reshaped(dims) if part is not None else None

@@ -80,10 +80,10 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
     index = 0 if node.inputs[0] is value else 1
     number = _vector(model, node.inputs[1 - index], channels, dtype)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        found = _arithmetic(node.op_type, number, index)
-    if not (np.isfinite(found.scale).all() and np.isfinite(found.shift).all()):
+        affine = _arithmetic(node.op_type, number, index)
+    if not (np.isfinite(affine.scale).all() and np.isfinite(affine.shift).all()):
         raise MatchFailure("its constant has elements that are not finite, or divides by 0")
-    return found
+    return affine
 
 
 def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:

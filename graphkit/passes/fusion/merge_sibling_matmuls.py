@@ -90,13 +90,13 @@ def _sort(editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sib
     """Put a node to those that can be merged with it; note a group of which a node is being changed."""
     key = (node.scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
     try:
-        found = _sibling(editor, node)
+        sibling = _sibling(editor, node)
     except MatchFailure:
-        found = None
-    if editor.is_taken(node) or (found is not None and found.add is not None and editor.is_taken(found.add)):
+        sibling = None
+    if editor.is_taken(node) or (sibling is not None and sibling.add is not None and editor.is_taken(sibling.add)):
         waiting.add(key)
-    elif found is not None:
-        groups[key, found.linear.tensor.data_type].append(found)
+    elif sibling is not None:
+        groups[key, sibling.linear.tensor.data_type].append(sibling)
 
 
 def _sibling(editor: Editor, node: Node) -> _Sibling:
@@ -136,13 +136,13 @@ def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | None:
 def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sibling]]]:
     """Yield, for each set of weights that the same groups read and nothing else does, their readers in each group."""
     group = {sibling.linear.node: index for index, siblings in enumerate(groups) for sibling in siblings}
-    found: dict[tuple[int, ...], dict[int, list[_Sibling]]] = defaultdict(lambda: defaultdict(list))
+    by_readers: dict[tuple[int, ...], dict[int, list[_Sibling]]] = defaultdict(lambda: defaultdict(list))
     for index, siblings in enumerate(groups):
         for sibling in siblings:
             readers = tuple(sorted(group.get(reader, OTHER) for reader, _ in sibling.weight.consumers))
             if OTHER not in readers and len(set(readers)) == len(readers):
-                found[readers][index].append(sibling)
-    for layers in found.values():
+                by_readers[readers][index].append(sibling)
+    for layers in by_readers.values():
         order = {sibling.weight: place for place, sibling in enumerate(next(iter(layers.values())))}
         if len({sibling.linear.gives for siblings in layers.values() for sibling in siblings}) == 1:
             yield [sorted(siblings, key=lambda sibling: order[sibling.weight]) for siblings in layers.values()]

@@ -183,9 +183,9 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     operands = list(zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True))
     failures: list[MatchFailure] = []
     for is_turned in (False, True):
-        found = [projection_of(editor, value, role, is_turned=is_turned) for role, value in operands]
-        data = found[0].linear.node.inputs[0]
-        if data is None or any(projection.linear.node.inputs[0] is not data for projection in found):
+        projections = [projection_of(editor, value, role, is_turned=is_turned) for role, value in operands]
+        data = projections[0].linear.node.inputs[0]
+        if data is None or any(projection.linear.node.inputs[0] is not data for projection in projections):
             raise MatchFailure("its queries, keys and values are made from different tensors")
         batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
         parts = _Parts(
@@ -196,7 +196,7 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
             batch=batch,
             rows=rows,
             scaled=scaled,
-            found=found,
+            found=projections,
         )
         try:
             return parts.attention(data, is_turned=is_turned)
@@ -322,13 +322,13 @@ class _Parts:
         columns = joined([atom for group in layout.dims for atom in group if atom.kind == "column"])
         plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
         path: list[Node] = []
-        found: Joined | None = None
+        fallback: Joined | None = None
         while out is not None:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
             flat = joined([atom for group in layout.dims for atom in group])
             if flat in (_flat(plain), _flat(turned)):
-                found = self._reshaped(out, path, is_turned=flat != _flat(plain)) or found
+                fallback = self._reshaped(out, path, is_turned=flat != _flat(plain)) or fallback
             node = _reader(out)
             after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
             moved = (
@@ -338,7 +338,7 @@ class _Parts:
                 break
             path.append(node)
             out, layout = after_it, moved
-        return found
+        return fallback
 
     def _reshaped(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
         """Return a value of other dims, where a constant shape gives them."""

@@ -77,8 +77,8 @@ class ExtractSubgraph(Pass):
         graph = proto.graph
         _detach(base, graph, cuts)
         del proto.training_info[:]
-        given = {info.name for info in new_inputs}
-        others = [info for info in map(_copied, graph.input) if info.name not in given]
+        new_names = {info.name for info in new_inputs}
+        others = [info for info in map(_copied, graph.input) if info.name not in new_names]
         for field, infos in ((graph.input, [*new_inputs, *others]), (graph.output, new_outputs)):
             del field[:]
             field.extend(infos)
@@ -96,22 +96,22 @@ def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
     Raises:
         UsageError: There is no such value or node, or it is a constant.
     """
-    found: dict[Value, None] = {}
+    cuts: dict[Value, None] = {}
     for name in names:
         thing = find_value_or_node(model.scopes, name, model.label)
         if isinstance(thing, Value):
             _check_variable(thing, model.label)
-            found[thing] = None
+            cuts[thing] = None
             continue
         read = [value for value in thing.operands if not _is_constant(value)]
         if not read:
             raise UsageError(f"{model.label}: node '{name}' reads nothing but constants - begin at another one")
-        found.update(dict.fromkeys(read))
-    return tuple(found)
+        cuts.update(dict.fromkeys(read))
+    return tuple(cuts)
 
 
 def _ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
-    found: dict[Value, None] = {}
+    ends: dict[Value, None] = {}
     for name in names:
         thing = find_value_or_node(model.scopes, name, model.label)
         values = [thing] if isinstance(thing, Value) else thing.results
@@ -119,10 +119,10 @@ def _ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
             _check_variable(value, model.label)
             if value.producer is None:
                 raise UsageError(f"{model.label}: '{value.name}' is an input, which nothing computes - end elsewhere")
-        found.update(dict.fromkeys(values))
-    if not found:
+        ends.update(dict.fromkeys(values))
+    if not ends:
         raise UsageError("extract-subgraph: there is no output - name at least one value or node")
-    return tuple(found)
+    return tuple(ends)
 
 
 def _is_constant(value: Value) -> bool:

@@ -83,14 +83,14 @@ class Rename(Pass):
         Raises:
             UsageError: There is no such value, or it gets two names.
         """
-        found: dict[Value, str] = {}
+        names: dict[Value, str] = {}
         for what, pairs in (("input", self.inputs), ("output", self.outputs), ("value", self.values)):
             for old, new in pairs:
                 value = _find(model, what, old)
-                if found.setdefault(value, new) != new:
-                    both = f"'{found[value]}' and '{new}'"
+                if names.setdefault(value, new) != new:
+                    both = f"'{names[value]}' and '{new}'"
                     raise UsageError(f"{model.label}: '{old}' is to be both {both} - give one name")
-        return {value: new for value, new in found.items() if value.name != new}
+        return {value: new for value, new in names.items() if value.name != new}
 
 
 def _find(model: Model, what: str, name: str) -> Value:
@@ -130,7 +130,7 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
     if not renames:
         return {}, []
     declared, classes = _declared_symbols(model), equal_symbols(model)
-    found: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     notes: list[str] = []
     for old, new in renames:
         if old not in declared and old not in classes:
@@ -140,28 +140,28 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
             raise UsageError(f"'{new}' is no name of a dim - write a word; `graphkit set-dims` sets a size")
         members = classes.get(old, (old,))
         for name in members:
-            if found.setdefault(name, new) != new:
-                both = f"'{found[name]}' and '{new}'"
+            if new_names.setdefault(name, new) != new:
+                both = f"'{new_names[name]}' and '{new}'"
                 raise UsageError(f"{model.label}: the graph forces '{name}' to equal '{old}', so they cannot be {both}")
         others = [name for name in members if name not in (old, new)]
         notes.append(f"{old} is called {new}" + (f", and so is {', '.join(others)}, equal to it" if others else ""))
-    _check_equal(model, found, classes)
-    for old, new in found.items():
-        if new in declared | classes.keys() and new not in found:
+    _check_equal(model, new_names, classes)
+    for old, new in new_names.items():
+        if new in declared | classes.keys() and new not in new_names:
             raise UsageError(
                 f"{model.label}: '{old}' cannot be '{new}', which is another dim that may differ from it - choose "
                 "another name"
             )
-    return {old: new for old, new in found.items() if old != new}, notes
+    return {old: new for old, new in new_names.items() if old != new}, notes
 
 
 def _check_equal(model: Model, names: Mapping[str, str], classes: Mapping[str, tuple[str, ...]]) -> None:
     """Check that symbols that get one name are equal."""
     first: dict[str, str] = {}
     for old, new in names.items():
-        other = first.setdefault(new, old)
-        if old not in classes.get(other, (other,)):
-            raise UsageError(f"{model.label}: '{other}' and '{old}' cannot both be '{new}', for they may differ")
+        earlier = first.setdefault(new, old)
+        if old not in classes.get(earlier, (earlier,)):
+            raise UsageError(f"{model.label}: '{earlier}' and '{old}' cannot both be '{new}', for they may differ")
 
 
 def _unified(model: Model, symbols: Mapping[str, str]) -> Model:
@@ -179,12 +179,12 @@ def _with_bounds_of(old: str, new: str) -> Expr:
 
 def _declared_symbols(model: Model) -> set[str]:
     """Return the symbols in all declarations of the main graph and its bodies."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for graph, _ in graphs_with_scopes(model.proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):
             if dim.dim_param:
-                found |= {dim.dim_param} if _is_name(dim.dim_param) else parse(dim.dim_param).symbols
-    return found
+                symbols |= {dim.dim_param} if _is_name(dim.dim_param) else parse(dim.dim_param).symbols
+    return symbols
 
 
 def _is_name(text: str) -> bool:

@@ -268,8 +268,8 @@ class ReduceCacheRank(Pass):
         shapes, axes, writes = infer(model), dict(self.axes), dict(self.writes)
         sizes = {value.name: shapes[value].sizes() for value in (*model.graph.inputs, *model.graph.outputs)}
         high = {name: dims for name, dims in sizes.items() if dims is not None and len(dims) > self.rank}
-        if other := [name for name in high if name not in {*axes, *writes}]:
-            return Matched(model, declined=(Declined(other[0], "it is no cache of known slots"),))
+        if unknown := [name for name in high if name not in {*axes, *writes}]:
+            return Matched(model, declined=(Declined(unknown[0], "it is no cache of known slots"),))
         places, low = dict(axes), dict[str, tuple[int, ...]]()
         for name in high.keys() & axes.keys():
             dims = high[name]

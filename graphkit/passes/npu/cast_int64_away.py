@@ -115,22 +115,22 @@ def _cast_before(editor: Editor, node: Node) -> None:
 def _convertible(editor: Editor) -> dict[Node, list[int]]:
     """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
     bounds = IntegerBounds(editor)
-    found = {
+    convertible = {
         node: read for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING)) if (read := _read(editor, node))
     }
-    while found:
+    while convertible:
         failures: list[tuple[Node, str]] = []
-        for node, read in found.items():
+        for node, read in convertible.items():
             try:
-                _check(editor, bounds, node, read, found)
+                _check(editor, bounds, node, read, convertible)
             except MatchFailure as failure:
                 failures.append((node, failure.reason))
         if not failures:
             break
         for node, reason in failures:
             editor.decline(node, f"stays int64, for {reason}")
-            del found[node]
-    return found
+            del convertible[node]
+    return convertible
 
 
 def _read(editor: Editor, node: Node) -> list[int]:
@@ -144,7 +144,9 @@ def _read(editor: Editor, node: Node) -> list[int]:
     return [*data, 1] if looks_up else data
 
 
-def _check(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], found: Mapping[Node, list[int]]) -> None:
+def _check(
+    editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], convertible: Mapping[Node, list[int]]
+) -> None:
     """Check that a node does not need int64, given those that do not either."""
     out = node.result()
     gives = _is_int64(editor, out)
@@ -155,11 +157,15 @@ def _check(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], f
         if not _fits(bounds.of(value)):
             raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
-        if not (value.is_constant or value.producer in found or (value.producer and value.producer.is_op(*SOURCES))):
+        if not (
+            value.is_constant or value.producer in convertible or (value.producer and value.producer.is_op(*SOURCES))
+        ):
             raise MatchFailure(f"'{value.name}' is int64")
     if gives and editor.is_output(out):
         raise MatchFailure("it is an output")
-    reader = next((each for each, _ in out.consumers if gives and each not in found and not each.is_op("Cast")), None)
+    reader = next(
+        (each for each, _ in out.consumers if gives and each not in convertible and not each.is_op("Cast")), None
+    )
     if reader is not None:
         raise MatchFailure(f"{reader.label} reads int64")
 
@@ -196,5 +202,5 @@ def _is_int64(editor: Editor, value: Value | None) -> bool:
     return value is not None and editor.shapes[value].dtype == INT64
 
 
-def _fits(found: Bounds | None) -> bool:
-    return found is not None and found[0] >= -(2**31) and found[1] < 2**31
+def _fits(limits: Bounds | None) -> bool:
+    return limits is not None and limits[0] >= -(2**31) and limits[1] < 2**31

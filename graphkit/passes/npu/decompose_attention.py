@@ -101,18 +101,18 @@ def read_attention(editor: Editor, node: Node) -> AttentionNode:
 
 def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     """Return the heads of a node."""
-    given = [value for value in node.inputs[:3] if value is not None]
-    dims = [found for value in given if (found := editor.shapes[value].dims) is not None]
-    is_packed, ranks = len(given) == 1, {len(found) for found in dims}
-    if len(dims) not in (1, 3) or len(dims) != len(given) or len(ranks) != 1 or not ranks <= {3, 4}:
+    operands = [value for value in node.inputs[:3] if value is not None]
+    dims = [shape for value in operands if (shape := editor.shapes[value].dims) is not None]
+    is_packed, ranks = len(operands) == 1, {len(shape) for shape in dims}
+    if len(dims) not in (1, 3) or len(dims) != len(operands) or len(ranks) != 1 or not ranks <= {3, 4}:
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
     if is_flat:
         names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
         heads, groups = (node.attr(name, 0) or 0 for name in names)
     else:
-        heads, groups = (found[1].constant or 0 for found in dims[:2])
-    last = [found[-1].constant or 0 for found in dims]
+        heads, groups = (shape[1].constant or 0 for shape in dims[:2])
+    last = [shape[-1].constant or 0 for shape in dims]
     if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
         raise MatchFailure("its heads and their size are not known numbers")
     if is_packed:
@@ -192,21 +192,21 @@ class _Parts(Builder):
 
     def compute(self) -> None:
         """Add the nodes."""
-        found, node = self.attention, self.node
-        self.given = self._apart() if found.sizes.is_packed else node.inputs[:3]
-        query, key, value = map(self._split, self.given, ("q", "k", "v"), self._heads(), self._sizes())
-        if found.rotary is not None:
-            dims = self.editor.shapes[found.rotary[0]].dims
-            half = (dims[-1].constant if dims else None) or found.sizes.size // 2
+        attention, node = self.attention, self.node
+        self.qkv = self._apart() if attention.sizes.is_packed else node.inputs[:3]
+        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), self._heads(), self._sizes())
+        if attention.rotary is not None:
+            dims = self.editor.shapes[attention.rotary[0]].dims
+            half = (dims[-1].constant if dims else None) or attention.sizes.size // 2
             tables = self._tables()
             query, key = self._turned(query, "q", tables, half), self._turned(key, "k", tables, half)
         self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
         weights = self._weights(query)
-        values = self._repeated(self.values, "values", found.sizes.value_size)
+        values = self._repeated(self.values, "values", attention.sizes.value_size)
         mixed = self.add("MatMul", weights, values, role="mixed")
-        if found.sizes.is_flat:
+        if attention.sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
-            shape = self.integers([0, 0, found.sizes.heads * found.sizes.value_size], "flat")
+            shape = self.integers([0, 0, attention.sizes.heads * attention.sizes.value_size], "flat")
             self.add("Reshape", turned, shape)
 
     def _heads(self) -> tuple[int, int, int]:
@@ -242,41 +242,43 @@ class _Parts(Builder):
 
     def _joined(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
-        found = self.attention
-        outputs = found.node.outputs
+        attention = self.attention
+        outputs = attention.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None
-        if found.past is None and present is None:
+        if attention.past is None and present is None:
             return new
         name = present.name if present is not None else self.name(("keys", "values")[index])
-        if found.past is None:
+        if attention.past is None:
             self.nodes.append(NewNode("Identity", [new], [name]))
         else:
-            self.nodes.append(NewNode("Concat", [found.past[index], new], [name], {"axis": 2}))
+            self.nodes.append(NewNode("Concat", [attention.past[index], new], [name], {"axis": 2}))
         return name
 
     def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
         """Return keys or values with a head for each of the queries."""
-        found = self.attention.sizes
-        times = found.heads // found.groups
+        sizes = self.attention.sizes
+        times = sizes.heads // sizes.groups
         if times == 1:
             return value
         apart = self.add("Unsqueeze", value, self.integers([2], "axis"), role=f"{name}_apart")
         wide = self.add("Expand", apart, self.integers([1, 1, times, 1, 1], "times"), role=f"{name}_wide")
-        shape = self.integers([0, found.heads, -1, size], f"{name}_shape")
+        shape = self.integers([0, sizes.heads, -1, size], f"{name}_shape")
         return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
-        found = self.attention
-        keys = self.add("Transpose", self._repeated(self.keys, "k", found.sizes.size), role="keys", perm=[0, 1, 3, 2])
+        attention = self.attention
+        keys = self.add(
+            "Transpose", self._repeated(self.keys, "k", attention.sizes.size), role="keys", perm=[0, 1, 3, 2]
+        )
         product = self.add("MatMul", query, keys, role="product")
-        scores = self.add("Mul", product, self._number(found.scale, "scale"), role="scaled")
-        if found.softcap > 0:
-            limit = self._number(found.softcap, "softcap")
+        scores = self.add("Mul", product, self._number(attention.scale, "scale"), role="scaled")
+        if attention.softcap > 0:
+            limit = self._number(attention.softcap, "softcap")
             share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
             scores = self.add("Mul", share, limit, role="capped")
-        if found.mask is not None:
-            scores = self.add("Add", scores, self._bias(found.mask), role="masked")
-        if found.is_causal:
+        if attention.mask is not None:
+            scores = self.add("Add", scores, self._bias(attention.mask), role="masked")
+        if attention.is_causal:
             scores = self._causal(scores)
         return self.add("Softmax", scores, role="weights", axis=-1)
 
@@ -291,9 +293,9 @@ class _Parts(Builder):
 
     def _causal(self, scores: NodeInput) -> str:
         past, _, total = self._lengths()
-        one = self._number(1, "step", TensorProto.INT64)
-        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), total, one, role="columns")
-        rows = self.add("Range", past, total, one, role="places")
+        step = self._number(1, "step", TensorProto.INT64)
+        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), total, step, role="columns")
+        rows = self.add("Range", past, total, step, role="places")
         rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
         hidden = self.add("Greater", columns, rows, role="future")
         if self.attention.window:
@@ -304,16 +306,16 @@ class _Parts(Builder):
 
     def _lengths(self) -> tuple[str, str, str]:
         """Return how many tokens came before, how many are new, and both together, as scalars."""
-        found, third = self.attention, self._number(2, "third", TensorProto.INT64)
-        axis = self._number(1, "second", TensorProto.INT64) if found.sizes.is_flat else third
+        attention, third = self.attention, self._number(2, "third", TensorProto.INT64)
+        axis = self._number(1, "second", TensorProto.INT64) if attention.sizes.is_flat else third
 
         def length(value: NodeInput, axis: str, name: str) -> str:
             return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), axis, role=name, axis=0)
 
-        new = length(self.given[1], axis, "new")
-        if found.past is None:
+        new = length(self.qkv[1], axis, "new")
+        if attention.past is None:
             return self._number(0, "first", TensorProto.INT64), new, new
-        past = length(found.past[0], third, "past")
+        past = length(attention.past[0], third, "past")
         return past, new, self.add("Add", past, new, role="total")
 
     def _tables(self) -> tuple[str, str]:

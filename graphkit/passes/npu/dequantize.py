@@ -79,12 +79,12 @@ def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
         node = _only_reader(editor, out)
         if node is None or not node.is_op("Mul"):
             raise MatchFailure("it is not multiplied with the scale of its data")
-        found = _factors(next((value for value in node.inputs if value is not out), None), open_scales)
-        if found is None or any(found.scales.count(scale) > open_scales.count(scale) for scale in found.scales):
+        factors = _factors(next((value for value in node.inputs if value is not out), None), open_scales)
+        if factors is None or any(factors.scales.count(scale) > open_scales.count(scale) for scale in factors.scales):
             raise MatchFailure("it is multiplied with something else than scales")
-        for scale in found.scales:
+        for scale in factors.scales:
             open_scales.remove(scale)
-        constants += found.constants
+        constants += factors.constants
     value = node.outputs[0]
     if value is None:
         raise MatchFailure("nothing reads it")

@@ -77,7 +77,7 @@ class _Product:
         """The axes of both tensors that the result lacks."""
         return "".join(axis for axis in self.left if axis in self.right and axis not in self.result)
 
-    def own(self, axes: str) -> str:
+    def free(self, axes: str) -> str:
         """Return the axes of one tensor that are in the result, and not in the other tensor."""
         return "".join(axis for axis in self.result if axis in axes and axis not in self.batch)
 
@@ -114,12 +114,12 @@ def _read(editor: Editor, node: Node) -> _Product:
 
 def _named(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
     """Return a letter for each axis of both tensors and of the result, those of an ellipsis too."""
-    given, arrow, result = equation.partition("->")
-    terms = given.split(",")
-    if len(terms) != 2 or (not arrow and "..." in given):
+    inputs, arrow, result = equation.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != 2 or (not arrow and "..." in inputs):
         return None
     if not arrow:
-        result = "".join(sorted(axis for axis in set(given) - {","} if given.count(axis) == 1))
+        result = "".join(sorted(axis for axis in set(inputs) - {","} if inputs.count(axis) == 1))
     free = [letter for letter in string.ascii_letters if letter not in equation]
     counts = [
         rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
@@ -143,7 +143,7 @@ class _Plan(Builder):
         batch = product.batch
         kept = batch if len(batch) <= MOST_APART else ""
         lead = product.dims(batch) if kept == batch else (product.count(batch),)
-        first, second = product.own(product.left), product.own(product.right)
+        first, second = product.free(product.left), product.free(product.right)
         sides: list[NodeInput] = []
         for role, value, axes, order, last in (
             ("left", self.node.inputs[0], product.left, batch + first + product.summed, (first, product.summed)),

@@ -37,10 +37,10 @@ class Axes:
 
     def dims(self, dims: Sequence[int], own_rank: int) -> Sizes:
         """Return the dims of a tensor that is laid out over the axes, without ones in front that it did not have."""
-        found = [math.prod(dims[axis] for axis in group) for group in self.groups]
-        while len(found) > own_rank and found[0] == 1:
-            del found[0]
-        return tuple(found)
+        sizes = [math.prod(dims[axis] for axis in group) for group in self.groups]
+        while len(sizes) > own_rank and sizes[0] == 1:
+            del sizes[0]
+        return tuple(sizes)
 
 
 @dataclass(frozen=True)

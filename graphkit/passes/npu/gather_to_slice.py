@@ -56,21 +56,21 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
     indices = _indices(editor, node.input(1))
-    found = RULES[node.op_type](node, dims, indices)
-    return GatherPattern(data, dims, {axis: _counted(dims, axis, found[axis]) for axis in sorted(found)})
+    positions = RULES[node.op_type](node, dims, indices)
+    return GatherPattern(data, dims, {axis: _counted(dims, axis, positions[axis]) for axis in sorted(positions)})
 
 
 def _indices(editor: Editor, value: Value | None) -> Integers:
     if value is None:
         raise MatchFailure("it has no indices")
-    found = numbers(editor.shapes[value])
-    if found is None:
-        found = editor.read_constant(value, MAX_INDICES, 1)
-    if found is None:
+    indices = numbers(editor.shapes[value])
+    if indices is None:
+        indices = editor.read_constant(value, MAX_INDICES, 1)
+    if indices is None:
         raise MatchFailure("its indices are computed")
-    if found.size == 0:
+    if indices.size == 0:
         raise MatchFailure("it takes nothing")
-    return found.astype(np.int64)
+    return indices.astype(np.int64)
 
 
 def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
@@ -102,9 +102,9 @@ def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Int
     if not (rows == rows[:, :1]).all():
         raise MatchFailure("its indices differ along other axes")
     others = {
-        other: np.arange(size)
-        for other, size in enumerate(indices.shape)
-        if other != axis and dims[other].constant != size
+        other_axis: np.arange(size)
+        for other_axis, size in enumerate(indices.shape)
+        if other_axis != axis and dims[other_axis].constant != size
     }
     return {axis: rows[:, 0], **others}
 
@@ -175,7 +175,7 @@ class GatherToSlice(Rewrite):
     pieces: int = 4
 
     def edit(self, editor: Editor) -> None:
-        found: dict[Node, GatherPattern] = {}
+        patterns: dict[Node, GatherPattern] = {}
         for node in editor.nodes("Gather", "GatherND", "GatherElements"):
             data = node.input(0)
             if node.outputs[0] is None or (data is not None and editor.shapes[data].is_shape_like):
@@ -183,10 +183,10 @@ class GatherToSlice(Rewrite):
             with editor.matching(node):
                 if node.scope.opset() < SLICE_SINCE:
                     raise MatchFailure("its opset has no Slice with bounds as inputs")
-                found[node] = gather_pattern_of(editor, node)
-        for node in _split_all(editor, found):
-            del found[node]
-        for node, pattern in found.items():
+                patterns[node] = gather_pattern_of(editor, node)
+        for node in _split_all(editor, patterns):
+            del patterns[node]
+        for node, pattern in patterns.items():
             with editor.matching(node):
                 plan = _Plan(editor, node, pattern)
                 plan.take(self.pieces)

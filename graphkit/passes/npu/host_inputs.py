@@ -150,19 +150,19 @@ class ExtractEmbedding(Pass):
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes = infer(model)
         declined: list[Declined] = []
-        found = tuple(_embeddings(model, shapes, declined))
+        embeddings = tuple(_embeddings(model, shapes, declined))
         declined += _in_bodies(model, shapes)
-        if not found:
+        if not embeddings:
             return Matched(before, declined=tuple(declined))
         replaced = {}
-        for each in found:
+        for each in embeddings:
             value = each.node.result()
             dims = shapes[value].dims
             assert dims is not None
             text = f"rows of '{each.table.name}' at '{each.ids.name}'"
             replaced[value] = NewInput(each.name, shapes[each.table].dtype, dims, text)
-        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in found)
-        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), found)
+        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in embeddings)
+        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), embeddings)
 
 
 def _embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Iterator[Embedding]:
@@ -304,18 +304,18 @@ class ExtractHostValues(Pass):
     def run(self, model: Model) -> Matched[HostInput]:
         shapes = infer(model)
         declined: list[Declined] = []
-        found = _host_inputs(model, shapes, declined)
-        replaced = {host_input.source.value: host_input.declared for host_input in found}
+        host_inputs = _host_inputs(model, shapes, declined)
+        replaced = {host_input.source.value: host_input.declared for host_input in host_inputs}
         if not replaced:
             return Matched(model, declined=tuple(declined))
         changes = tuple(f"'{value.name}' is an input, '{declared.name}'" for value, declared in replaced.items())
-        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), found)
+        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), host_inputs)
 
 
 def _host_inputs(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[HostInput, ...]:
     """Return the values that would become inputs, in node order; others are declined with their reasons."""
     names = names_in(model.scopes)
-    found = []
+    host_inputs = []
     for source in host_values(model, shapes, freezable_symbols(model, shapes)):
         value = source.value
         dims, dtype = shapes[value].dims, shapes[value].dtype
@@ -325,8 +325,8 @@ def _host_inputs(model: Model, shapes: Shapes, declined: list[Declined]) -> tupl
         is_mask = any(_reaches_softmax(node, index) for node, index in source.uses)
         name = free_name("attention_bias" if is_mask else "position_values", names)
         names.add(name)
-        found.append(HostInput(source, NewInput(name, dtype, dims, f"'{value.name}' of the original"), is_mask))
-    return tuple(found)
+        host_inputs.append(HostInput(source, NewInput(name, dtype, dims, f"'{value.name}' of the original"), is_mask))
+    return tuple(host_inputs)
 
 
 def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
@@ -352,7 +352,7 @@ def _next_reader(use: tuple[Node, int]) -> tuple[Node, int] | None:
     """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
     node, index = use
     out = node.outputs[0] if node.outputs else None
-    found = readers(out) if out is not None else ()
-    if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(found) != 1 or (node.is_op("Sub", "Div") and index > 0):
+    uses = readers(out) if out is not None else ()
+    if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
         return None
-    return found[0]
+    return uses[0]

@@ -84,11 +84,11 @@ class InsertAttentionMask(Pass):
 
     def run(self, model: Model) -> Matched[MissingMask]:
         shapes = infer(model)
-        found = tuple(_missing_masks(model, shapes))
-        if not found:
+        missing = tuple(_missing_masks(model, shapes))
+        if not missing:
             return Matched(model)
-        proto, taken = copy_proto(model), names_in(model.scopes) | {each.name for each in found}
-        changed = {each.softmax.index: each for each in found}
+        proto, taken = copy_proto(model), names_in(model.scopes) | {each.name for each in missing}
+        changed = {each.softmax.index: each for each in missing}
         nodes = []
         for index, node in enumerate(proto.graph.node):
             if (each := changed.get(index)) is not None:
@@ -100,11 +100,11 @@ class InsertAttentionMask(Pass):
         copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
         del proto.graph.node[:]
         proto.graph.node.extend(copies)
-        for name, each in {each.name: each for each in found}.items():
+        for name, each in {each.name: each for each in missing}.items():
             first = each.sequences if self.per_sequence and each.over == "source" else const(1)
             dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
             proto.graph.input.append(NewInput(name, each.dtype, dims).info())
-        return Matched(model.with_proto(proto), (counted(len(found), "attention(s) given a mask"),), matches=found)
+        return Matched(model.with_proto(proto), (counted(len(missing), "attention(s) given a mask"),), matches=missing)
 
 
 def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
@@ -138,12 +138,12 @@ def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
 
 def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
     """Return the dims of the inputs that count tokens: some may be padding, which no part of an image is."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for value in model.roles.inputs:
         for axis, dim in enumerate(shapes[value].dims or ()):
             if model.roles.axis(value, axis) in ("encoder", "sequence"):
-                found |= dim.symbols
-    return frozenset(found)
+                symbols |= dim.symbols
+    return frozenset(symbols)
 
 
 def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
@@ -161,7 +161,7 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
         if not node.is_op(*SCORES):
             return False
         inputs = node.operands
-        if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(found)) for found in inputs):
+        if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(operand)) for operand in inputs):
             return False
     return False
 

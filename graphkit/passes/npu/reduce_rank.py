@@ -332,25 +332,25 @@ class ReduceInterfaceRank(Pass):
     def run(self, model: Model) -> Outcome:
         editor = Editor(model)
         graph, declined = model.graph, list[Declined]()
-        found: dict[str, Sequence[int]] = {}
+        reduced: dict[str, Sequence[int]] = {}
         last: list[NewNode] = []
         for value in (*graph.inputs, *dict.fromkeys(graph.outputs)):
-            if (editor.shapes[value].rank or 0) <= self.rank or value.name in found:
+            if (editor.shapes[value].rank or 0) <= self.rank or value.name in reduced:
                 continue
             if self.only and value.name not in self.only:
                 continue
             try:
-                found[value.name] = self._reduce(editor, value, last)
+                reduced[value.name] = self._reduce(editor, value, last)
             except MatchFailure as failure:
                 declined.append(Declined(value.name, f"stays of rank {editor.shapes[value].rank}: {failure.reason}"))
-        if not found:
+        if not reduced:
             return Outcome(model, declined=tuple(declined))
         proto = editor.result().proto
         for info in (*proto.graph.input, *proto.graph.output):
-            if info.name in found:
-                _declare(info, found[info.name])
+            if info.name in reduced:
+                _declare(info, reduced[info.name])
         proto.graph.node.extend(helper.make_node(new.op_type, list(map(str, new.inputs)), new.outputs) for new in last)
-        text = f"{len(found):,} inputs and outputs have at most {self.rank} axes"
+        text = f"{len(reduced):,} inputs and outputs have at most {self.rank} axes"
         return Outcome(model.with_proto(proto), (text,), tuple(declined))
 
     def _reduce(self, editor: Editor, value: Value, last: list[NewNode]) -> Sequence[int]:

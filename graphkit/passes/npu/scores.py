@@ -67,19 +67,19 @@ class Scores:
                     self._reaches[each] = self._compute(each)
                 except MatchFailure as failure:
                     self._reaches[each] = failure
-        return self._found(value)
+        return self._reach(value)
 
     def _passed_on(self, value: Value) -> Sequence[Value | None]:
         """Return the values that nodes make of a value on the way to a Softmax."""
         passing = [] if value in self._reaches else [node for node, _ in readers(value) if node.is_op(*PASSING)]
         return [out for node in passing for out in node.outputs[:1] if node.scope is value.scope]
 
-    def _found(self, value: Value) -> Reach:
+    def _reach(self, value: Value) -> Reach:
         """Return how a value reaches a Softmax, once that is computed."""
-        found = self._reaches[value]
-        if isinstance(found, MatchFailure):
-            raise MatchFailure(found.reason)
-        return found
+        reach = self._reaches[value]
+        if isinstance(reach, MatchFailure):
+            raise MatchFailure(reach.reason)
+        return reach
 
     def _compute(self, value: Value) -> Reach:
         if self.editor.is_output(value):
@@ -101,15 +101,15 @@ class Scores:
         if node.is_op(*ELEMENTWISE):
             return self._elementwise(node, index, out)
         if node.is_op(*RESHAPING) and index == 0:
-            found = self._found(out)
+            reach = self._reach(out)
             before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
-            if found.axis == -1 and before and after and before[-1] == after[-1]:
-                return found
+            if reach.axis == -1 and before and after and before[-1] == after[-1]:
+                return reach
             raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
         if node.is_op("Transpose"):
             return self._transpose(node, out)
         if node.is_op("Concat"):
-            return self._found(out)  # beside scores of no mask, such as those of sinks
+            return self._reach(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
 
     def _softmax(self, node: Node, value: Value) -> Reach:
@@ -144,8 +144,8 @@ class Scores:
             raise MatchFailure(f"'{node.label}' compares it with what may count")
         elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
             raise MatchFailure(f"'{node.label}' makes it no floating-point number")
-        found = self._found(out)
-        return Reach(found.axis, found.scale * scale, found.is_half)
+        reach = self._reach(out)
+        return Reach(reach.axis, reach.scale * scale, reach.is_half)
 
     def _factor(self, node: Node, index: int) -> float | None:
         operand = node.input(1 - index)
@@ -159,13 +159,13 @@ class Scores:
         return all(each is not None and each <= NEGLIGIBLE for each in others)
 
     def _transpose(self, node: Node, out: Value) -> Reach:
-        found, rank = self._found(out), self.editor.shapes[out].rank
+        reach, rank = self._reach(out), self.editor.shapes[out].rank
         if rank is None:
             raise MatchFailure(f"the rank of '{node.label}' is not known")
         perm = node.attr("perm", tuple(range(rank))[::-1])
-        if perm is None or sorted(perm) != list(range(rank)) or found.axis < -rank:
+        if perm is None or sorted(perm) != list(range(rank)) or reach.axis < -rank:
             raise MatchFailure(f"the axes of '{node.label}' are not known")
-        return Reach(perm[found.axis] - rank, found.scale, found.is_half)
+        return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
 
 
 def readers(value: Value) -> Sequence[tuple[Node, int]]:

@@ -58,7 +58,7 @@ class Growth:
 
 def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
     """Return where the self-attention caches of a model grow; obstacles are declined with their reasons."""
-    found, taken = [], names_in(model.scopes)
+    caches, taken = [], names_in(model.scopes)
     for entry in model.roles.cache:
         past, present, axis = entry.past, entry.present, entry.axis
         if past is None or present is None or model.roles.is_cross(entry):
@@ -66,12 +66,12 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
         if axis is None:
             declined.append(Declined(past.name, "the axis along which it grows is unknown"))
             continue
-        given = free_name(f"{present.name}_new", taken)
+        new_name = free_name(f"{present.name}_new", taken)
         readers = [node for node, _ in past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
             try:
                 _Moved(past, present, axis, shapes).check()
-                found.append(Growth(past, present, axis, None, given))
+                caches.append(Growth(past, present, axis, None, new_name))
             except MatchFailure as failure:
                 declined.append(Declined(past.name, failure.reason))
             continue
@@ -84,8 +84,8 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
         if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
             declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
             continue
-        found.append(Growth(past, present, axis, new, given))
-    return tuple(found)
+        caches.append(Growth(past, present, axis, new, new_name))
+    return tuple(caches)
 
 
 class _Moved:
@@ -203,16 +203,16 @@ class StaticKvCache(Pass):
     def run(self, model: Model) -> Matched[Growth]:
         shapes = infer(model)
         declined: list[Declined] = []
-        found = growths(model, shapes, declined)
-        if declined or not found:
+        caches = growths(model, shapes, declined)
+        if declined or not caches:
             return Matched(model, declined=tuple(declined))
-        symbols = _lengths(found, shapes)
+        symbols = _lengths(caches, shapes)
         frozen = freezable_symbols(model, shapes)
         for value, known in dependences(model, shapes).items():
             if not known.data and known.symbols & symbols and not known.symbols <= frozen and _is_float(shapes, value):
                 reason = "it depends on the length of the past, which must not become a constant"
                 return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
-        news = {growth.present: growth for growth in found}
+        news = {growth.present: growth for growth in caches}
         outputs = []
         for value in model.graph.outputs:
             growth = news.get(value)
@@ -220,22 +220,22 @@ class StaticKvCache(Pass):
             dims = shapes[source].dims
             if dims is None:
                 return Matched(model, declined=(Declined(value.name, shapes.reason(source)),))
-            given = source.name
+            source_name = source.name
             if growth is not None and growth.new is None:
-                given = growth.given
+                source_name = growth.given
                 dims = (*dims[: growth.axis], dims[growth.axis] - _length(growth, shapes), *dims[growth.axis + 1 :])
             name = growth.given if growth is not None else value.name
-            outputs.append((given, NewInput(name, shapes[source].dtype, dims)))
+            outputs.append((source_name, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
-        cut = _with_ends(model, [growth for growth in found if growth.new is None], self.max_cache_len)
+        cut = _with_ends(model, [growth for growth in caches if growth.new is None], self.max_cache_len)
         frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
-        change = counted(len(found), f"cache(s) fixed at {self.max_cache_len:,} slots")
-        return Matched(frozen_model, (change,), matches=found)
+        change = counted(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
+        return Matched(frozen_model, (change,), matches=caches)
 
 
-def _lengths(found: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
+def _lengths(caches: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
     """Return the symbols of the length of the past."""
-    return frozenset().union(*(_length(growth, shapes).symbols for growth in found))
+    return frozenset().union(*(_length(growth, shapes).symbols for growth in caches))
 
 
 def _length(growth: Growth, shapes: Shapes) -> Expr:

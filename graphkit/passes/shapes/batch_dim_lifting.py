@@ -39,12 +39,14 @@ class Lift:
 
     def attributes(self, node: Node, extra: int) -> dict[str, Any]:
         """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
-        found = attributes_of(node)
+        attributes = attributes_of(node)
         for name, axes in self.axes.items():
-            found[name] = shifted(axes, extra) if isinstance(axes, int) else [shifted(axis, extra) for axis in axes]
+            attributes[name] = (
+                shifted(axes, extra) if isinstance(axes, int) else [shifted(axis, extra) for axis in axes]
+            )
         if "perm" in self.axes:
-            found["perm"] = [*range(extra), *found["perm"]]
-        return found
+            attributes["perm"] = [*range(extra), *attributes["perm"]]
+        return attributes
 
     def constants(self, extra: int) -> dict[int, np.ndarray]:
         """Return the inputs of the lifted node that are other constants than the node's."""
@@ -195,15 +197,15 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     """
 
     def rule(view: Candidate) -> Lift | None:
-        given = view.node.attr("axes", tuple)
-        array = np.array(given, np.int64) if given is not None else view.numbers(index)
+        attribute = view.node.attr("axes", tuple)
+        array = np.array(attribute, np.int64) if attribute is not None else view.numbers(index)
         if view.flat != {0} or array is None or not array.size:
             return None
         rank = len(view.out) if of_output else view.rank(0)
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
-        if given is not None:
+        if attribute is not None:
             return Lift(view.flat, axes={"axes": array.tolist()})
         return Lift(view.flat, arrays={index: array})
 

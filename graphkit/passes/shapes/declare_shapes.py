@@ -168,21 +168,21 @@ class _Declarer:
         return sum(self._declare(self.shapes[value], value.name, infos, graph) for value in computed)
 
     def _declare(
-        self, found: Tensor, name: str, infos: Mapping[str, onnx.ValueInfoProto], graph: onnx.GraphProto
+        self, inferred: Tensor, name: str, infos: Mapping[str, onnx.ValueInfoProto], graph: onnx.GraphProto
     ) -> bool:
-        if not found.dtype or found.dims is None or (shape := self._shape(found.dims)) is None:
+        if not inferred.dtype or inferred.dims is None or (shape := self._shape(inferred.dims)) is None:
             return False
         info = infos.get(name)
         if info is None or not info.HasField("type"):
             tensor = (graph.value_info.add(name=name) if info is None else info).type.tensor_type
-            tensor.elem_type = found.dtype
+            tensor.elem_type = inferred.dtype
             tensor.shape.CopyFrom(shape)
             return True
         if not info.type.HasField("tensor_type"):
             return False
         before = info.SerializeToString(deterministic=True)
-        info.type.tensor_type.elem_type = found.dtype
-        declare(info.type.tensor_type, found.dims, self.symbols)
+        info.type.tensor_type.elem_type = inferred.dtype
+        declare(info.type.tensor_type, inferred.dims, self.symbols)
         return bool(info.SerializeToString(deterministic=True) != before)
 
     def _shape(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:

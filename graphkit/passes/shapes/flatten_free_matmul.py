@@ -121,8 +121,8 @@ class FlatRegions:
             out = node.outputs[0]
             if self._may_enter(node) and out is not None and merged(self.dims(node.input(0)), self.dims(out)):
                 self.makers[out] = node
-        elif is_liftable(node) and (found := self._lift(node)) is not None:
-            self.lifts[node] = found
+        elif is_liftable(node) and (lifting := self._lift(node)) is not None:
+            self.lifts[node] = lifting
             for value in self._inputs(node):
                 if value.producer is not None:
                     self.makers.setdefault(value, value.producer)
@@ -148,15 +148,17 @@ class FlatRegions:
         more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
         for inputs in (flat, flat | more):
             known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
-            found = lift(Candidate(node, known, self.dims(outputs[0]), inputs))
-            if found is not None and self._gives(node, found, first):
-                return found
+            lifting = lift(Candidate(node, known, self.dims(outputs[0]), inputs))
+            if lifting is not None and self._gives(node, lifting, first):
+                return lifting
         return None
 
-    def _gives(self, node: Node, found: Lift, first: Dims) -> bool:
+    def _gives(self, node: Node, lifting: Lift, first: Dims) -> bool:
         """Whether the outputs that are lifted have the leading dim, and the others may have other names."""
-        dims = [self.dims(node.outputs[index])[:1] for index in found.outputs]
-        others = [value for index, value in enumerate(node.outputs) if index not in found.outputs and value is not None]
+        dims = [self.dims(node.outputs[index])[:1] for index in lifting.outputs]
+        others = [
+            value for index, value in enumerate(node.outputs) if index not in lifting.outputs and value is not None
+        ]
         return all(dim == first for dim in dims) and not any(self.editor.is_output(value) for value in others)
 
     def _is_reshaped(self, value: Value | None, first: Dims) -> bool:
@@ -335,13 +337,13 @@ class FlattenFreeMatmul(Rewrite):
     def edit(self, editor: Editor) -> None:
         if not any(_begins(node) for node in editor.nodes("Reshape")):
             return
-        found = FlatRegions(editor)
-        for region in found.find():
-            _lift(editor, found, region)
+        regions = FlatRegions(editor)
+        for region in regions.find():
+            _lift(editor, regions, region)
             editor.note("Reshape(s) around batched nodes removed", region.saved)
-        for node in found.makers.values():
-            if node.is_op("Reshape") and node in found.reasons:
-                editor.decline(node, f"its flat form stays: {found.reasons[node]}")
+        for node in regions.makers.values():
+            if node.is_op("Reshape") and node in regions.reasons:
+                editor.decline(node, f"its flat form stays: {regions.reasons[node]}")
 
 
 def _begins(node: Node) -> bool:
@@ -350,17 +352,17 @@ def _begins(node: Node) -> bool:
     return node.scope.opset() >= RESHAPE_SINCE and any(is_liftable(consumer) for consumer in readers)
 
 
-def _lift(editor: Editor, found: FlatRegions, region: Region) -> None:
+def _lift(editor: Editor, regions: FlatRegions, region: Region) -> None:
     lifted: Names = {}
     for value, spec in region.sources.items():
-        reshape = found.makers[value]
+        reshape = regions.makers[value]
         source = reshape.operand(0)
         lifted[value] = source
         if spec is not None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
             editor.insert_before(reshape, _reshape(editor, reshape, source, name, spec))
     for node in region.nodes:
-        _lift_node(editor, node, found.lifts[node], lifted, len(region.lead) - 1)
+        _lift_node(editor, node, regions.lifts[node], lifted, len(region.lead) - 1)
     for reshape, spec in region.exits.items():
         flat, out = reshape.operand(0), reshape.result()
         if spec is None:

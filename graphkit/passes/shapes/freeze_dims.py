@@ -120,17 +120,17 @@ class FreezeDims(Pass):
 
     def run(self, model: Model) -> Outcome:
         spec = self.premise().spec
-        given = spec.shapes
+        input_shapes = spec.shapes
         numbers = Inputs(model, spec).numbers
         declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        unranked = [name for name in given if (known := declared[name]) is None or known.dims is None]
+        unranked = [name for name in input_shapes if (known := declared[name]) is None or known.dims is None]
         if not numbers and not unranked:
             return Outcome(model)
         shapes = infer(model, spec)
         proto = copy_proto(model)
         for info in proto.graph.input:
-            if (found := shapes[info.name].dims) is not None:
-                _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
+            if (dims := shapes[info.name].dims) is not None:
+                _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in dims], numbers, True)
         outputs = {info.name for info in proto.graph.output}
         for graph, scope in graphs_with_scopes(proto.graph, model.graph):
             is_possible = not any(body.contains(scope) for body in shapes.impossible)
@@ -139,7 +139,7 @@ class FreezeDims(Pass):
                 is_inner = is_body or info.name not in outputs
                 _follow(info, scope, shapes if is_possible else None, numbers, is_inner=is_inner)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
-        changes += [f"{name} is {'x'.join(map(str, given[name])) or 'a scalar'}" for name in unranked]
+        changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
         return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
 
 
@@ -163,10 +163,10 @@ def _follow(
     if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
         return
     value = scope.values.get(info.name)
-    found = shapes[value].dims if value is not None and shapes is not None else None
-    if found is None or len(found) != len(tensor.shape.dim):
-        found = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
-    texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in found or ()]
+    dims = shapes[value].dims if value is not None and shapes is not None else None
+    if dims is None or len(dims) != len(tensor.shape.dim):
+        dims = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
+    texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in dims or ()]
     known = [None if isinstance(text, str) and "?" in text else text for text in texts]
     _declare(info, known, numbers, False)
     if is_inner:  # a number that the exporter wrote down may hold at its own sizes alone

@@ -154,9 +154,9 @@ class DimsEmitter:
 
     def _source(self, name: str) -> tuple[Value, int]:
         """Return an input and an axis that give a symbol, an input that is read already where there is one."""
-        found = max(self._sources[name], key=lambda source: self._preferred[source[0]])
-        self._preferred[found[0]] += 1
-        return found
+        best = max(self._sources[name], key=lambda source: self._preferred[source[0]])
+        self._preferred[best[0]] += 1
+        return best
 
     def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
         key = (op_type, *inputs, *sorted(attributes.items()))
@@ -173,14 +173,14 @@ def _text(elements: Sequence[Expr]) -> str:
 
 def _sources(editor: Editor) -> dict[str, list[tuple[Value, int]]]:
     """Return the inputs of the main graph and axes that give each symbol."""
-    found: dict[str, list[tuple[Value, int]]] = {}
+    sources: dict[str, list[tuple[Value, int]]] = {}
     for value in editor.model.graph.inputs:
         if declared_type(value) is None:
             continue
         for axis, dim in enumerate(editor.shapes[value].dims or ()):
             if isinstance(dim.atom, Symbol):
-                found.setdefault(dim.atom.name, []).append((value, axis))
-    return found
+                sources.setdefault(dim.atom.name, []).append((value, axis))
+    return sources
 
 
 Elements = tuple[Expr, ...]
@@ -255,8 +255,8 @@ def _computes_shapes(editor: Editor, node: Node) -> bool:
 
 
 def _elements(editor: Editor, value: Value) -> Elements | None:
-    found = editor.shapes[value]
-    if found.dtype not in INTEGERS or not found.may_have_data or (elements := found.elements) is None:
+    inferred = editor.shapes[value]
+    if inferred.dtype not in INTEGERS or not inferred.may_have_data or (elements := inferred.elements) is None:
         return None
     known = tuple(element for element in elements if isinstance(element, Expr) and is_known(element))
     return known if len(known) == len(elements) else None
@@ -278,12 +278,12 @@ def _needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
 
 
 def _need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput | None:
-    found, elements = editor.shapes[value], _elements(editor, value)
-    if elements is None or found.rank is None or found.rank > 1:
+    inferred, elements = editor.shapes[value], _elements(editor, value)
+    if elements is None or inferred.rank is None or inferred.rank > 1:
         return None
-    if found.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+    if inferred.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
         return None
-    return DynamicInput(node, index, _least(editor, node, index, value, elements), found.rank, found.dtype)
+    return DynamicInput(node, index, _least(editor, node, index, value, elements), inferred.rank, inferred.dtype)
 
 
 def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:

@@ -158,16 +158,16 @@ def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: 
         return False
     others = [editor.shapes[v].dims for i, v in enumerate(consumer.inputs) if i != index and v is not None]
     after = editor.shapes[consumer.outputs[0]].dims
-    if after is None or any(other is None for other in others):
+    if after is None or any(shape is None for shape in others):
         return False
-    return broadcast([dims, *(other for other in others if other is not None)]) == after
+    return broadcast([dims, *(shape for shape in others if shape is not None)]) == after
 
 
 def broadcast(shapes: Iterable[Dims]) -> Dims | None:
     """Return the dims that shapes broadcast to, None where that is not certain at all legal dims."""
-    found = list(shapes)
-    rank = max(map(len, found))
-    padded = [(const(1),) * (rank - len(dims)) + dims for dims in found]
+    all_dims = list(shapes)
+    rank = max(map(len, all_dims))
+    padded = [(const(1),) * (rank - len(dims)) + dims for dims in all_dims]
     result: list[Expr] = []
     for column in zip(*padded, strict=True):
         large = {dim for dim in column if dim != 1}
@@ -231,9 +231,9 @@ class ExpandToBroadcast(Rewrite):
         if before is None or after is None:
             raise MatchFailure(f"its dims are not all numbers: {editor.shapes[out]}")
         padded = (1,) * (len(after) - len(before)) + before
-        if any(one == 0 or large % one for one, large in zip(padded, after, strict=True) if one != large):
+        if any(small == 0 or large % small for small, large in zip(padded, after, strict=True) if small != large):
             raise MatchFailure("it repeats an axis without positions")
-        repeats = [large // one if one != large else 1 for one, large in zip(padded, after, strict=True)]
+        repeats = [large // small if small != large else 1 for small, large in zip(padded, after, strict=True)]
         if 0 in repeats:
             raise MatchFailure("it gives a tensor without elements")
         if math.prod(repeats) == 1 and before == after:

@@ -131,15 +131,15 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
 
 def _chain(editor: Editor, node: Node) -> list[Value]:
     """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
-    found: list[Value] = []
+    tensors: list[Value] = []
     value = node.input(0)
     while value is not None:
-        found.append(value)
+        tensors.append(value)
         producer = value.producer
         if producer is None or producer.scope is not node.scope or not _is_reshaping(editor, producer):
             break
         value = producer.input(0)
-    return found
+    return tensors
 
 
 def _is_reshaping(editor: Editor, node: Node) -> bool:
@@ -255,9 +255,9 @@ class _Region:
                     continue
                 self.nodes.append(node)
                 around = [value for value in (*node.inputs, *node.outputs) if value is not None and value not in known]
-                found = [value for value in around if value in self.entries or value in node.outputs]
-                known.update(found)
-                pending += found
+                reached = [value for value in around if value in self.entries or value in node.outputs]
+                known.update(reached)
+                pending += reached
         self.nodes.sort(key=lambda node: node.index)
         self.entries = {value: source for value, source in self.entries.items() if self._is_read(value)}
         for value in (*self.entries, *self._results()):

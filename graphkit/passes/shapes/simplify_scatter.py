@@ -30,17 +30,17 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
         gone: The nodes that go.
         kept: Values that are needed all the same.
     """
-    found = set(gone)
-    pending = list(found)
+    dead = set(gone)
+    pending = list(dead)
     while pending:
         for value in pending.pop().inputs:
             node = value.producer if value is not None else None
-            if node is None or node in found or editor.is_static(node):
+            if node is None or node in dead or editor.is_static(node):
                 continue
-            if not any(_is_needed(editor, out, found, kept) for out in node.results):
-                found.add(node)
+            if not any(_is_needed(editor, out, dead, kept) for out in node.results):
+                dead.add(node)
                 pending.append(node)
-    return found
+    return dead
 
 
 def _is_needed(editor: Editor, value: Value, gone: Collection[Node], kept: Container[Value]) -> bool:
@@ -120,18 +120,18 @@ def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tup
 
 def _coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
     """Return along which axis of the updates each index goes up by one, None where it stays the same."""
-    found: list[int | None] = []
+    axes: list[int | None] = []
     for part in parts:
         moving = [axis for axis, stride in enumerate(part.strides) if stride != 0]
         if len(moving) > 1 or any(part.strides[axis] != 1 for axis in moving):
             raise MatchFailure("its indices do not go up by one along one axis")
-        found += moving or [None]
-    used = [axis for axis in found if axis is not None]
+        axes += moving or [None]
+    used = [axis for axis in axes if axis is not None]
     if used != sorted(set(used)):
         raise MatchFailure("its indices are in another order than its updates")
     if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
         raise MatchFailure("it may write an element more than once")
-    return found
+    return axes
 
 
 def _counted_from_zero(box: Box) -> Box:
@@ -283,8 +283,8 @@ class _Plan(Builder):
 
     def _bound(self, at: Expr, dim: Expr) -> Bound:
         """Return a bound as a Slice takes it: from the end where it is negative, within the dim where it is not."""
-        at = _other(at, "min", dim)
-        from_end = (_other(at, "max", const(0)) - dim).constant
+        at = _without_limit(at, "min", dim)
+        from_end = (_without_limit(at, "max", const(0)) - dim).constant
         if at.constant is not None:
             return at.constant
         if from_end is not None and from_end < 0:
@@ -337,7 +337,7 @@ class _Plan(Builder):
         return self.add("Reshape", bound, self.editor.integers([1], "one"), role="bound")
 
 
-def _other(expr: Expr, op: str, limit: Expr) -> Expr:
+def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
     """Return the other argument of a min or max with a limit, else the expression."""
     atom = expr.atom
     rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []

@@ -98,10 +98,10 @@ def _axes(axes: Tensor | None, count: int, dims: Dims) -> list[int] | None:
         return list(range(count)) if count <= len(dims) else None
     if axes.data is None:
         return None
-    found = [number(axis) for axis in axes.data.ravel().tolist()]
-    if len(found) != count or any(axis is None or not -len(dims) <= axis < len(dims) for axis in found):
+    constants = [number(axis) for axis in axes.data.ravel().tolist()]
+    if len(constants) != count or any(axis is None or not -len(dims) <= axis < len(dims) for axis in constants):
         return None
-    return [axis % len(dims) for axis in found if axis is not None]
+    return [axis % len(dims) for axis in constants if axis is not None]
 
 
 def _start(start: Expr, dim: Expr) -> Expr | int:
@@ -166,8 +166,8 @@ def _merged(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | 
     """Return the joint bounds of a Slice and the one that reads it; None if it is no Slice, or cuts the same axes."""
     if index != 0 or not reader.is_op("Slice") or not editor.is_free(reader):
         return None
-    found = _bounds(editor, reader)
-    return None if found is None or found.keys() & cuts.keys() else {**cuts, **found}
+    reader_bounds = _bounds(editor, reader)
+    return None if reader_bounds is None or reader_bounds.keys() & cuts.keys() else {**cuts, **reader_bounds}
 
 
 def _bounds(editor: Editor, node: Node) -> Bounds | None:
@@ -181,16 +181,16 @@ def _bounds(editor: Editor, node: Node) -> Bounds | None:
     axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or not all(-rank <= axis < rank for axis in axes):
         return None
-    found = {axis % rank: cut for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
-    return {axis: (cut[0], cut[1], cut[2]) for axis, cut in found.items()} if len(found) == len(axes) else None
+    by_axis = {axis % rank: cut for axis, *cut in zip(axes, starts, ends, steps, strict=True)}
+    return {axis: (cut[0], cut[1], cut[2]) for axis, cut in by_axis.items()} if len(by_axis) == len(axes) else None
 
 
 def _integers(editor: Editor, value: Value | None) -> list[int] | None:
     array = numbers(editor.shapes[value]) if value is not None and value.is_constant else None
     if array is None or array.ndim != 1:
         return None
-    found = [int(number) for number in array]
-    return found if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in found) else None
+    integers = [int(number) for number in array]
+    return integers if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in integers) else None
 
 
 def _slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:

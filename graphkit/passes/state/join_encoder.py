@@ -79,11 +79,11 @@ class JoinEncoder(Pass):
         return Matched(_keeping(with_names(whole, renamed), kept), changes, matches=matches)
 
 
-def _of_one_type(model: Model, name: str, other: str) -> Model:
+def _of_one_type(model: Model, name: str, target: str) -> Model:
     """Return a model that declares an input as it does another one, which becomes the same."""
     proto = copy_proto(model)
     inputs = {info.name: info for info in proto.graph.input}
-    inputs[other].type.CopyFrom(inputs[name].type)
+    inputs[target].type.CopyFrom(inputs[name].type)
     return model.with_proto(proto)
 
 
@@ -92,9 +92,9 @@ def _all_count(model: Model, mask: Value, like: Value) -> tuple[Model, str]:
     editor = Editor(model)
     dtype = dtype_name(editor.shapes[mask].dtype)
     shape, ones = editor.unique_name(f"{mask.name}_shape"), editor.unique_name(f"{mask.name}_ones")
-    one = onnx.numpy_helper.from_array(np.ones(1, dtype))
+    fill = onnx.numpy_helper.from_array(np.ones(1, dtype))
     editor.insert_first(model.graph, NewNode("Shape", [like], [shape], {"start": 0, "end": 2}))
-    editor.insert_first(model.graph, NewNode("ConstantOfShape", [shape], [ones], {"value": one}))
+    editor.insert_first(model.graph, NewNode("ConstantOfShape", [shape], [ones], {"value": fill}))
     editor.replace_all_uses(mask, ones)
     return drop_dead_inputs(editor.result()), ones
 

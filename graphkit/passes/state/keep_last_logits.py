@@ -79,7 +79,7 @@ def _declined(model: Model, reason: str) -> Outcome:
 
 def _head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
     """Return the nodes from the product to the logits, each with the input that holds the tokens; none if unknown."""
-    found: list[tuple[Node, int]] = []
+    path: list[tuple[Node, int]] = []
     value: Value | None = logits
     while value is not None and value.producer is not None:
         node = value.producer
@@ -87,9 +87,9 @@ def _head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
         is_read_alone = not value.consumers if value is logits else editor.only_reader(value) is not None
         if index is None or not is_read_alone:
             return []
-        found.insert(0, (node, index))
+        path.insert(0, (node, index))
         if node.operator in PRODUCTS:
-            return found
+            return path
         value = node.input(index)
     return []
 

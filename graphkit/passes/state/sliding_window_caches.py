@@ -55,7 +55,7 @@ class _Mask:
     visible: bool | None
 
 
-def rings_of(editor: Editor, found: Sequence[Growth], slots: int) -> Mapping[Growth, Ring]:
+def rings_of(editor: Editor, growths: Sequence[Growth], slots: int) -> Mapping[Growth, Ring]:
     """Return the caches that can be rings, each with the needs of its attention.
 
     A cache is left out where its attention cannot be followed, or where what its masks let through is not the last
@@ -63,14 +63,14 @@ def rings_of(editor: Editor, found: Sequence[Growth], slots: int) -> Mapping[Gro
 
     Args:
         editor: That of a decoder with a growing cache.
-        found: Where its caches grow.
+        growths: Where its caches grow.
         slots: How many tokens the cache holds; a window as long needs no ring.
 
     Raises:
         ModelError: onnxruntime cannot run what makes a mask.
     """
     known = dependences(editor.model, editor.shapes)
-    attentions = [each for node in editor.model.graph.nodes if (each := _Attention.of(editor, known, node, found))]
+    attentions = [each for node in editor.model.graph.nodes if (each := _Attention.of(editor, known, node, growths))]
     caches = [growth for each in attentions for growth in each.caches]
     rings: dict[Growth, Ring] = {}
     windows: dict[tuple[_Mask, ...], int | None] = {}
@@ -95,7 +95,7 @@ class _Attention:
 
     @classmethod
     def of(
-        cls, editor: Editor, known: Mapping[Value, Dependence], softmax: Node, found: Sequence[Growth]
+        cls, editor: Editor, known: Mapping[Value, Dependence], softmax: Node, growths: Sequence[Growth]
     ) -> _Attention | None:
         """Return the inputs of a Softmax over a growing cache, None where they cannot be followed."""
         scores, out = softmax.input(0), softmax.outputs[0] if softmax.outputs else None
@@ -103,7 +103,7 @@ class _Attention:
             return None
         if softmax.attr("axis", -1) not in (-1, len(dims) - 1):
             return None
-        by_joined: dict[Value | None, Growth] = {each.joined: each for each in found if each.joined is not None}
+        by_joined: dict[Value | None, Growth] = {each.joined: each for each in growths if each.joined is not None}
         trace = _Trace(editor, known, dims[-1], by_joined)
         keys, masks = trace.scores(scores)
         key, value = trace.cache(keys), trace.cache(trace.weighted(out))
@@ -137,10 +137,10 @@ class _Trace:
         return None, ()
 
     def _masks(self, node: Node) -> Iterator[Place]:
-        for index, other in enumerate(node.inputs):
-            if other is None or self._is_data(other) or index in value_inputs(node):
+        for index, operand in enumerate(node.inputs):
+            if operand is None or self._is_data(operand) or index in value_inputs(node):
                 continue
-            dims = self.shapes[other].dims
+            dims = self.shapes[operand].dims
             if dims is None or (dims and dims[-1].constant != 1):  # an exporter may call the number of keys otherwise
                 yield node, index
 
@@ -150,8 +150,8 @@ class _Trace:
     def _data(self, value: Value) -> Value | None:
         """Return the only input of a value's producer that depends on data."""
         inputs = value.producer.inputs if value.producer is not None else ()
-        found = [source for source in inputs if source is not None and self._is_data(source)]
-        return found[0] if len(found) == 1 else None
+        sources = [source for source in inputs if source is not None and self._is_data(source)]
+        return sources[0] if len(sources) == 1 else None
 
     def weighted(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
@@ -205,7 +205,7 @@ def _mask(editor: Editor, node: Node, index: int) -> _Mask | None:
         return _Mask(value, None)
     if not node.is_op("Where") or index != 0:
         return None
-    floors = [at for at in (1, 2) if (other := node.inputs[at]) is not None and _is_floor(editor, other)]
+    floors = [at for at in (1, 2) if (operand := node.inputs[at]) is not None and _is_floor(editor, operand)]
     return _Mask(value, floors[0] == 2) if len(floors) == 1 else None
 
 

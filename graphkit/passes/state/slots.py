@@ -155,14 +155,14 @@ class Slots:
         """
         shape = self.node("Shape", self.tokens.name, as_="tokens_shape", start=0, end=2)
         if mask is None:
-            found = self.node("Expand", self.node("Add", self.past, self._range(self.new)), shape, as_="positions")
+            positions = self.node("Expand", self.node("Add", self.past, self._range(self.new)), shape, as_="positions")
         else:
             counted = self.node("CumSum", self.node("Cast", mask, to=TensorProto.INT64), self.number(1))
-            found = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
+            positions = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
             if not self.is_start:
-                found = self.node("Slice", found, self.past, self.end, self.number(1))
-                found = self.node("Reshape", found, shape, as_="positions")
-        return found if dtype == TensorProto.INT64 else self.node("Cast", found, to=dtype)
+                positions = self.node("Slice", positions, self.past, self.end, self.number(1))
+                positions = self.node("Reshape", positions, shape, as_="positions")
+        return positions if dtype == TensorProto.INT64 else self.node("Cast", positions, to=dtype)
 
     def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
         """Return the output of a node at the start of the graph, the same for equal ones."""

@@ -169,9 +169,9 @@ class _Caches:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
                 self.dropped.add(entry.present.name)  # it is the state as it was
         for value in self.model.graph.outputs:
-            given = self.shapes[value].dims
-            if roles.of(value) != "present" and given is not None and _symbols(given) <= _symbols(dims):
-                self.outputs[value.name] = NewInput(value.name, self.shapes[value].dtype, given)
+            out_dims = self.shapes[value].dims
+            if roles.of(value) != "present" and out_dims is not None and _symbols(out_dims) <= _symbols(dims):
+                self.outputs[value.name] = NewInput(value.name, self.shapes[value].dtype, out_dims)
         if rings and not self.is_start:
             self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
         model = with_interface(self.editor.result(), self.inputs, self.outputs, self.dropped, self.last)
