@@ -43,8 +43,8 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
         raise UsageError(f"{first.name} and {second.name} cannot be composed: {error}") from error
     merged.metadata_props.extend(graph.metadata_props)
     _annotate(merged, ahead.graph, lambda name: f"{prefix}{name}")
-    given = {name: f"{prefix}{source}" for name, source in links.items()}
-    _annotate(merged, graph, lambda name: given.get(name, name))
+    first_names = {name: f"{prefix}{source}" for name, source in links.items()}
+    _annotate(merged, graph, lambda name: first_names.get(name, name))
     proto.graph.CopyFrom(merged)
     proto.functions.extend(ahead.functions)
     known = {entry.key for entry in proto.metadata_props}

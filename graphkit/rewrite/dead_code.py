@@ -80,26 +80,26 @@ def _needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
         makers.update((name, index) for name in named)
         if not named:
             pending.append(index)
-    found = _Needs([False] * len(nodes), set(), makers.keys(), {})
+    needed = _Needs([False] * len(nodes), set(), makers.keys(), {})
     names = list(outputs)
     while pending or names:
         if not pending:
             name = names.pop()
-            if name and name not in found.names:
-                found.names.add(name)
+            if name and name not in needed.names:
+                needed.names.add(name)
                 pending += [makers[name]] if name in makers else []
             continue
         index = pending.pop()
-        if found.nodes[index]:
+        if needed.nodes[index]:
             continue
-        found.nodes[index] = True
+        needed.nodes[index] = True
         names += nodes[index].input
         bodies = [(body, _needs(body.node, _names(body.output))) for _, body in body_graphs(nodes[index])]
         for body, needs in bodies:
             names += needs.names.difference(needs.made, _defined(body))
         if bodies:
-            found.bodies[index] = bodies
-    return found
+            needed.bodies[index] = bodies
+    return needed
 
 
 def _names(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
@@ -151,9 +151,9 @@ def _clean_functions(proto: onnx.ModelProto) -> None:
 
 def _operators(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:
     """Return the domain and the operator of each node, those of bodies included."""
-    found: set[tuple[str, str]] = set()
+    operators: set[tuple[str, str]] = set()
     for node in nodes:
-        found.add(("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)))
+        operators.add(("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)))
         for _, body in body_graphs(node):
-            found |= _operators(body.node)
-    return found
+            operators |= _operators(body.node)
+    return operators

@@ -94,8 +94,8 @@ class _Rebuilder:
     def _name(self, source: NodeInput, scope: Scope) -> str:
         if source is None:
             return ""
-        found = self.edits.resolve(source, scope) if isinstance(source, Value) else source
-        return self.edits.renamed.get(found, found.name) if isinstance(found, Value) else found
+        resolved = self.edits.resolve(source, scope) if isinstance(source, Value) else source
+        return self.edits.renamed.get(resolved, resolved.name) if isinstance(resolved, Value) else resolved
 
     def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
         names = [self._name(source, scope) for source in new.inputs]
@@ -137,9 +137,9 @@ class NewNode:
 
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
     """Return the attributes of a node as `NewNode` takes them, some of them changed; an empty list as its proto."""
-    found = {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
-    empty = {name: node.attributes[name] for name, value in found.items() if isinstance(value, list) and not value}
-    return found | empty | changed
+    attributes = {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+    empty = {name: node.attributes[name] for name, value in attributes.items() if isinstance(value, list) and not value}
+    return attributes | empty | changed
 
 
 class Edits:
@@ -202,13 +202,13 @@ class Edits:
 
     def resolve(self, value: Value, scope: Scope | None = None) -> Value | str:
         """Return the value that consumers of a value will read; in a scope, if given, names may be shadowed."""
-        found: Value | str = value
-        while isinstance(found, Value) and found in self.aliases:
-            after = self.aliases[found]
+        resolved: Value | str = value
+        while isinstance(resolved, Value) and resolved in self.aliases:
+            after = self.aliases[resolved]
             if scope is not None and isinstance(after, Value) and not self.is_visible(after, scope):
                 break
-            found = after
-        return found
+            resolved = after
+        return resolved
 
     @property
     def new_reads(self) -> Set[Value]:

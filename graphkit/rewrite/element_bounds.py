@@ -176,8 +176,8 @@ def _product(operands: Sequence[Interval]) -> Interval:
     return _of_ends(mul, *operands)
 
 
-def _quotient(found: Sequence[Interval]) -> Interval:
-    dividend, divisor = found
+def _quotient(operands: Sequence[Interval]) -> Interval:
+    dividend, divisor = operands
     return UNBOUNDED if divisor.low <= 0 <= divisor.high else _of_ends(truediv, dividend, divisor)
 
 
@@ -226,8 +226,8 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
 
     def transfer(self, value: Value) -> Bounds | None:
         """Return the least and the greatest element that a tensor can have, None where they are not known."""
-        found = self._find(value)
-        return found if found is not None and -(2**63) <= found[0] <= found[1] < 2**63 else None
+        bounds = self._find(value)
+        return bounds if bounds is not None and -(2**63) <= bounds[0] <= bounds[1] < 2**63 else None
 
     def _find(self, value: Value) -> Bounds | None:
         tensor = self.editor.shapes[value]
@@ -237,10 +237,10 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
         if array is not None and array.size:
             return int(array.min()), int(array.max())
         node, limits = value.producer, None if BITS[tensor.dtype] == 64 else integer_range(tensor.dtype)
-        found = self._computed(node) if node is not None and not node.domain and not value.output_index else None
-        if found is None or (limits is not None and not limits[0] <= found[0] <= found[1] <= limits[1]):
+        bounds = self._computed(node) if node is not None and not node.domain and not value.output_index else None
+        if bounds is None or (limits is not None and not limits[0] <= bounds[0] <= bounds[1] <= limits[1]):
             return limits  # what wraps around may be anything
-        return found if tensor.dtype != TensorProto.UINT64 else None
+        return bounds if tensor.dtype != TensorProto.UINT64 else None
 
     def _constant(self, value: Value) -> np.ndarray | None:
         array = numbers(self.editor.shapes[value])
@@ -268,9 +268,9 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
 
 
 def _union(bounds: Iterable[Bounds | None]) -> Bounds | None:
-    found = list(bounds)
-    known = [each for each in found if each is not None]
-    if not known or len(known) < len(found):
+    all_bounds = list(bounds)
+    known = [each for each in all_bounds if each is not None]
+    if not known or len(known) < len(all_bounds):
         return None
     return min(low for low, _ in known), max(high for _, high in known)
 

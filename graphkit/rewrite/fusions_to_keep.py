@@ -33,7 +33,7 @@ Step = tuple[int | str | None, ...]  # which input, None for whichever it is; th
 
 def climb(node: Node, *path: Step) -> list[Node] | None:
     """Follow inputs to their producers: (index, operators...) for each step, None for whichever input it is."""
-    found: list[Node] = []
+    producers: list[Node] = []
     for index, *operators in path:
         candidates = node.inputs if index is None else [node.input(int(index))]
         makers = [value.producer for value in candidates if value is not None]
@@ -41,8 +41,8 @@ def climb(node: Node, *path: Step) -> list[Node] | None:
         if not here:
             return None
         node = here[0]
-        found.append(node)
-    return found
+        producers.append(node)
+    return producers
 
 
 def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) -> list[Node] | None:
@@ -73,19 +73,19 @@ def readers(node: Node) -> list[Node]:
 
 def follow(node: Node, operator: str) -> Node | None:
     """Return the only reader of a node, Shapes apart, where it is of this operator."""
-    found = [reader for reader in readers(node) if not reader.is_op("Shape")]
-    return found[0] if len(found) == 1 and found[0].is_op(operator) else None
+    consumers = [reader for reader in readers(node) if not reader.is_op("Shape")]
+    return consumers[0] if len(consumers) == 1 and consumers[0].is_op(operator) else None
 
 
 def follow_all(node: Node, *operators: str) -> list[Node] | None:
     """Follow only readers of these operators, one after the other."""
-    found = [node]
+    nodes = [node]
     for operator in operators:
-        after = follow(found[-1], operator)
+        after = follow(nodes[-1], operator)
         if after is None:
             return None
-        found.append(after)
-    return found[1:]
+        nodes.append(after)
+    return nodes[1:]
 
 
 def onwards(nodes: Sequence[Node], *operators: str) -> list[Node]:
@@ -151,8 +151,8 @@ PROJECTED: tuple[Step, ...] = ((0, "Reshape"), (0, "Gemm"), (0, "Reshape"))
 
 def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q k / sqrt(d) + (1 - mask) * -10000): the mask's two Unsqueezes, and the biases."""
-    found = (climb(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
-    mask = next((path for path in found if path is not None), None)
+    paths = (climb(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
+    mask = next((path for path in paths if path is not None), None)
     if mask is None:
         return
     yield from mask[-2:]
@@ -167,8 +167,8 @@ def scaled_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q sqrt(c) * k sqrt(c) + mask), as PyTorch's fused attention is exported: the roots, the mask's nodes."""
     scores = climb(softmax, (0, "Add"), (None, "MatMul"))
     scales = [scores and climb(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
-    found = (climb(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS)
-    mask = next((path for path in found if path is not None), None)
+    paths = (climb(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS)
+    mask = next((path for path in paths if path is not None), None)
     if mask is None or not all(scales):
         return
     yield from (path[-1] for path in scales if path)
@@ -195,10 +195,10 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
         return
     caches = [*(climb(split[1], (1, "Concat")) or ()), *(climb(product, (1, "Concat"), (0, "Gather")) or ())]
     ends = {split[-1].input(0), masked[0].input(1) if masked else None, caches[-1].input(0) if caches else None}
-    found = computed_from(joined[-1], lambda _, value: value in ends, MAX_NODES)
-    if found is None or is_static(found, dims_of):
+    nodes = computed_from(joined[-1], lambda _, value: value in ends, MAX_NODES)
+    if nodes is None or is_static(nodes, dims_of):
         return
-    yield from found
+    yield from nodes
     yield from onwards(caches[:2], "Transpose", "Unsqueeze", "Concat")
 
 
@@ -326,7 +326,7 @@ def _biased_operator(gelu: Node, _: DimsOf) -> Iterator[Node]:
 def _biased_product(activation: Node, dims_of: DimsOf) -> Iterator[Node]:
     """Relu(x w + bias) of matrices: the bias."""
     path = climb(activation, (0, "Add"), (None, "MatMul"))
-    if path is not None and (left := path[1].input(0)) is not None and len(dims_of(left) or ()) == 2:
+    if path is not None and (data := path[1].input(0)) is not None and len(dims_of(data) or ()) == 2:
         yield from biases(path[:1])
 
 

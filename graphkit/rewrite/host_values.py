@@ -67,15 +67,15 @@ def dependences(model: Model, shapes: Shapes, *, for_host: bool = False) -> Mapp
     What a node with bodies gives, what is random and what no rule knows counts as data; for a host so do integers that
     only the caller knows: a state, a speaker, a length that is fed.
     """
-    found: dict[Value, Dependence] = {}
+    known: dict[Value, Dependence] = {}
     for value in model.graph.inputs:
         role = model.roles.of(value)
         is_unknown = for_host and role not in OF_HOST
-        found[value] = DATA if is_unknown else _of_input(value, declared_type(value), role)
+        known[value] = DATA if is_unknown else _of_input(value, declared_type(value), role)
     for node in model.graph.nodes:
-        dependence = _of_node(node, shapes, found)
-        found.update((value, dependence) for value in node.results)
-    return found
+        dependence = _of_node(node, shapes, known)
+        known.update((value, dependence) for value in node.results)
+    return known
 
 
 def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[HostValue, ...]:
@@ -109,7 +109,7 @@ def _of_input(value: Value, declared: TensorType | None, role: Role) -> Dependen
     return Dependence(inputs=frozenset((value.name,)))
 
 
-def _of_node(node: Node, shapes: Shapes, found: Mapping[Value, Dependence]) -> Dependence:
+def _of_node(node: Node, shapes: Shapes, known: Mapping[Value, Dependence]) -> Dependence:
     if node.bodies or node.operator in RANDOM:
         return DATA
     if node.is_op(*READS_DIMS):
@@ -117,7 +117,7 @@ def _of_node(node: Node, shapes: Shapes, found: Mapping[Value, Dependence]) -> D
     total = CONSTANT
     for value in node.inputs:
         if value is not None:
-            total |= found.get(value, CONSTANT)
+            total |= known.get(value, CONSTANT)
     return total
 
 

@@ -57,7 +57,7 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
     taken = {info.name for info in proto.graph.input}
     for new in dict.fromkeys(new.name for new in replaced.values()):
         if new not in taken:
-            proto.graph.input.append(next(found for found in replaced.values() if found.name == new).info())
+            proto.graph.input.append(next(new_input for new_input in replaced.values() if new_input.name == new).info())
     return remove_dead_code(model.with_proto(proto)).model
 
 

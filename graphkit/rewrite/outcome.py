@@ -134,7 +134,7 @@ def grouped(declined: Iterable[Declined | DeclinedText]) -> tuple[str, ...]:
     places: dict[str, dict[str, list[str]]] = {}
     for (where, reason), pairs in pair_families((each.where, each.reason) for each in declined).items():
         places.setdefault(reason, {}).setdefault(where, []).extend(place for place, _ in pairs)
-    return tuple(f"{in_short(found)}: {reason}" for reason, found in places.items())
+    return tuple(f"{in_short(group)}: {reason}" for reason, group in places.items())
 
 
 def change_blocks(changes: Sequence[str]) -> Iterator[Block]:

@@ -41,8 +41,8 @@ def read(model: Model, tensor: TensorProto, view: Sequence[int] | None = None) -
 
 def _stored(dtype: int) -> np.dtype[Any]:
     known = FLOATS[dtype] if dtype in FLOATS else tensor_dtype_to_np_dtype(dtype)
-    found: np.dtype[Any] = known.newbyteorder("<")
-    return found
+    stored: np.dtype[Any] = known.newbyteorder("<")
+    return stored
 
 
 def rounded(numbers: np.ndarray, dtype: int) -> np.ndarray:
