@@ -72,14 +72,14 @@ class Files:
         file = self.open(piece.path)
         try:
             file.seek(piece.offset)
-            found = file.read(piece.length)
-            while len(found) < piece.length and (more := file.read(piece.length - len(found))):
-                found += more
+            data = file.read(piece.length)
+            while len(data) < piece.length and (more := file.read(piece.length - len(data))):
+                data += more
         except OSError as error:
             raise _unreadable(piece.path, error) from error
-        if len(found) < piece.length:
+        if len(data) < piece.length:
             raise shrunk(piece.path)
-        return found
+        return data
 
 
 def _unreadable(path: Path, error: OSError) -> ModelError:
@@ -113,7 +113,7 @@ class DataPlan:
         if piece not in self._placed:
             head, tail = piece.part(0, SAMPLE), piece.part(max(piece.length - SAMPLE, 0), SAMPLE)
             sample = (piece.length, files.read(head), files.read(tail))
-            twin = next((other for other in self._samples.get(sample, ()) if _equal(other, piece, files)), None)
+            twin = next((stored for stored in self._samples.get(sample, ()) if _equal(stored, piece, files)), None)
             if twin is not None:
                 self._placed[piece] = self._placed[twin]
             else:
@@ -125,9 +125,9 @@ class DataPlan:
         return self._placed[piece]
 
 
-def _equal(one: Piece, two: Piece, files: Files) -> bool:
-    starts = range(0, one.length, CHUNK)
-    return all(files.read(one.part(at, CHUNK)) == files.read(two.part(at, CHUNK)) for at in starts)
+def _equal(a: Piece, b: Piece, files: Files) -> bool:
+    starts = range(0, a.length, CHUNK)
+    return all(files.read(a.part(at, CHUNK)) == files.read(b.part(at, CHUNK)) for at in starts)
 
 
 @contextlib.contextmanager
@@ -179,8 +179,8 @@ def _copy(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
     if hasattr(os, "copy_file_range"):
         try:
             while done < piece.length:
-                left, start = piece.length - done, piece.offset + done
-                count = os.copy_file_range(source, target.fileno(), left, start, offset + done)
+                remaining, start = piece.length - done, piece.offset + done
+                count = os.copy_file_range(source, target.fileno(), remaining, start, offset + done)
                 if not count:
                     break
                 done += count

@@ -52,8 +52,8 @@ def extent(tensor: TensorProto) -> Extent:
     for key in numbers:
         if key in entries:
             if not entries[key].isascii() or not entries[key].isdigit() or len(entries[key]) > 19:
-                found = f"external data has the {key} '{entries[key][:40]}', not a number of bytes"
-                raise ModelError(found, tensor=tensor.name, hint=hint)
+                problem = f"external data has the {key} '{entries[key][:40]}', not a number of bytes"
+                raise ModelError(problem, tensor=tensor.name, hint=hint)
             numbers[key] = int(entries[key])
     location = entries.get("location")
     if not location or type(location) is not str:  # protobuf gives bytes where a string is not UTF-8

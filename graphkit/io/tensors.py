@@ -189,17 +189,17 @@ def _check_tensor(tensor: TensorProto) -> None:
             f"dims {list(dims)[:8]} are {'negative' if min(dims) < 0 else 'more than 2^63 elements'}",
             hint="the tensor is corrupt; export the model again",
         )
-    promised, found, unit = payload_size(tensor), None, "bytes of data"
+    promised, actual, unit = payload_size(tensor), None, "bytes of data"
     if tensor.data_location == TensorProto.EXTERNAL:
-        found = extent(tensor).length
+        actual = extent(tensor).length
     elif tensor.raw_data:
-        found = len(tensor.raw_data)
+        actual = len(tensor.raw_data)
     elif tensor.data_type in BITS or tensor.data_type == TensorProto.STRING:
         (values, promised), unit = _typed_values(tensor), "values"
-        found = values or None  # a tensor may come without its data
-    if promised is not None and found is not None and found != promised:
+        actual = values or None  # a tensor may come without its data
+    if promised is not None and actual is not None and actual != promised:
         raise ModelError(
-            f"{found:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}",
+            f"{actual:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}",
             hint="the file was cut or edited; export the model again",
         )
 

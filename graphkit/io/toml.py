@@ -81,44 +81,44 @@ class Section:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text."""
-        found: str = self._get(name, str, "a text", default)
-        if len(found) > MAX_TEXT:
+        text: str = self._get(name, str, "a text", default)
+        if len(text) > MAX_TEXT:
             raise self.wrong(name, f"it has more than {MAX_TEXT:,} characters", "shorten it")
-        return found
+        return text
 
     def date(self, name: str) -> date:
         """Return a date."""
-        found = self._get(name, date, "a date, such as 2026-03-06")
-        return found.date() if isinstance(found, datetime) else found
+        value = self._get(name, date, "a date, such as 2026-03-06")
+        return value.date() if isinstance(value, datetime) else value
 
     def number(self, name: str) -> int:
         """Return a whole number of at least 0."""
-        found: int = self._get(name, int, "a whole number")
-        if isinstance(found, bool) or not 0 <= found < 1000:
-            raise self._unfit(name, found, "a whole number below 1000")
-        return found
+        number: int = self._get(name, int, "a whole number")
+        if isinstance(number, bool) or not 0 <= number < 1000:
+            raise self._unfit(name, number, "a whole number below 1000")
+        return number
 
     def flag(self, name: str) -> bool:
         """Return true or false."""
-        found: bool = self._get(name, bool, "true or false")
-        return found
+        flag: bool = self._get(name, bool, "true or false")
+        return flag
 
     def choice(self, name: str, choices: Collection[str]) -> str:
         """Return one of a few words."""
-        found: str = self._get(name, str, f"one of {', '.join(choices)}")
-        if found not in choices:
-            raise self._unfit(name, found, f"one of {', '.join(choices)}")
-        return found
+        choice: str = self._get(name, str, f"one of {', '.join(choices)}")
+        if choice not in choices:
+            raise self._unfit(name, choice, f"one of {', '.join(choices)}")
+        return choice
 
     def texts(self, name: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return a list of texts, none of them twice."""
-        found = self._get(name, list, "a list of texts", default)
-        for item in found:
+        items = self._get(name, list, "a list of texts", default)
+        for item in items:
             if not isinstance(item, str) or len(item) > MAX_TEXT:
                 raise self._unfit(name, item, "a list of texts")
-            if list(found).count(item) > 1:
+            if list(items).count(item) > 1:
                 raise self.wrong(name, f"'{item:.{SHOWN}}' is there twice", "name it once")
-        return tuple(found)
+        return tuple(items)
 
     def section(self, name: str) -> Section:
         """Return a table of it, an empty one where it is missing."""
@@ -131,21 +131,21 @@ class Section:
                 raise self._unfit(f"{name}[{number}]", item, "a table")
             yield Section(self.file, self.path(f"{name}[{number}]"), item)
 
-    def mapping(self, name: str, is_value: Callable[[object], bool], wanted: str) -> dict[str, Any]:
+    def mapping(self, name: str, is_value: Callable[[object], bool], expected: str) -> dict[str, Any]:
         """Return a table of plain values."""
-        found: dict[str, Any] = self._get(name, dict, "a table", {})
-        for key, value in found.items():
+        table: dict[str, Any] = self._get(name, dict, "a table", {})
+        for key, value in table.items():
             if not is_value(value):
-                raise self._unfit(f"{name}.{key:.{SHOWN}}", value, wanted)
-        return found
+                raise self._unfit(f"{name}.{key:.{SHOWN}}", value, expected)
+        return table
 
-    def _get(self, name: str, kind: type, wanted: str, default: Any = None) -> Any:
-        found = self.values.get(name, default)
-        if found is None:
-            raise self.wrong(name, "it is missing", f"write {wanted}")
-        if not isinstance(found, kind) and found is not default:
-            raise self._unfit(name, found, wanted)
-        return found
+    def _get(self, name: str, kind: type, expected: str, default: Any = None) -> Any:
+        value = self.values.get(name, default)
+        if value is None:
+            raise self.wrong(name, "it is missing", f"write {expected}")
+        if not isinstance(value, kind) and value is not default:
+            raise self._unfit(name, value, expected)
+        return value
 
-    def _unfit(self, name: str, value: object, wanted: str) -> TargetError:
-        return self.wrong(name, f"{str(value)[:SHOWN]!r} is not what it takes", f"write {wanted}")
+    def _unfit(self, name: str, value: object, expected: str) -> TargetError:
+        return self.wrong(name, f"{str(value)[:SHOWN]!r} is not what it takes", f"write {expected}")

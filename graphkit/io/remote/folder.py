@@ -48,8 +48,8 @@ def models_in(url: str, *, recursive: bool = False) -> list[str]:
     here = [name for name in names if "/" not in name]
     if not here and is_hub_repository(url):
         here = [name for name in names if name.startswith("onnx/") and name.count("/") == 1]
-    if found := names if recursive else here:
+    if models := names if recursive else here:
         inner, joint, outer = url.partition("::")
-        return [f"{inner.rstrip('/')}/{name}{joint}{outer}" for name in found]
+        return [f"{inner.rstrip('/')}/{name}{joint}{outer}" for name in models]
     deeper = ", or look into its folders with --recursive" if names else ""
     raise UsageError(f"{shown}: has no .onnx file in it - name a model file{deeper}")

@@ -137,8 +137,8 @@ class FsspecFile(Served):
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         paths, words = [self._path] * len(spans), {"on_error": "raise"}
         with self._asking("read"):
-            found: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
-        return found
+            parts: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
+        return parts
 
     def _do(self, waiting: str, plain: str, seconds: float, *arguments: Any, **words: Any) -> Any:
         """Call a method of the file system, within a time."""

@@ -113,8 +113,8 @@ def _part(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[i
         raise Fault(f"the server sends a range that it describes as {text[:60]!r}", DOWNLOAD)
     first, last, size = map(int, match.groups())
     if first != span[0] or not first <= last < min(size, span[1]):
-        wanted = f"{span[0]:,} to {min(span[1], size) - 1:,}"
-        raise Fault(f"the server sends bytes {first:,} to {last:,} where {wanted} were asked for", DOWNLOAD)
+        requested = f"{span[0]:,} to {min(span[1], size) - 1:,}"
+        raise Fault(f"the server sends bytes {first:,} to {last:,} where {requested} were asked for", DOWNLOAD)
     if length not in (None, last + 1 - first):
         raise Fault(f"the server says that {length:,} bytes follow, and that they are {first:,} to {last:,}", DOWNLOAD)
     return size, (first, last + 1)

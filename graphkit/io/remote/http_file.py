@@ -112,11 +112,11 @@ class HttpFile(Served):
         async def every() -> None:
             free = asyncio.Semaphore(AT_ONCE)
 
-            async def one(span: Span) -> None:
+            async def fetch_part(span: Span) -> None:
                 async with free:
                     await self._asked(Ask(span, head), sink)
 
-            tasks = [asyncio.ensure_future(one(span)) for span in parted(spans, PART)]
+            tasks = [asyncio.ensure_future(fetch_part(span)) for span in parted(spans, PART)]
             try:
                 await asyncio.gather(*tasks)
             finally:

@@ -27,15 +27,15 @@ def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, i
     start = _earlier(steps)
     if start is None:
         return []
-    found: list[tuple[int, int]] = []
+    following: list[tuple[int, int]] = []
     at, period, skipped = offsets[-1], len(steps) - start, len(offsets) - len(known)
     for number in range(count):
         like = start + number % period
         at += steps[like]
         if at >= end:
             break
-        found.append((at, skipped + (like + 1 if like + 1 < len(steps) else start)))
-    return found
+        following.append((at, skipped + (like + 1 if like + 1 < len(steps) else start)))
+    return following
 
 
 def _earlier(steps: Sequence[int]) -> int | None:

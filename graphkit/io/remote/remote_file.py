@@ -153,14 +153,14 @@ class RemoteFile(ByteSource):
         if self._end is None:
             self._fetch(spans, None)
             return
-        if (left := self._end - time.monotonic()) <= 0:
+        if (remaining := self._end - time.monotonic()) <= 0:
             raise self._served.out_of_time(self._options.timeout)
         self._graph += spans
         if sum(stop - start for start, stop in self._graph) > MAX_GRAPH:
             problem = f"its graph has more than {MAX_GRAPH:,} bytes beside the weights"
             raise self._served.error(problem, "fetch all of it with --download")
         self._is_kept = False
-        self._fetch(spans, left)
+        self._fetch(spans, remaining)
 
     def _fetch(self, spans: Sequence[Span], seconds: float | None) -> None:
         self._served.fetch(spans, self._known(), self._parts.put, total=seconds, idle=self._options.timeout)

@@ -66,14 +66,14 @@ class S3File(FsspecFile):
 
         with self._asking("read"):
             try:
-                found = self._within(seconds, every)
+                answers = self._within(seconds, every)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) or _status(error) in (412, 416):
                     raise self.changed() from error
                 raise
-        if any(answer.get("ETag") != self._revision.etag for answer, _ in found):
+        if any(answer.get("ETag") != self._revision.etag for answer, _ in answers):
             raise self.changed()
-        return [data for _, data in found]
+        return [data for _, data in answers]
 
     async def _beginning(self, first: int, whole: int, **condition: str) -> tuple[dict[str, Any], bytes]:
         """Return an answer and its bytes: all of a small object; of a long one the first bytes, asked for alone."""

@@ -33,7 +33,7 @@ class Revision:
     def agrees(self, later: Revision) -> bool:
         """Whether nothing says that another answer was about another content."""
         pairs = (self.etag, later.etag), (self.modified, later.modified)
-        return all(one == two for one, two in pairs if one and two)
+        return all(before == after for before, after in pairs if before and after)
 
 
 @dataclass(frozen=True)
