@@ -87,7 +87,10 @@ def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
 
     pairs = matching.values.forth.items()
     return tuple(
-        (path(one), path(two))
-        for one, two in pairs
-        if one.name != two.name and one not in ends and known(one) is None and one.producer in matching.forth
+        (path(value_a), path(value_b))
+        for value_a, value_b in pairs
+        if value_a.name != value_b.name
+        and value_a not in ends
+        and known(value_a) is None
+        and value_a.producer in matching.forth
     )

@@ -45,6 +45,6 @@ def difference_rows(
         yield "weights", weight.name, weight.other, weight.kind, weight.before, weight.after
     for shape in shapes:
         yield "shapes", shape.value, shape.other, "follows" if shape.follows else "begins", shape.before, shape.after
-    for section, found in findings.items():
-        for finding in found:
+    for section, finding_changes in findings.items():
+        for finding in finding_changes:
             yield section, finding.text, finding.text, finding.kind, finding.before, finding.after

@@ -33,25 +33,29 @@ def interface_changes(a: Model, b: Model, matching: InterfaceMatching) -> Iterat
     for kind in ("input", "output"):
         pairs = dict(matching.inputs if kind == "input" else matching.outputs)
         mine, theirs = (model.graph.inputs if kind == "input" else model.graph.outputs for model in (a, b))
-        for one in dict.fromkeys(mine):
-            yield from _port_changes(one, pairs.get(one), kind)
+        for value_a in dict.fromkeys(mine):
+            yield from _port_changes(value_a, pairs.get(value_a), kind)
         twins = set(pairs.values())
-        for two in dict.fromkeys(theirs):
-            if two not in twins:
-                yield Change(f"{kind} '{two.name}'", None, shortened(_port(two, kind)))
-        orders = [pairs[one] for one in mine if one in pairs], [two for two in theirs if two in twins]
+        for value_b in dict.fromkeys(theirs):
+            if value_b not in twins:
+                yield Change(f"{kind} '{value_b.name}'", None, shortened(_port(value_b, kind)))
+        orders = (
+            [pairs[value_a] for value_a in mine if value_a in pairs],
+            [value_b for value_b in theirs if value_b in twins],
+        )
         if orders[0] != orders[1]:
             yield Change(
-                f"order of {kind}s", *(shortened(", ".join(f"'{two.name}'" for two in order)) for order in orders)
+                f"order of {kind}s",
+                *(shortened(", ".join(f"'{value_b.name}'" for value_b in order)) for order in orders),
             )
 
 
-def _port_changes(one: Value, two: Value | None, kind: str) -> Iterator[Change]:
+def _port_changes(value_a: Value, value_b: Value | None, kind: str) -> Iterator[Change]:
     """Yield how an input or output differs; one that was renamed has both names."""
-    before, after = _port(one, kind), None if two is None else _port(two, kind)
-    is_renamed = two is not None and one.name != two.name
+    before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
+    is_renamed = value_b is not None and value_a.name != value_b.name
     if is_renamed or before != after:
-        name = f"'{one.name}' -> '{two.name}'" if two is not None and is_renamed else f"'{one.name}'"
+        name = f"'{value_a.name}' -> '{value_b.name}'" if value_b is not None and is_renamed else f"'{value_a.name}'"
         yield Change(f"{kind} {name}", shortened(before), shortened(after))
 
 

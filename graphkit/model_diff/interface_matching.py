@@ -30,7 +30,9 @@ class InterfaceMatching:
     @cached_property
     def names(self) -> dict[Value, str]:
         """The names in A of what is called otherwise in B."""
-        return {two: one.name for one, two in (*self.inputs, *self.outputs) if one.name != two.name}
+        return {
+            value_b: value_a.name for value_a, value_b in (*self.inputs, *self.outputs) if value_a.name != value_b.name
+        }
 
 
 def match_interfaces(a: Model, b: Model) -> InterfaceMatching:
@@ -48,15 +50,19 @@ def _pairs(
     mine: Sequence[Value], theirs: Sequence[Value], kind: Callable[[Value], Hashable]
 ) -> Iterator[tuple[Value, Value]]:
     names = [{value.name: value for value in values} for values in (mine, theirs)]
-    yield from ((one, names[1][name]) for name, one in names[0].items() if name in names[1])
-    left = [one if one.name not in names[1] else None for one in mine]
-    right = [two if two.name not in names[0] else None for two in theirs]
-    for place, (one, two) in enumerate(zip(left, right, strict=False)):
-        if one is not None and two is not None and kind(one) == kind(two):
-            left[place] = right[place] = None
-            yield one, two
-    ones, twos = (_by_kind(values, kind) for values in (left, right))
-    yield from ((ones[key][0], twos[key][0]) for key in ones if len(ones[key]) == len(twos.get(key, ())) == 1)
+    yield from ((value_a, names[1][name]) for name, value_a in names[0].items() if name in names[1])
+    rest_a = [value_a if value_a.name not in names[1] else None for value_a in mine]
+    rest_b = [value_b if value_b.name not in names[0] else None for value_b in theirs]
+    for place, (value_a, value_b) in enumerate(zip(rest_a, rest_b, strict=False)):
+        if value_a is not None and value_b is not None and kind(value_a) == kind(value_b):
+            rest_a[place] = rest_b[place] = None
+            yield value_a, value_b
+    by_kind_a, by_kind_b = (_by_kind(values, kind) for values in (rest_a, rest_b))
+    yield from (
+        (by_kind_a[key][0], by_kind_b[key][0])
+        for key in by_kind_a
+        if len(by_kind_a[key]) == len(by_kind_b.get(key, ())) == 1
+    )
 
 
 def _by_kind(values: Sequence[Value | None], kind: Callable[[Value], Hashable]) -> dict[Hashable, list[Value]]:

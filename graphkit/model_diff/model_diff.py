@@ -107,11 +107,11 @@ class ModelDiff(Result):
         return (*failing, COSTS) if COSTS in sections and not self.is_equal and is_dearer(self.costs) else failing
 
     def _count(self, section: str) -> int:
-        found = getattr(self, "finding_changes" if section == "findings" else section)
+        changes = getattr(self, "finding_changes" if section == "findings" else section)
         return (
-            sum(map(len, (found.removed, found.added, found.changed, found.moved)))
+            sum(map(len, (changes.removed, changes.added, changes.changed, changes.moved)))
             if section == "nodes"
-            else len(found)
+            else len(changes)
         )
 
     @property
@@ -157,14 +157,14 @@ class ModelDiff(Result):
     def _sentences(self) -> Iterator[str]:
         """Yield the number of differences of each section."""
         nodes = [
-            f"{len(found):,} {name}"
-            for name, found in (
+            f"{len(changes):,} {name}"
+            for name, changes in (
                 ("removed", self.nodes.removed),
                 ("added", self.nodes.added),
                 ("changed", self.nodes.changed),
                 ("moved", self.nodes.moved),
             )
-            if found
+            if changes
         ]
         for section in self.differing:
             counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
@@ -233,8 +233,8 @@ def _few(changes: Sequence[NoteChange]) -> Iterator[Change]:
             yield from group
             continue
         had, has = sum(each.before is not None for each in group), sum(each.after is not None for each in group)
-        told = (f"{count:,} have it" if count else None for count in (had, has))
-        yield Change(f"{note} of {counted(len(group), f'{of}(s)')}", *told)
+        texts = (f"{count:,} have it" if count else None for count in (had, has))
+        yield Change(f"{note} of {counted(len(group), f'{of}(s)')}", *texts)
 
 
 def _graph_text(path: str) -> str:

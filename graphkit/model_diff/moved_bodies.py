@@ -27,25 +27,28 @@ def moved_bodies(
         lone: The bodies that the other model lacks.
     """
     taken: set[object] = set()
-    for (one, two), count in _shared(values, mine, theirs).most_common():
-        sizes = [len(nodes) for body, nodes in ((one, mine[one]), (two, theirs[two])) if body in lone]
-        uses: set[object] = {body for body in (one, two) if body in lone} | {(one.owner, two), (two.owner, one)}
+    for (graph_a, graph_b), count in _shared(values, mine, theirs).most_common():
+        sizes = [len(nodes) for body, nodes in ((graph_a, mine[graph_a]), (graph_b, theirs[graph_b])) if body in lone]
+        uses: set[object] = {body for body in (graph_a, graph_b) if body in lone} | {
+            (graph_a.owner, graph_b),
+            (graph_b.owner, graph_a),
+        }
         if sizes and 2 * count >= min(sizes) and not uses & taken:
             taken |= uses
-            yield one, two
+            yield graph_a, graph_b
 
 
 def _shared(values: Matching, mine: Nodes, theirs: Nodes) -> Counter[tuple[Scope, Scope]]:
     """Count the nodes that two graphs share: those that compute the same, and again those of one operator and name."""
     places: dict[Hashable, Counter[Scope]] = {}
-    for two, nodes in theirs.items():
+    for graph_b, nodes in theirs.items():
         for key, count in _keys(values, nodes).items():
-            places.setdefault(key, Counter())[two] = count
+            places.setdefault(key, Counter())[graph_b] = count
     shared: Counter[tuple[Scope, Scope]] = Counter()
-    for one, nodes in mine.items():
+    for graph_a, nodes in mine.items():
         for key, count in _keys(values, nodes).items():
-            for two, there in places.get(key, {}).items():
-                shared[one, two] += min(count, there)
+            for graph_b, there in places.get(key, {}).items():
+                shared[graph_a, graph_b] += min(count, there)
     return shared
 
 
@@ -54,9 +57,9 @@ def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
     return Counter([*(values.numbers.nodes[node] for node in nodes), *names])
 
 
-def release_outputs(values: Matching, one: Scope, two: Scope) -> None:
+def release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
     """Match what a body gives with what its node gave, where that is a value of the graph that has its nodes."""
-    for body, there, forth in ((one, two, True), (two, one, False)):
+    for body, there, forth in ((graph_a, graph_b, True), (graph_b, graph_a, False)):
         matched = values.forth if forth else values.back
         for outer, inner in zip(body.owner.outputs if body.owner is not None else (), body.outputs, strict=False):
             twin = matched.get(outer) if outer is not None else None

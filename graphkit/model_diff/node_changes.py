@@ -29,30 +29,35 @@ class _Reading:
         self.before: dict[Node, dict[str, None]] = {}  # the other way
         self.constants: ReadConstants = {}
 
-    def differs(self, one: Value | None, two: Value | None) -> bool:
+    def differs(self, value_a: Value | None, value_b: Value | None) -> bool:
         """Whether one place reads something else, which no node that is gone, or new, and no constant explains."""
-        if one is not None and two is not None and source_of(one).is_constant and source_of(two).is_constant:
-            is_other = self.is_other_constant(source_of(one), source_of(two))
+        if (
+            value_a is not None
+            and value_b is not None
+            and source_of(value_a).is_constant
+            and source_of(value_b).is_constant
+        ):
+            is_other = self.is_other_constant(source_of(value_a), source_of(value_b))
             if not is_other:
-                self.constants[one, two] = None
+                self.constants[value_a, value_b] = None
             return is_other
-        if self.matching.agree(one, two):
+        if self.matching.agree(value_a, value_b):
             return False
-        gone = one.producer if one is not None and one.producer not in self.matching.forth else None
-        made = two.producer if two is not None and two.producer not in self.matching.back else None
-        if gone is not None and two is not None:
-            self.after.setdefault(gone, {})[two.name] = None
-        if made is not None and one is not None:
-            self.before.setdefault(made, {})[one.name] = None
-        return (gone is None and made is None) or one is None or two is None
+        gone = value_a.producer if value_a is not None and value_a.producer not in self.matching.forth else None
+        made = value_b.producer if value_b is not None and value_b.producer not in self.matching.back else None
+        if gone is not None and value_b is not None:
+            self.after.setdefault(gone, {})[value_b.name] = None
+        if made is not None and value_a is not None:
+            self.before.setdefault(made, {})[value_a.name] = None
+        return (gone is None and made is None) or value_a is None or value_b is None
 
-    def is_other_constant(self, one: Value, two: Value) -> bool:
+    def is_other_constant(self, value_a: Value, value_b: Value) -> bool:
         """Whether a node reads another constant than before, where one of the two is in both models."""
-        if one.name == two.name or self.matching.agree(one, two):
+        if value_a.name == value_b.name or self.matching.agree(value_a, value_b):
             return False
-        before, after = one.scope.find(two.name), two.scope.find(one.name)
-        return (before is not None and self.matching.agree(before, two)) or (
-            after is not None and self.matching.agree(one, after)
+        before, after = value_a.scope.find(value_b.name), value_b.scope.find(value_a.name)
+        return (before is not None and self.matching.agree(before, value_b)) or (
+            after is not None and self.matching.agree(value_a, after)
         )
 
 
@@ -102,26 +107,27 @@ def _moved(matching: NodeMatching) -> Iterator[MovedNode]:
             yield MovedNode(node.path, twin.path, node.operator, module_of(node), graph, other_graph)
 
 
-def _changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
+def _changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
     """Yield how two nodes that are the same differ."""
-    if one.operator != two.operator:
-        yield Change("operator", one.operator, two.operator)
-    if one.proto.overload != two.proto.overload:
-        yield Change("overload", str(one.proto.overload), str(two.proto.overload))
-    if not one.is_op("Constant"):
-        yield from attribute_changes(one, two, reading.matching.values.numbers)
-    yield from _input_changes(one, two, reading)
-    given = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (one, two)]
-    for index in sorted(given[0] ^ given[1]):
+    if node_a.operator != node_b.operator:
+        yield Change("operator", node_a.operator, node_b.operator)
+    if node_a.proto.overload != node_b.proto.overload:
+        yield Change("overload", str(node_a.proto.overload), str(node_b.proto.overload))
+    if not node_a.is_op("Constant"):
+        yield from attribute_changes(node_a, node_b, reading.matching.values.numbers)
+    yield from _input_changes(node_a, node_b, reading)
+    present = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (node_a, node_b)]
+    for index in sorted(present[0] ^ present[1]):
         texts = [
-            _called(node.outputs[index]) if index in has else None for node, has in zip((one, two), given, strict=True)
+            _called(node.outputs[index]) if index in has else None
+            for node, has in zip((node_a, node_b), present, strict=True)
         ]
         yield NameChange(f"output {index}", *texts)
 
 
-def _input_changes(one: Node, two: Node, reading: _Reading) -> Iterator[Change]:
+def _input_changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
     """Yield the inputs that are others; of those that only change places, the order."""
-    pairs = list(zip_longest(one.inputs, two.inputs))
+    pairs = list(zip_longest(node_a.inputs, node_b.inputs))
     places = [index for index, (x, y) in enumerate(pairs) if reading.differs(x, y)]
     order = [next((to for to in places if reading.matching.agree(pairs[at][0], pairs[to][1])), None) for at in places]
     if places and len({*order, None}) > len(places):
@@ -149,10 +155,10 @@ def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
             yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
         ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
     else:
-        ends = [(f"'{one.name}'", one, two) for one, two in reading.matching.interface.outputs]
-    for name, one, two in ends:
-        if reading.differs(one, two):
-            yield NameChange(f"output {name}{of_label}", _source(one), _source(two))
+        ends = [(f"'{value_a.name}'", value_a, value_b) for value_a, value_b in reading.matching.interface.outputs]
+    for name, value_a, value_b in ends:
+        if reading.differs(value_a, value_b):
+            yield NameChange(f"output {name}{of_label}", _source(value_a), _source(value_b))
 
 
 def _source(value: Value | None) -> str | None:

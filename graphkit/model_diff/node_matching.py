@@ -71,16 +71,16 @@ class NodeMatching:
     forth: dict[Node, Node] = field(default_factory=dict)
     back: dict[Node, Node] = field(default_factory=dict)
 
-    def agree(self, one: Value | None, two: Value | None) -> bool:
+    def agree(self, value_a: Value | None, value_b: Value | None) -> bool:
         """Whether a value of A and one of B are the same, or compute the same."""
-        if one is None or two is None:
-            return one is two
-        one, two = _constant_or_itself(one), _constant_or_itself(two)
-        numbers, matched = self.values.numbers, self.values.back.get(two)
+        if value_a is None or value_b is None:
+            return value_a is value_b
+        value_a, value_b = _constant_or_itself(value_a), _constant_or_itself(value_b)
+        numbers, matched = self.values.numbers, self.values.back.get(value_b)
         return (
-            self.values.forth.get(one) is two
-            or numbers.value(one) == numbers.value(two)
-            or (matched is not None and numbers.value(matched) == numbers.value(one))
+            self.values.forth.get(value_a) is value_b
+            or numbers.value(value_a) == numbers.value(value_b)
+            or (matched is not None and numbers.value(matched) == numbers.value(value_a))
         )
 
     @property
@@ -89,10 +89,10 @@ class NodeMatching:
         roots = [pair.a for pair in self.graphs], [pair.b for pair in self.graphs]
         return _alone(roots[0], self.forth), _alone(roots[1], self.back)
 
-    def pair(self, one: Node, two: Node) -> None:
+    def pair(self, node_a: Node, node_b: Node) -> None:
         """Note that two nodes are the same, unless one of them is another one."""
-        if one not in self.forth and two not in self.back:
-            self.forth[one], self.back[two] = two, one
+        if node_a not in self.forth and node_b not in self.back:
+            self.forth[node_a], self.back[node_b] = node_b, node_a
 
 
 def _alone(graphs: Sequence[Scope], matched: Mapping[Node, Node]) -> Sequence[Node]:
@@ -121,11 +121,11 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     matching = NodeMatching(Matching(), match_interfaces(a, b))
     matching.values.numbers.add(a)
     matching.values.numbers.add(b, matching.interface.names)
-    for one, two in matching.interface.inputs:
-        matching.values.add(one, two, "name")
-    for one, two in matching.interface.outputs:
-        if one.producer is not None and two.producer is not None:
-            matching.values.add(one, two, "name")
+    for value_a, value_b in matching.interface.inputs:
+        matching.values.add(value_a, value_b, "name")
+    for value_a, value_b in matching.interface.outputs:
+        if value_a.producer is not None and value_b.producer is not None:
+            matching.values.add(value_a, value_b, "name")
     _match_pairs(matching, [GraphPair(a.graph, b.graph), *_functions(a, b)], (a, b), shapes)
     _match_moved(matching, (a, b), shapes)
     return matching
@@ -147,19 +147,19 @@ def _match_moved(matching: NodeMatching, models: tuple[Model, Model], shapes: tu
         return
     paired = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}
     lone = {graph for graph in (*mine, *theirs) if graph not in paired}
-    for one, two in list(moved_bodies(matching.values, mine, theirs, lone)):
-        matching.moves.append(GraphPair(one, two))
-        release_outputs(matching.values, one, two)
+    for graph_a, graph_b in list(moved_bodies(matching.values, mine, theirs, lone)):
+        matching.moves.append(GraphPair(graph_a, graph_b))
+        release_outputs(matching.values, graph_a, graph_b)
         _match_pairs(matching, list(_match_pair(matching, matching.moves[-1], models, shapes)), models, shapes)
     _pair_equal(matching, *([node for node in nodes if not node.is_op("Constant")] for nodes in matching.alone))
 
 
 def _by_graph(nodes: Sequence[Node]) -> dict[Scope, list[Node]]:
-    found: dict[Scope, list[Node]] = {}
+    by_graph: dict[Scope, list[Node]] = {}
     for node in nodes:
         if not node.is_op("Constant"):
-            found.setdefault(node.scope, []).append(node)
-    return found
+            by_graph.setdefault(node.scope, []).append(node)
+    return by_graph
 
 
 def function_keys(model: Model) -> dict[tuple[str, str, str], Scope]:
@@ -181,8 +181,8 @@ def _match_pair(
     """Match the nodes of two graphs, and yield the bodies that match."""
     values = matching.values
     if pair.a is not models[0].graph and pair.b is not models[1].graph:
-        for one, two in zip(pair.a.inputs, pair.b.inputs, strict=False):
-            values.add(one, two, "structure")
+        for value_a, value_b in zip(pair.a.inputs, pair.b.inputs, strict=False):
+            values.add(value_a, value_b, "structure")
     sides = (ModelSide(models[0], pair.a, shapes[0]), ModelSide(models[1], pair.b, shapes[1]))
     match_graphs(values, *sides, changed=True)
     for node in pair.a.nodes:
@@ -199,14 +199,14 @@ def _match_pair(
 def _twin(node: Node, values: Matching, scope: Scope) -> Node | None:
     """Return the node that computes the first output of another one that matches."""
     for value in node.outputs:
-        other = values.forth.get(value) if value is not None else None
-        if other is not None and other.producer is not None and other.producer.scope is scope:
-            return other.producer
+        twin = values.forth.get(value) if value is not None else None
+        if twin is not None and twin.producer is not None and twin.producer.scope is scope:
+            return twin.producer
     return None
 
 
-def _reads_same(matching: NodeMatching, one: Node, two: Node) -> bool:
-    return len(one.inputs) == len(two.inputs) and all(map(matching.agree, one.inputs, two.inputs))
+def _reads_same(matching: NodeMatching, node_a: Node, node_b: Node) -> bool:
+    return len(node_a.inputs) == len(node_b.inputs) and all(map(matching.agree, node_a.inputs, node_b.inputs))
 
 
 def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:

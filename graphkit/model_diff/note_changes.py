@@ -30,12 +30,12 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
         b: The other one.
     """
     for kind, ends in (("input", matching.interface.inputs), ("output", matching.interface.outputs)):
-        for one, two in ends:
-            yield from _of(kind, one.name, _port_notes(one), _port_notes(two))
-    for one, two in weights:
-        first, second = tensor_of(one), tensor_of(two)
+        for value_a, value_b in ends:
+            yield from _of(kind, value_a.name, _port_notes(value_a), _port_notes(value_b))
+    for value_a, value_b in weights:
+        first, second = tensor_of(value_a), tensor_of(value_b)
         if first is not None and second is not None:
-            yield from _of("weight", value_path(one), _notes(first), _notes(second))
+            yield from _of("weight", value_path(value_a), _notes(first), _notes(second))
     for node, twin in matching.forth.items():
         yield from _of("node", node.path, _notes(node.proto), _notes(twin.proto))
     yield from _quantization_changes(matching, a, b)
@@ -73,7 +73,7 @@ def _quantization_changes(matching: NodeMatching, a: Model, b: Model) -> Iterato
         before, after = mine.get(token, []), theirs.get(token, [])
         if Counter(said for said, _ in before) != Counter(said for said, _ in after):
             name = (before or after)[0][1].tensor_name
-            was, now = (", ".join(map(_annotation_text, found)) or None for found in (before, after))
+            was, now = (", ".join(map(_annotation_text, annotations)) or None for annotations in (before, after))
             note = "quantization annotation"
             yield NoteChange(f"{note} of '{as_text(name)}'", was, now, note=note, of="tensor")
 
@@ -91,11 +91,11 @@ def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[An
         twin = matching.values.forth.get(value, value)
         return twin if twin in matching.values.back else matching.values.numbers.value(value)
 
-    found: dict[Hashable, list[Annotated]] = {}
+    annotations: dict[Hashable, list[Annotated]] = {}
     for each in model.proto.graph.quantization_annotation:
         said = frozenset((as_text(e.key), token(e.value)) for e in each.quant_parameter_tensor_names)
-        found.setdefault(token(each.tensor_name), []).append((said, each))
-    return found
+        annotations.setdefault(token(each.tensor_name), []).append((said, each))
+    return annotations
 
 
 def _annotation_text(annotated: Annotated) -> str:

@@ -51,9 +51,9 @@ def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapp
         Both graphs, with `twins`: by the number of the other graph, the number of each node that is there too, with
         its number there.
     """
-    one, two = (_Side(model, name) for model, name in zip(models, names, strict=True))
-    _freeze(one, two)
-    return _page([one, two], [(0, 1)], _twins)
+    side_a, side_b = (_Side(model, name) for model, name in zip(models, names, strict=True))
+    _freeze(side_a, side_b)
+    return _page([side_a, side_b], [(0, 1)], _twins)
 
 
 def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], ...]:
@@ -72,7 +72,7 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
         for number in (numbers[id(model)] for model in both.before):
             sides[number].sizes |= change.sizes
             pairs.append((number, after))
-    first = _first_sizes([sides[one] for one, _ in pairs])
+    first = _first_sizes([sides[original] for original, _ in pairs])
     for change, both in counted:
         result = sides[numbers[id(both.after)]]
         result.fix({name: size for name, size in change.sizes if first.get(name, size) != size})
@@ -90,13 +90,13 @@ def _first_sizes(originals: Iterable[_Side]) -> Mapping[str, int]:
     return first
 
 
-def _freeze(one: _Side, two: _Side, wish: Mapping[Role, int] = {}) -> None:
+def _freeze(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> None:
     """Fix the sizes of an original that are numbers in its result; all of them where the result has no symbols."""
-    frozen = dict(frozen_dims(one.model, two.model, wish).dims)
-    one.fix(frozen)
-    two.fix(frozen)
-    if not symbol_roles(two.model):
-        one.fixed |= set(symbol_roles(one.model))
+    frozen = dict(frozen_dims(original.model, result.model, wish).dims)
+    original.fix(frozen)
+    result.fix(frozen)
+    if not symbol_roles(result.model):
+        original.fixed |= set(symbol_roles(original.model))
 
 
 def _page(
@@ -107,9 +107,12 @@ def _page(
     shapes = [infer(declarations(side.model).model, values=side.values) for side in sides]
     nodes = [{node: number for number, node in enumerate(all_nodes(each.model.scopes))} for each in shapes]
     twins: list[dict[int, dict[int, int]]] = [{} for _ in sides]
-    for one, two in pairs:
-        forth = {nodes[one][mine]: nodes[two][theirs] for mine, theirs in twins_of(shapes[one], shapes[two]).items()}
-        twins[one][two], twins[two][one] = forth, {theirs: mine for mine, theirs in forth.items()}
+    for first, second in pairs:
+        forth = {
+            nodes[first][mine]: nodes[second][theirs]
+            for mine, theirs in twins_of(shapes[first], shapes[second]).items()
+        }
+        twins[first][second], twins[second][first] = forth, {theirs: mine for mine, theirs in forth.items()}
     return tuple(
         {**page_graph(each, at=_sizes(each, side)), "model": side.name, "twins": twins[number]}
         for number, (each, side) in enumerate(zip(shapes, sides, strict=True))
@@ -120,28 +123,28 @@ def _sizes(shapes: Shapes, side: _Side) -> PageSizes:
     return PageSizes.of(shapes, sizes=side.sizes, fixed=side.fixed, links=side.links)
 
 
-def _twins(one: Shapes, two: Shapes) -> Mapping[Node, Node]:
+def _twins(shapes_a: Shapes, shapes_b: Shapes) -> Mapping[Node, Node]:
     """Return the nodes that are the same ones, and those of graphs that compute the same.
 
     Where files of weights have changed since the models were read, names tell.
     """
     try:
-        matching = match_nodes(one.model, two.model, (one, two))
+        matching = match_nodes(shapes_a.model, shapes_b.model, (shapes_a, shapes_b))
     except ModelError:
-        return _by_name(all_nodes(one.model.scopes), all_nodes(two.model.scopes))
+        return _by_name(all_nodes(shapes_a.model.scopes), all_nodes(shapes_b.model.scopes))
     return {**matching.values.equal, **matching.forth}
 
 
-def _part_twins(one: Shapes, two: Shapes) -> Mapping[Node, Node]:
+def _part_twins(original: Shapes, result: Shapes) -> Mapping[Node, Node]:
     """Return the same of a model and a result that was made of a part of it, or of it and others: names tell the rest.
 
     The branch of a merged decoder keeps its names; what comes from one of several models is named after that.
     """
-    nodes = _branch(one.model, two.model)
-    found = _twins(one, two) if nodes is None else {}
-    there = set(found.values())
-    mine = (node for node in nodes or all_nodes(one.model.scopes) if node not in found)
-    return {**found, **_by_name(mine, (node for node in all_nodes(two.model.scopes) if node not in there))}
+    nodes = _branch(original.model, result.model)
+    twins = _twins(original, result) if nodes is None else {}
+    there = set(twins.values())
+    mine = (node for node in nodes or all_nodes(original.model.scopes) if node not in twins)
+    return {**twins, **_by_name(mine, (node for node in all_nodes(result.model.scopes) if node not in there))}
 
 
 def _branch(model: Model, result: Model) -> list[Node] | None:
@@ -157,13 +160,13 @@ def _branch(model: Model, result: Model) -> list[Node] | None:
 
 def _by_name(mine: Iterable[Node], theirs: Iterable[Node]) -> Mapping[Node, Node]:
     """Return nodes of one operator and label, where these tell one node from all others."""
-    one, two = _named(mine), _named(theirs)
-    parts = {(operator, label.partition("/")[2]): node for (operator, label), node in two.items() if "/" in label}
-    return {node: (two.get(key) or parts[key]) for key, node in one.items() if key in two or key in parts}
+    nodes_a, nodes_b = _named(mine), _named(theirs)
+    parts = {(operator, label.partition("/")[2]): node for (operator, label), node in nodes_b.items() if "/" in label}
+    return {node: (nodes_b.get(key) or parts[key]) for key, node in nodes_a.items() if key in nodes_b or key in parts}
 
 
 def _named(nodes: Iterable[Node]) -> dict[tuple[str, str], Node]:
-    found: dict[tuple[str, str], list[Node]] = {}
+    groups: dict[tuple[str, str], list[Node]] = {}
     for node in nodes:
-        found.setdefault((node.operator, node.label), []).append(node)
-    return {key: same[0] for key, same in found.items() if len(same) == 1}
+        groups.setdefault((node.operator, node.label), []).append(node)
+    return {key: same[0] for key, same in groups.items() if len(same) == 1}

@@ -28,17 +28,17 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     known in one of the models is no difference.
     """
     ends = (*matching.interface.inputs, *matching.interface.outputs)  # outputs for symbols of inputs that B lacks
-    dims = [(shapes[0][one].dims, shapes[1][two].dims) for one, two in ends]
-    renaming = _renaming(dims), _renaming((two, one) for one, two in dims)
+    dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
+    renaming = _renaming(dims), _renaming((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()
-    for node, one, two in _computed(matching):
-        first, second = shapes[0][one], shapes[1][two]
+    for node, value_a, value_b in _computed(matching):
+        first, second = shapes[0][value_a], shapes[1][value_b]
         if _same_dtype(first.dtype, second.dtype) and _same_dims(first.dims, second.dims, renaming):
             continue
-        differing.add(one)
+        differing.add(value_a)
         follows = any(value in differing for value in node.inputs)
         yield ShapeChange(
-            _path(one), _path(two), node.operator, before=_text(first), after=_text(second), follows=follows
+            _path(value_a), _path(value_b), node.operator, before=_text(first), after=_text(second), follows=follows
         )
 
 
@@ -47,45 +47,45 @@ def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
     for graph in dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves)):
         for node in in_order(graph):
             twin = matching.forth.get(node) if not node.is_op("Constant") else None
-            for one, two in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
-                if one is not None and two is not None:
-                    yield node, one, two
+            for value_a, value_b in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
+                if value_a is not None and value_b is not None:
+                    yield node, value_a, value_b
 
 
 def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
     """Return the counterparts of symbols in the other model: numbers, other symbols, or the same with other bounds."""
-    found: dict[Expr, Expr] = {}
+    counterparts: dict[Expr, Expr] = {}
     for dims, others in ends:
         if dims is None or others is None or len(dims) != len(others):
             continue
         for dim, other_dim in zip(dims, others, strict=True):
             if len(dim.symbols) == 1 and str(dim) in dim.symbols:
-                found.setdefault(dim, other_dim)
-    return {str(dim): other_dim for dim, other_dim in found.items() if dim != other_dim}
+                counterparts.setdefault(dim, other_dim)
+    return {str(dim): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
 
 
 def _text(tensor: Tensor) -> str:
     return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
 
 
-def _same_dtype(one: int, two: int) -> bool:
-    return one == two or not one or not two
+def _same_dtype(dtype_a: int, dtype_b: int) -> bool:
+    return dtype_a == dtype_b or not dtype_a or not dtype_b
 
 
 def _same_dims(
-    one: Dims,
-    two: Dims,
+    dims_a: Dims,
+    dims_b: Dims,
     renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]],
 ) -> bool:
-    if one is None or two is None:
+    if dims_a is None or dims_b is None:
         return True
-    return len(one) == len(two) and all(_same_dim(x, y, renaming) for x, y in zip(one, two, strict=True))
+    return len(dims_a) == len(dims_b) and all(_same_dim(x, y, renaming) for x, y in zip(dims_a, dims_b, strict=True))
 
 
-def _same_dim(one: Expr, two: Expr, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
-    if not (is_known(one) and is_known(two)):
+def _same_dim(dim_a: Expr, dim_b: Expr, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
+    if not (is_known(dim_a) and is_known(dim_b)):
         return True
-    return one == two or one.substitute(renaming[0]) == two or one == two.substitute(renaming[1])
+    return dim_a == dim_b or dim_a.substitute(renaming[0]) == dim_b or dim_a == dim_b.substitute(renaming[1])
 
 
 def _path(value: Value) -> str:
@@ -95,10 +95,10 @@ def _path(value: Value) -> str:
 def declaration_changes(matching: NodeMatching) -> Iterator[Change]:
     """Yield how many tensors of both models have their type declared in one of them only, or declared otherwise."""
     counts = {"A": 0, "B": 0, "both": 0}
-    for one, two in matching.values.forth.items():
-        if one.producer is None or not _is_inside(one, matching.forth) or two in two.scope.outputs:
+    for value_a, value_b in matching.values.forth.items():
+        if value_a.producer is None or not _is_inside(value_a, matching.forth) or value_b in value_b.scope.outputs:
             continue
-        first, second = one.scope.infos.get(one.name), two.scope.infos.get(two.name)
+        first, second = value_a.scope.infos.get(value_a.name), value_b.scope.infos.get(value_b.name)
         if first is None or second is None:
             counts["A"] += second is None and first is not None
             counts["B"] += first is None and second is not None

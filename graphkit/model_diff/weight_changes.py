@@ -99,40 +99,52 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     mine = _Side(matching, a, scopes[0], graphs, matching.forth)
     theirs = _Side(matching, b, scopes[1], graphs, matching.back)
     pairs = list(_pairs(matching, read, mine, theirs))
-    changes = [change for one, two in pairs for change in _changes(one, two, mine, theirs)]
-    paired = {one for one, _ in pairs}, {two for _, two in pairs}
-    changes += [_removed(one, mine, theirs) for one in mine.numbers if one not in paired[0]]
-    changes += [_added(two, mine, theirs) for two in theirs.numbers if two not in paired[1]]
-    equal = [(one, two) for one, two in pairs if mine.numbers[one] == theirs.numbers[two]]
-    unread = {one for one in mine.numbers if mine.is_unread(one)} | {one for one, two in pairs if theirs.is_unread(two)}
+    changes = [change for value_a, value_b in pairs for change in _changes(value_a, value_b, mine, theirs)]
+    paired = {value_a for value_a, _ in pairs}, {value_b for _, value_b in pairs}
+    changes += [_removed(value_a, mine, theirs) for value_a in mine.numbers if value_a not in paired[0]]
+    changes += [_added(value_b, mine, theirs) for value_b in theirs.numbers if value_b not in paired[1]]
+    equal = [(value_a, value_b) for value_a, value_b in pairs if mine.numbers[value_a] == theirs.numbers[value_b]]
+    unread = {value_a for value_a in mine.numbers if mine.is_unread(value_a)} | {
+        value_a for value_a, value_b in pairs if theirs.is_unread(value_b)
+    }
     return Weights(
         tuple(changes),
-        tuple(dict.fromkeys((value_path(one), value_path(two)) for one, two in equal if one.name != two.name)),
-        tuple(value_path(one) for one in mine.numbers if one in unread),
+        tuple(
+            dict.fromkeys(
+                (value_path(value_a), value_path(value_b)) for value_a, value_b in equal if value_a.name != value_b.name
+            )
+        ),
+        tuple(value_path(value_a) for value_a in mine.numbers if value_a in unread),
         tuple(pairs),
     )
 
 
 def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Side) -> Iterator[tuple[Value, Value]]:
     """Yield constants that are the same: those read at one place, of one content, of one name."""
-    sources = dict.fromkeys((source_of(one), source_of(two)) for one, two in read)
-    pairs = [(one, two) for one, two in sources if one in mine.numbers and two in theirs.numbers]
+    sources = dict.fromkeys((source_of(value_a), source_of(value_b)) for value_a, value_b in read)
+    pairs = [
+        (value_a, value_b) for value_a, value_b in sources if value_a in mine.numbers and value_b in theirs.numbers
+    ]
     yield from pairs
-    done = {one for one, _ in pairs}, {two for _, two in pairs}
+    done = {value_a for value_a, _ in pairs}, {value_b for _, value_b in pairs}
     for graphs in (*matching.graphs, *matching.moves):
-        left = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
-        right = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
+        rest_a = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
+        rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
         keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _given_name)
         for key in keys:
             by_key: dict[Hashable, list[Value]] = {}
-            for two in right:
-                by_key.setdefault(key(two, theirs.numbers[two]), []).append(two)
-            found = [(one, twins.pop(0)) for one in left if (twins := by_key.get(key(one, mine.numbers[one])))]
-            yield from found
-            for taken, values in zip(done, zip(*found, strict=True), strict=False):
+            for value_b in rest_b:
+                by_key.setdefault(key(value_b, theirs.numbers[value_b]), []).append(value_b)
+            matched = [
+                (value_a, twins.pop(0))
+                for value_a in rest_a
+                if (twins := by_key.get(key(value_a, mine.numbers[value_a])))
+            ]
+            yield from matched
+            for taken, values in zip(done, zip(*matched, strict=True), strict=False):
                 taken.update(values)
-            left = [one for one in left if one not in done[0]]
-            right = [two for two in right if two not in done[1]]
+            rest_a = [value_a for value_a in rest_a if value_a not in done[0]]
+            rest_b = [value_b for value_b in rest_b if value_b not in done[1]]
 
 
 def _name_and_number(value: Value, number: int) -> Hashable:
@@ -148,18 +160,18 @@ def _given_name(value: Value, _: int) -> Hashable:
     return value if value.kind == "node" and is_counted(value.name) else value.name
 
 
-def _changes(one: Value, two: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
-    names = value_path(one), value_path(two)
-    kind = _difference(one, two) if mine.numbers[one] != theirs.numbers[two] else None
-    if kind is not None and not (kind == "values" and (mine.is_unread(one) or theirs.is_unread(two))):
-        equal = mine.by_number.get(theirs.numbers[two])
-        yield WeightChange(*names, kind, _text(one), _text(two), _path(equal), has_values=_has_values(two))
-    elif _storage(one) != _storage(two):
-        yield WeightChange(*names, "storage", _storage(one), _storage(two))
+def _changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
+    names = value_path(value_a), value_path(value_b)
+    kind = _difference(value_a, value_b) if mine.numbers[value_a] != theirs.numbers[value_b] else None
+    if kind is not None and not (kind == "values" and (mine.is_unread(value_a) or theirs.is_unread(value_b))):
+        equal = mine.by_number.get(theirs.numbers[value_b])
+        yield WeightChange(*names, kind, _text(value_a), _text(value_b), _path(equal), has_values=_has_values(value_b))
+    elif _storage(value_a) != _storage(value_b):
+        yield WeightChange(*names, "storage", _storage(value_a), _storage(value_b))
 
 
-def _difference(one: Value, two: Value) -> WeightKind:
-    first, second = tensor_of(one), tensor_of(two)
+def _difference(value_a: Value, value_b: Value) -> WeightKind:
+    first, second = tensor_of(value_a), tensor_of(value_b)
     if first is None or second is None or first.data_type != second.data_type:
         return "dtype"
     return "dims" if first.dims != second.dims else "values"
