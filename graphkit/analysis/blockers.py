@@ -83,13 +83,13 @@ class Blockers(Judged):
     def without_passes(self, passes: Collection[str]) -> Blockers:
         """Return the blockers without the passes that have run already and have left them."""
 
-        def left(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+        def forget_passes(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
             return tuple(
                 replace(obstacle, pass_name=None) if obstacle.pass_name in passes else obstacle
                 for obstacle in obstacles
             )
 
-        return replace(self, blockers=left(self.blockers), unknown=left(self.unknown))
+        return replace(self, blockers=forget_passes(self.blockers), unknown=forget_passes(self.unknown))
 
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"

@@ -83,7 +83,7 @@ class NodeList(Result):
         if families:
             yield table(
                 "Node:code | Op | Gives:code | Times:number | Attributes:note",
-                [(label, op, given, count, attributes) for label, (op, given, attributes), count in families],
+                [(label, op, outputs, count, attributes) for label, (op, outputs, attributes), count in families],
             )
 
     def csv_tables(self) -> Iterator[Table]:
@@ -94,14 +94,14 @@ class NodeList(Result):
 def _flat(row: NodeRow) -> tuple[str | int | None, ...]:
     """Return all that is known of a node in a row of plain cells."""
     sizes = [tensor.bytes for tensor in row.outputs]
-    given = None if None in sizes else sum(size or 0 for size in sizes)
+    total = None if None in sizes else sum(size or 0 for size in sizes)
     readers = sum(tensor.readers for tensor in row.outputs)
-    return row.node, row.op, row.module, _attributes(row), _tensors(row.inputs), _tensors(row.outputs), given, readers
+    return row.node, row.op, row.module, _attributes(row), _tensors(row.inputs), _tensors(row.outputs), total, readers
 
 
 def _cells(row: NodeRow) -> tuple[str, str, str]:
-    given = ", ".join(f"{tensor.dtype} {shape_text(tensor.shape)}" for tensor in row.outputs)
-    return row.op, given, _attributes(row)
+    outputs = ", ".join(f"{tensor.dtype} {shape_text(tensor.shape)}" for tensor in row.outputs)
+    return row.op, outputs, _attributes(row)
 
 
 def _attributes(row: NodeRow) -> str:
@@ -181,7 +181,7 @@ def _names(node: Node) -> Iterator[str]:
 def _module_test(module: str) -> Callable[[str], bool]:
     """Return whether a module is this one or in it; exporters write both / and . between the parts of a path."""
     paths = {module_parts(name) for name in expanded(module)}
-    return lambda other: any(module_parts(other)[: len(path)] == path for path in paths)
+    return lambda candidate: any(module_parts(candidate)[: len(path)] == path for path in paths)
 
 
 def _row(shapes: Shapes, node: Node) -> NodeRow:

@@ -37,12 +37,12 @@ def page_memory(
     """
     plans = _Plans(memory, sizes, nodes, values, chosen_branches(memory.shapes, sizes))
     plans.number(memory.shapes.model.graph, ())
-    found = memory.at(sizes)
+    peak = memory.at(sizes)
     return {
         "plans": [plans.made[number] for number in range(len(plans.made))],
         "formulas": list(plans.formulas),
         "most": MAX_MOMENTS,
-        "found": [len(found.moments), sum(size for _, size in found.moments), found.bytes],
+        "found": [len(peak.moments), sum(size for _, size in peak.moments), peak.bytes],
     }
 
 

@@ -53,8 +53,8 @@ class PageSizes:
             linked = {name: size for name, dim in links.items() if (size := _at(dim, sizes)) is not None}
             known = {**typical.sizes, **sizes, **linked}
             return cls(shapes, known, frozenset(fixed), typical.legal, links)
-        given = dict(costs.sizes)
-        return cls(shapes, given, frozenset(given) - set(costs.assumed), typical.legal)
+        cost_sizes = dict(costs.sizes)
+        return cls(shapes, cost_sizes, frozenset(cost_sizes) - set(costs.assumed), typical.legal)
 
     def document(self) -> dict[str, object]:
         """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `links`, `follows` and `requires`.
@@ -96,10 +96,10 @@ class PageSizes:
             [variable.name for variable in reversed(legal.variables)],
         )
         atoms = {name: expr for dims in legal.inputs.values() for expr in dims or () for name in _alone(expr)}
-        found = {name: solved(name, rows, atoms) for name in rows}
+        solutions = {name: solved(name, rows, atoms) for name in rows}
         return {
             name: expr
-            for name, expr in found.items()
+            for name, expr in solutions.items()
             if expr is not None and self._at(expr) == self.sizes.get(name, expr) and expr.symbols <= self.sizes.keys()
         }
 
@@ -114,10 +114,10 @@ class PageSizes:
 
     def costs(self) -> dict[Node, list[tuple[str, int] | None]]:
         """Return the costs of each node, in the order of `MEASURES`, as expressions and numbers; None for unknown."""
-        found: dict[Node, list[tuple[str, int] | None]] = {}
+        by_node: dict[Node, list[tuple[str, int] | None]] = {}
         for cost in node_costs(self.shapes, self.sizes).nodes:
-            found.setdefault(cost.node, self._cost(cost))  # of a function, the first call
-        return found
+            by_node.setdefault(cost.node, self._cost(cost))  # of a function, the first call
+        return by_node
 
     def _cost(self, cost: NodeCost) -> list[tuple[str, int] | None]:
         row: list[tuple[str, int] | None] = []

@@ -159,7 +159,7 @@ class Baseline:
 
     def _of_one_path(self, reports: Sequence[Report]) -> list[tuple[Report, _Earlier]]:
         """Return the reports on models that the baseline has by their path below the common folder."""
-        now, before = paths_below(report.model for report in reports), paths_below(one.model for one in self.models)
+        now, before = paths_below(report.model for report in reports), paths_below(model.model for model in self.models)
         by_path = {before[earlier.model]: earlier for earlier in reversed(self.models)}
         first = {now[report.model]: report for report in reversed(reports)}
         return [(report, by_path[path]) for path, report in reversed(first.items()) if path in by_path]

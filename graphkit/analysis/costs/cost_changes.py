@@ -127,17 +127,17 @@ class SizedModel:
         model: Model,
         spec: DimSpec,
         wish: Mapping[Role, int],
-        given: Mapping[str, int] = {},
+        known_sizes: Mapping[str, int] = {},
         values: Mapping[str, np.ndarray] = {},
     ) -> SizedModel:
-        """Choose the sizes of a model: those of the spec, given ones, and those of a wish.
+        """Choose the sizes of a model: those of the spec, known ones, and those of a wish.
 
-        Values may have symbols of which the given sizes tell the numbers.
+        Values may have symbols of which the known sizes tell the numbers.
         """
         shapes = infer(model, spec, values=values)
         typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
-        sizes = {name: given.get(name, size) for name, size in typical.items()}
-        sizes |= {name: given[name] for name in _symbols(values) if name in given}
+        sizes = {name: known_sizes.get(name, size) for name, size in typical.items()}
+        sizes |= {name: known_sizes[name] for name in _symbols(values) if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
     def figures(self) -> CostFigures:
@@ -189,8 +189,8 @@ class BeforeAndAfter:
             originals.append(SizedModel.of(model, spec, self.wish, known))
             known |= originals[-1].known
         linked = {name: Amount.of(dim).at(known) for name, dim in self.links(originals).items()}
-        given = known | {name: size for name, size in linked.items() if size is not None}
-        return originals, SizedModel.of(self.after, AS_DECLARED, self.wish, given, self.values)
+        known_sizes = known | {name: size for name, size in linked.items() if size is not None}
+        return originals, SizedModel.of(self.after, AS_DECLARED, self.wish, known_sizes, self.values)
 
     def values_at(self, sizes: Mapping[str, int]) -> Mapping[str, np.ndarray]:
         """Return the values as integers, at the sizes of the result."""
@@ -203,8 +203,8 @@ class BeforeAndAfter:
         """Return symbols of the result that no original has, as expressions in the dims of the originals."""
         known = {name for each in originals for name in each.known}
         dims = (_dims_of_inputs(self.after, each) for each in reversed(originals))
-        found = {name: dim for each in dims for name, dim in each.items() if name not in known}
-        return {**found, **self.sizes}
+        linked = {name: dim for each in dims for name, dim in each.items() if name not in known}
+        return {**linked, **self.sizes}
 
 
 def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
@@ -243,15 +243,15 @@ def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
 
     A cache may be laid out in another way, so that its symbols have the sizes that they have by name.
     """
-    found, symbolic = {}, Inputs(after).symbolic
+    by_symbol, symbolic = {}, Inputs(after).symbolic
     for value in after.graph.inputs:
         known = before.shapes.model.graph.values.get(value.name)
         is_cache = known in before.shapes.model.roles.pasts
         dims = before.shapes.dims(known) if known is not None and not is_cache else None
         for now, was in _axes(symbolic.get(value.name), dims):
             if (name := plain_symbol(now)) and Amount.of(was).at(before.sizes) is not None:
-                found[name] = was
-    return found
+                by_symbol[name] = was
+    return by_symbol
 
 
 def _axes(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> Iterator[tuple[Expr, Expr]]:

@@ -48,16 +48,16 @@ def runtime_order(scope: Scope) -> tuple[Node, ...]:
     reads = {node: sorted(_sources(node, place), key=place.__getitem__) for node in scope.nodes}
     read = {source for sources in reads.values() for source in sources}
     stack = [(node, False) for node in scope.nodes if node not in read]
-    found: dict[Node, None] = {}
+    order: dict[Node, None] = {}
     visited: set[Node] = set()
     while stack:
         node, is_done = stack.pop()
         if is_done:
-            found[node] = None
+            order[node] = None
         elif node not in visited:
             visited.add(node)
             stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
-    return (*found, *(node for node in scope.nodes if node not in found))
+    return (*order, *(node for node in scope.nodes if node not in order))
 
 
 def _sources(node: Node, place: Mapping[Node, int]) -> set[Node]:

@@ -229,7 +229,7 @@ class _Count:
             for measure, reason in cost.unknown.items():
                 groups.setdefault(reason, {}).setdefault(cost.node, set()).add(measure)
         for reason, nodes in groups.items():
-            measures = tuple(measure for measure in MEASURES if any(measure in found for found in nodes.values()))
+            measures = tuple(measure for measure in MEASURES if any(measure in missing for missing in nodes.values()))
             yield UnknownCost(reason, measures, len(nodes), next(iter(nodes)).path)
 
     def curve(

@@ -235,17 +235,17 @@ class _Walk:
 
     def branches(self, node: Node, times: Amount | None, reason: str) -> list[NodeCost]:
         choice = self.chosen.get(node)
-        found: list[tuple[str, list[NodeCost], str]] = []
+        branches: list[tuple[str, list[NodeCost], str]] = []
         for name, body in node.bodies.items():
             impossible = self.shapes.impossible.get(body)
             why = impossible.message if impossible is not None else ""
             if choice is not None and choice.is_certain and choice.name != name:
                 why = "the condition is constant"
-            found.append((name, [] if why else self.scope(body, times, reason), why))
-        runnable = [(name, costs) for name, costs, why in found if not why]
+            branches.append((name, [] if why else self.scope(body, times, reason), why))
+        runnable = [(name, costs) for name, costs, why in branches if not why]
         named = [costs for name, costs in runnable if choice is not None and choice.name == name]
         counted = named[0] if named else max((costs for _, costs in runnable), key=self.weight, default=[])
-        for name, costs, why in found if choice is None or not choice.is_certain else ():
+        for name, costs, why in branches if choice is None or not choice.is_certain else ():
             self.costs.branches.append(Branch(node, name, tuple(costs), costs is counted, why))
         return counted
 

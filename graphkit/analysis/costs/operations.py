@@ -36,8 +36,8 @@ def _none(_: NodeSizes) -> Expr:
 
 def _variadic(sizes: NodeSizes) -> Expr:
     """Return one less than there are inputs for each element of the output, and a division for a mean."""
-    given = sum(value is not None for value in sizes.node.inputs)
-    return sizes.results() * (given if sizes.node.op_type == "Mean" else given - 1)
+    input_count = sum(value is not None for value in sizes.node.inputs)
+    return sizes.results() * (input_count if sizes.node.op_type == "Mean" else input_count - 1)
 
 
 def _with_bias(bias: int, per_result: int = 0) -> Rule:

@@ -76,10 +76,10 @@ class PeakMemory:
     def at(self, sizes: Mapping[str, int]) -> Peak:
         """Return the peak of the main graph."""
         run = _Run(self, sizes)
-        found = run.peak(self.shapes.model.graph)
-        shown = [Alive(value, bytes_, self.amount(value, bytes_)) for value, bytes_ in found.alive.items() if bytes_]
+        peak = run.peak(self.shapes.model.graph)
+        shown = [Alive(value, bytes_, self.amount(value, bytes_)) for value, bytes_ in peak.alive.items() if bytes_]
         alive = tuple(sorted(shown, key=lambda each: -each.bytes))
-        return Peak(found.bytes, found.node, alive, run.unknown, found.moments)
+        return Peak(peak.bytes, peak.node, alive, run.unknown, peak.moments)
 
     def amount(self, value: Value, number: int) -> Amount:
         """Return the bytes of a tensor as an expression, or as a number where there is none in the input dims."""
@@ -114,7 +114,7 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ScopePeak:
     """The peak of a scope: its bytes, the node at which it is, the bytes of each buffer that is there.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Found:
     moments: Sequence[Moment] = ()
 
 
-EMPTY = _Found(0, None, {})
+EMPTY = _ScopePeak(0, None, {})
 
 
 @dataclass
@@ -149,7 +149,7 @@ class _Buffers:
     needed: dict[Value, int] = field(default_factory=dict)
     roots: dict[Value, Value] = field(default_factory=dict)
     now: int = 0
-    steps: list[tuple[int, Node, _Found]] = field(default_factory=list)
+    steps: list[tuple[int, Node, _ScopePeak]] = field(default_factory=list)
 
     def add(self, value: Value, size: int) -> None:
         self.bytes[value], self.first[value] = size, len(self.steps)
@@ -162,31 +162,31 @@ class _Buffers:
         self.last[value] = len(self.steps) - 1
         self.now -= self.bytes[value]
 
-    def step(self, node: Node, inside: _Found) -> None:
+    def step(self, node: Node, inside: _ScopePeak) -> None:
         self.steps.append((self.now + inside.bytes, node, inside))
 
-    def peak(self) -> _Found:
+    def peak(self) -> _ScopePeak:
         """Return the peak, the first of several."""
         if not self.steps:
             return EMPTY
         place = max(range(len(self.steps)), key=lambda at: self.steps[at][0])
         size, node, inside = self.steps[place]
         alive = {value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.end(value)}
-        return _Found(size, inside.node or node, {**alive, **inside.alive}, self.moments())
+        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, self.moments())
 
     def end(self, value: Value) -> int:
         return self.last.get(value, len(self.steps))
 
     def moments(self) -> list[Moment]:
         """Return the bytes at each node, those inside of a node in its place unless they are too many."""
-        found: list[Moment] = []
+        moments: list[Moment] = []
         for size, node, inside in self.steps:
-            if 0 < len(inside.moments) <= MAX_MOMENTS - len(found):
+            if 0 < len(inside.moments) <= MAX_MOMENTS - len(moments):
                 around = size - inside.bytes
-                found += [(each, around + bytes_) for each, bytes_ in inside.moments]
+                moments += [(each, around + bytes_) for each, bytes_ in inside.moments]
             else:
-                found.append((node, size))
-        return found
+                moments.append((node, size))
+        return moments
 
 
 class _Run:
@@ -196,9 +196,9 @@ class _Run:
         self.memory, self.sizes, self.chosen = memory, sizes, chosen_branches(memory.shapes, sizes)
         self.unknown: dict[str, Value] = {}
         self.running: list[Scope] = []
-        self.peaks: dict[Scope, _Found] = {}  # a scope has the same peak at each call
+        self.peaks: dict[Scope, _ScopePeak] = {}  # a scope has the same peak at each call
 
-    def peak(self, scope: Scope, states: Sequence[Value] = ()) -> _Found:
+    def peak(self, scope: Scope, states: Sequence[Value] = ()) -> _ScopePeak:
         """Return the peak of a scope; `states` are inputs of a body that the iteration before has made."""
         if scope in self.running or len(self.running) >= MAX_DEPTH:  # the costs of its nodes say so
             return EMPTY
@@ -233,7 +233,7 @@ class _Run:
                     there.free(root)
         return there
 
-    def inside(self, node: Node) -> _Found:
+    def inside(self, node: Node) -> _ScopePeak:
         """Return the largest peak of the bodies of a node, or of the function that it calls."""
         function = self.memory.function(node)
         if function is not None:
@@ -241,7 +241,7 @@ class _Run:
         if not node.bodies:
             return EMPTY
         peaks = (self.peak(body, states_of(node, body)) for body in self.memory.bodies(node, self.chosen))
-        return max(peaks, key=lambda found: found.bytes, default=EMPTY)
+        return max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
 
     def root(self, node: Node, value: Value, position: int, plan: Plan, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""

@@ -89,7 +89,7 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     every = [place.precondition for place in shared]
     main = [place.precondition for place in shared if place.scope is shapes.model.graph]
     space = [symbol(variable.name) for variable in legal.variables if variable.role == "space"]
-    square = [Relation.equal(space[0], other) for other in space[1:]]
+    square = [Relation.equal(space[0], size) for size in space[1:]]
     spanning = [
         Relation.equal(total, legal.past + legal.tokens) for total in legal.totals if legal.past and legal.tokens
     ]
@@ -97,8 +97,8 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     for index, constraints in enumerate(attempts):
         if constraints in attempts[:index]:
             continue
-        if found := next(nearest(legal.variables, [*legal.relations, *constraints], wish), None):
-            return found
+        if nearest_sizes := next(nearest(legal.variables, [*legal.relations, *constraints], wish), None):
+            return nearest_sizes
     return None
 
 

@@ -78,13 +78,13 @@ _KNOWN: WeakKeyDictionary[Model, list[tuple[Weight, Node | None]]] = WeakKeyDict
 def _weights(model: Model) -> list[tuple[Weight, Node | None]]:
     packed = _packed(all_nodes(model.scopes))
     places: set[object] = set()
-    found = []
+    weight_readers = []
     for number, (tensor, reader) in enumerate(_stored(model)):
         place = _place(tensor) or number
         if place not in places:
             places.add(place)
-            found.append((_weight(tensor, packed), reader))
-    return found
+            weight_readers.append((_weight(tensor, packed), reader))
+    return weight_readers
 
 
 def stored_bytes(model: Model) -> int:
@@ -142,10 +142,10 @@ def _weight(tensor: onnx.TensorProto, packed: Mapping[str, int]) -> Weight:
     return Weight(str(tensor.name), dtype_name(dtype), bits, parameters, payload_size(tensor) or 0)
 
 
-def weight_bits(found: Iterable[Weight]) -> tuple[WeightBits, ...]:
+def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
     """Return weights by dtype and bit width, the most bytes first."""
     groups: dict[tuple[str, int], list[Weight]] = {}
-    for weight in found:
+    for weight in all_weights:
         groups.setdefault((weight.dtype, weight.bits), []).append(weight)
     rows = (
         WeightBits(dtype, bits, len(group), sum(w.parameters for w in group), sum(w.bytes for w in group))
