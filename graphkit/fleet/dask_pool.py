@@ -183,8 +183,8 @@ def _cluster_here(workers: int) -> LocalCluster:
     return LocalCluster(workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
 
 
-def _other_version(worker: str, version: str, wanted: str) -> UsageError:
-    problem = f"graphkit is {version} on this worker, and {wanted} where the survey runs"
+def _other_version(worker: str, version: str, required: str) -> UsageError:
+    problem = f"graphkit is {version} on this worker, and {required} where the survey runs"
     return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra graphkit[fleet]")
 
 

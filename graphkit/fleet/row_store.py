@@ -76,7 +76,7 @@ class RowStore:
         if storage.exists(self._table):
             read_table(table)
         folder = storage.beside(self._table, f".{storage.name_of(self._table)}.parts")
-        with storage.told(self._name, OTHER_FILE):
+        with storage.output_errors(self._name, OTHER_FILE):
             storage.make_folder(folder)
         self._lock = None if is_url(table) else self._locked(Path(folder))
         runs = (run_of(part) for part in storage.files_in(folder, "parquet"))
@@ -145,13 +145,13 @@ class RowStore:
 
     def _read(self, at: str) -> pa.Table:
         """Return the rows of a file; none where it was written by another graphkit, or for other targets."""
-        with storage.told(storage.shown(at), "remove it, and start again", "cannot be read"):
+        with storage.output_errors(storage.shown(at), "remove it, and start again", "cannot be read"):
             rows = storage.read(at)
         return rows if rows.schema.equals(self._schema, check_metadata=True) else self._schema.empty_table()
 
     def _locked(self, folder: Path) -> IO[str]:
         """Return the open file that keeps other surveys away."""
-        with storage.told(self._name, OTHER_FILE):
+        with storage.output_errors(self._name, OTHER_FILE):
             lock = (folder / "lock").open("w")
         if fcntl is None:
             return lock
@@ -160,6 +160,6 @@ class RowStore:
         except OSError as error:
             lock.close()
             raise UsageError(f"{self._name}: another survey writes it - wait, or {OTHER_FILE}") from error
-        for left in folder.glob("*.new"):
-            left.unlink()
+        for leftover in folder.glob("*.new"):
+            leftover.unlink()
         return lock

@@ -28,11 +28,11 @@ __all__ = [
     "inside",
     "make_folder",
     "name_of",
+    "output_errors",
     "place",
     "read",
     "remove_folder",
     "shown",
-    "told",
     "write",
     "write_text",
 ]
@@ -83,7 +83,7 @@ def exists(at: str) -> bool:
     """
     from pyarrow.fs import FileType
 
-    with told(shown(at), "check the path or URL, and its credentials", "cannot be reached"):
+    with output_errors(shown(at), "check the path or URL, and its credentials", "cannot be reached"):
         system, path = _opened(at)
         return bool(system.get_file_info(path).type is not FileType.NotFound)
 
@@ -97,7 +97,7 @@ def make_folder(at: str) -> None:
 
 def remove_folder(at: str) -> None:
     """Remove a folder with all that is in it, as far as that works."""
-    with contextlib.suppress(OutputError), told(at, ""):
+    with contextlib.suppress(OutputError), output_errors(at, ""):
         system, path = _opened(at)
         system.delete_dir(path)
 
@@ -110,12 +110,12 @@ def files_in(folder: str, suffix: str) -> list[str]:
     """
     from pyarrow.fs import FileSelector, PyFileSystem
 
-    with told(shown(folder), "check the path or URL, and its credentials", "cannot be read"):
+    with output_errors(shown(folder), "check the path or URL, and its credentials", "cannot be read"):
         system, path = _opened(folder)
         if isinstance(system, PyFileSystem):
             system.handler.fs.invalidate_cache()  # other machines write there
-        found = system.get_file_info(FileSelector(path, allow_not_found=True))
-        return sorted(f"{folder}/{info.base_name}" for info in found if info.extension == suffix)
+        infos = system.get_file_info(FileSelector(path, allow_not_found=True))
+        return sorted(f"{folder}/{info.base_name}" for info in infos if info.extension == suffix)
 
 
 def read(at: str) -> pa.Table:
@@ -138,7 +138,7 @@ def write(table: pa.Table, at: str, folder: str) -> None:
     """
     from pyarrow import parquet
 
-    with told(shown(at), "see whether its folder is there, takes files and has room; then start again"):
+    with output_errors(shown(at), "see whether its folder is there, takes files and has room; then start again"):
         system, path = _opened(at)
         _, new = _opened(f"{folder}/{uuid.uuid4().hex}.new")
         try:
@@ -159,14 +159,14 @@ def write_text(text: str, at: str) -> None:
     if not is_url(at):
         transaction.write_text(Path(at), text)
         return
-    with told(shown(at), "see whether its folder is there, takes files and has room; then start again"):
+    with output_errors(shown(at), "see whether its folder is there, takes files and has room; then start again"):
         system, path = _opened(at)
         with system.open_output_stream(path) as stream:
             stream.write(text.encode())
 
 
 @contextlib.contextmanager
-def told(name: str, hint: str, problem: str = "cannot be written") -> Iterator[None]:
+def output_errors(name: str, hint: str, problem: str = "cannot be written") -> Iterator[None]:
     """Let the error of a block that works on a place be one that names it.
 
     Raises:

@@ -83,7 +83,7 @@ def survey(
     facts += ("folded " if options.folds else "") + ("reports" if options.reports else "")
     with RowStore(table, columns(options.targets), facts) as store:
         if options.reports:
-            with storage.told(storage.shown(options.reports), "name another table"):
+            with storage.output_errors(storage.shown(options.reports), "name another table"):
                 storage.make_folder(options.reports)
         revisions = {row_name(model): revision for model, revision in models.items()}
         kept = store.done(revisions, options.reports, retries=retries)
@@ -107,5 +107,5 @@ def _digest(target: str) -> str:
 
 def _how_far(count: int, total: int, errors: int, seconds: float) -> str:
     rate = count / max(seconds, 1e-9)
-    left = round((total - count) / rate)
-    return f"{count:,} of {total:,} models, {rate:.1f} a second, {left // 60}:{left % 60:02} left, {errors:,} errors"
+    eta = round((total - count) / rate)
+    return f"{count:,} of {total:,} models, {rate:.1f} a second, {eta // 60}:{eta % 60:02} left, {errors:,} errors"

@@ -35,18 +35,18 @@ def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
     """
     models: dict[str, str] = {}
     for source in sources:
-        found = dict(_expanded(source, stdin))
-        if not found:
+        expanded = dict(_expanded(source, stdin))
+        if not expanded:
             raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
-        models |= found
+        models |= expanded
     return dict(sorted(models.items()))
 
 
 def data_revisions(model: str, locations: Iterable[str]) -> str | None:
     """Return the files beside a model in text that changes with them, None for none."""
     folder = Path(model).parent
-    found = {location: _revision(os.path.join(folder, location)) for location in sorted(locations)}
-    return json.dumps(found, ensure_ascii=False) if found else None
+    revisions = {location: _revision(os.path.join(folder, location)) for location in sorted(locations)}
+    return json.dumps(revisions, ensure_ascii=False) if revisions else None
 
 
 def is_same_data(model: str, revisions: str | None) -> bool:
@@ -86,8 +86,8 @@ def _paths(source: str) -> Iterator[str]:
     elif Path(source).is_file():
         yield source
     elif glob.has_magic(source):
-        found = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        yield from (model for path in found for model in (_below(path) if os.path.isdir(path) else [path]))
+        matches = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        yield from (model for path in matches for model in (_below(path) if os.path.isdir(path) else [path]))
     elif source.endswith(".onnx"):
         yield source  # a row says that it is missing
     else:

@@ -108,8 +108,8 @@ class SurveyTask:
 
 def columns(targets: Iterable[str]) -> dict[str, type]:
     """Return the columns of a table of models, and the type of each; any but the first three may be empty."""
-    found = {found_column(name): int for name in KIND_NAMES if name != "fit"}
-    return {**COLUMNS, **found, **{blockers_column(target): int for target in targets}}
+    finding_columns = {found_column(name): int for name in KIND_NAMES if name != "fit"}
+    return {**COLUMNS, **finding_columns, **{blockers_column(target): int for target in targets}}
 
 
 def found_column(kind: str) -> str:
