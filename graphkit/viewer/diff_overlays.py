@@ -16,11 +16,13 @@ REMOVED, ADDED, CHANGED = "#ef9a9a", "#a5d6a7", "#ffe082"
 def diff_overlays(matching: NodeMatching) -> tuple[Overlay, Overlay]:
     """Return the nodes of each model that the other one lacks, or has in another way."""
     changes, _ = node_changes(matching)
-    told = {(each.node, each.other): "; ".join(map(str, each.changes)) for each in changes.changed}
-    pairs = [(pair, told[paths]) for pair in matching.forth.items() if (paths := (pair[0].path, pair[1].path)) in told]
+    texts = {(each.node, each.other): "; ".join(map(str, each.changes)) for each in changes.changed}
+    pairs = [
+        (pair, texts[paths]) for pair in matching.forth.items() if (paths := (pair[0].path, pair[1].path)) in texts
+    ]
     results: tuple[dict[Node, NodeDataResult], dict[Node, NodeDataResult]] = {}, {}
-    for (one, two), text in pairs:
-        results[0][one] = results[1][two] = colored(f"changed: {text}", CHANGED)
+    for (node_a, node_b), text in pairs:
+        results[0][node_a] = results[1][node_b] = colored(f"changed: {text}", CHANGED)
     for result, nodes, word, color in zip(results, matching.alone, ("removed", "added"), (REMOVED, ADDED), strict=True):
         result.update({node: colored(word, color) for node in nodes if not node.is_op("Constant")})
     return Overlay("diff", results[0]), Overlay("diff", results[1])

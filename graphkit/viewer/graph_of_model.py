@@ -136,8 +136,8 @@ class _Maker:
         for at, value in enumerate(scope.inputs):
             if value.is_constant:
                 continue
-            given = _given(scope, at)
-            edges = [] if given is None else self.edge(given, "0")
+            source = _body_input_source(scope, at)
+            edges = [] if source is None else self.edge(source, "0")
             about = _attrs([("name", value.name)])
             yield GraphNode(self.ids.of[value], "Input", space, about, edges, [self.output(0, value)])
 
@@ -169,7 +169,7 @@ def _around(space: str) -> Iterator[str]:
     yield ""
 
 
-def _given(body: Scope, at: int) -> Value | None:
+def _body_input_source(body: Scope, at: int) -> Value | None:
     """Return what a node gives an input of its body, None where nothing, or the number of the iteration."""
     node = body.owner
     if node is None or (node.is_op("Loop") and at == 0):

@@ -71,7 +71,7 @@ class View:
     def synchronised(self) -> int:
         """How many nodes of the second model have the id of a node of the first one, inputs and outputs too."""
         first, *others = [{node.id for graph in model.graphs for node in graph.nodes} for model in self.models]
-        return sum(len(first & other) for other in others)
+        return sum(len(first & ids) for ids in others)
 
     def to_json(self) -> str:
         """Return the JSON that Model Explorer loads as a model, without overlays."""
@@ -120,18 +120,18 @@ def view(
     if len(models) == 2:
         matching = match_nodes(inferred[0].model, inferred[1].model, (inferred[0], inferred[1]))
         ids.append(matched_ids(inferred[1].model, matching, ids[0]))
-        for overlay, found in zip(diff_overlays(matching), extra, strict=True):
-            found.append(overlay)
+        for overlay, added in zip(diff_overlays(matching), extra, strict=True):
+            added.append(overlay)
     if measured is not None:
         for number, shapes in enumerate(inferred):
             extra[number].append(error_overlay(shapes.model, measured, is_other=number == 1))
     shown = []
-    for each, label, shapes, own, found in zip(models, _labels(models), inferred, ids, extra, strict=True):
+    for each, label, shapes, id_of, added in zip(models, _labels(models), inferred, ids, extra, strict=True):
         amounts = node_amounts(shapes, spec)
         names = graph_ids(shapes.model, label)
-        made = graphs(shapes, names, own, amounts.lines, _about(each, shapes, spec, amounts))
-        told = [*overlays(shapes, amounts, facts), *found]
-        shown.append(ModelView(label, tuple(made), tuple(_data(overlay, names, own) for overlay in told)))
+        made = graphs(shapes, names, id_of, amounts.lines, _about(each, shapes, spec, amounts))
+        model_overlays = [*overlays(shapes, amounts, facts), *added]
+        shown.append(ModelView(label, tuple(made), tuple(_data(overlay, names, id_of) for overlay in model_overlays)))
     return View(tuple(shown))
 
 

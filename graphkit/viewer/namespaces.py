@@ -84,13 +84,13 @@ def _move_to_readers(graph: Scope, paths: dict[Node, Path]) -> None:
 
 def parts(module: str) -> Path:
     """Return the parts of a module's path, a number with the name of its list: `("model", "layers.0", "mlp")`."""
-    found: list[str] = []
+    path: list[str] = []
     for part in filter(None, module.split("/" if "/" in module else ".")):
-        if is_number(part) and found:
-            found[-1] += f".{part}"
+        if is_number(part) and path:
+            path[-1] += f".{part}"
         else:
-            found.append(part)
-    return tuple(found)
+            path.append(part)
+    return tuple(path)
 
 
 def written(path: Sequence[str]) -> str:

@@ -92,13 +92,13 @@ def overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None)
         target: The target whose blockers are told.
     """
     by_path = _by_path(shapes)
-    found = [_origins(shapes, by_path), _shapes(shapes), _hazards(shapes, by_path), _weights(shapes)]
+    candidates = [_origins(shapes, by_path), _shapes(shapes), _hazards(shapes, by_path), _weights(shapes)]
     for measure in reversed(MEASURES):
         values = ((node, known[measure].at(amounts.sizes)) for node, known in amounts.of.items() if measure in known)
-        found.append(_heat(WORDS[measure], ((node, value) for node, value in values if value is not None)))
+        candidates.append(_heat(WORDS[measure], ((node, value) for node, value in values if value is not None)))
     if target is not None:
-        found.append(_blockers(shapes, target, by_path))
-    return [overlay for overlay in found if overlay.results]
+        candidates.append(_blockers(shapes, target, by_path))
+    return [overlay for overlay in candidates if overlay.results]
 
 
 def _heat(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
@@ -134,12 +134,12 @@ def _shapes(shapes: Shapes) -> Overlay:
 def _origins(shapes: Shapes, by_path: ByPath) -> Overlay:
     groups = origins(shapes.model, shapes=shapes).groups
 
-    def told() -> Iterator[tuple[str, str, Color]]:
+    def annotations() -> Iterator[tuple[str, str, Color]]:
         for number, group in enumerate(groups, 1):
             color = CONSTANT if group.expression == "CONST" else GROUPS[number % len(GROUPS)]
             yield from ((path, _origin(number, group), color) for path in group.nodes)
 
-    return Overlay("shape origins", _texts(told(), by_path))
+    return Overlay("shape origins", _texts(annotations(), by_path))
 
 
 def _origin(number: int, group: OriginGroup) -> str:
@@ -147,26 +147,26 @@ def _origin(number: int, group: OriginGroup) -> str:
 
 
 def _hazards(shapes: Shapes, by_path: ByPath) -> Overlay:
-    found = hazards(shapes.model, shapes=shapes).hazards
+    all_hazards = hazards(shapes.model, shapes=shapes).hazards
 
-    def told() -> Iterator[tuple[str, str, Color]]:
-        for hazard in found:
+    def annotations() -> Iterator[tuple[str, str, Color]]:
+        for hazard in all_hazards:
             yield from ((path, str(hazard), FAULT) for path in hazard.nodes)
             yield from ((path, f"also: {hazard}", DOUBT) for path in hazard.also)
 
-    return Overlay("hazards", _texts(told(), by_path))
+    return Overlay("hazards", _texts(annotations(), by_path))
 
 
 def _blockers(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
-    found = blockers(shapes.model, target, shapes=shapes)
+    report = blockers(shapes.model, target, shapes=shapes)
 
-    def told() -> Iterator[tuple[str, str, Color]]:
-        for obstacles, color, word in ((found.blockers, FAULT, "refused"), (found.unknown, DOUBT, "unknown")):
+    def annotations() -> Iterator[tuple[str, str, Color]]:
+        for obstacles, color, word in ((report.blockers, FAULT, "refused"), (report.unknown, DOUBT, "unknown")):
             for each in obstacles:
                 mended = f"; pass {each.pass_name} removes it" if each.pass_name else ""
                 yield each.path, f"{word}: {each.what}: {each.reason}{mended}", color
 
-    return Overlay(f"blockers of {target.name}".replace("/", " "), _texts(told(), by_path))
+    return Overlay(f"blockers of {target.name}".replace("/", " "), _texts(annotations(), by_path))
 
 
 def _by_path(shapes: Shapes) -> ByPath:
@@ -177,11 +177,11 @@ def _by_path(shapes: Shapes) -> ByPath:
     return lambda path: nodes.get(path, ())
 
 
-def _texts(told: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
+def _texts(annotations: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
     """Return the texts about each node, with the colour of the first."""
     texts: defaultdict[Node, list[str]] = defaultdict(list)
     colors: dict[Node, Color] = {}
-    for path, text, color in told:
+    for path, text, color in annotations:
         for node in by_path(path):
             texts[node].append(text)
             colors.setdefault(node, color)
