@@ -26,6 +26,8 @@ from graphkit.verify.equivalence.terms import Term
 __all__ = ["new_failures"]
 
 MAX_NAMED = 4
+MAX_MADE = 1 << 30  # elements for which there is memory
+APPROXIMATIONS = (b"none", b"tanh")
 RECURRENT = names("LSTM GRU RNN")
 OF_INTEGERS = names("Abs Neg Sign Not BitwiseNot")  # onnxruntime has no kernels of others for integers
 LOOKUP = "Gather of rows"  # fails by its indices, however they are shaped
@@ -102,12 +104,14 @@ def _is_biased(app: Application) -> bool:
 def cannot_fail(app: Application) -> bool:
     """Whether a node runs at every size and for every input."""
     op = app.node.operator
-    if app.dims is None or not _types_fit(app):
+    if app.dims is None or lower(product(app.dims)) > MAX_MADE or not _types_fit(app):
         return False
     if op in ALWAYS:
         return True
     if op in UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
-        return len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
+        texts = (attribute.s for attribute in app.node.attributes.values() if attribute.s)
+        is_known = all(text in APPROXIMATIONS for text in texts)
+        return is_known and len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
     if broadcasts(app.node):
         return _broadcasts(app)
     rule = RULES.get(op)
@@ -152,13 +156,18 @@ def _broadcasts(app: Application) -> bool:
         return False  # floats have no remainder of integers
     if app.node.op_type in ("Div", "Mod", "Pow", "BitShift") and not kinds <= FLOATS.keys():
         divisors = app.elements(1)
-        if app.node.op_type in ("Pow", "BitShift") or divisors is None or not all(map(is_nonzero, divisors)):
+        if app.node.op_type in ("Pow", "BitShift") or divisors is None or not all(map(_divides, divisors)):
             return False
     rank = max(map(len, known))
     for axis in range(1, rank + 1):
         if len({shape[-axis] for shape in known if len(shape) >= axis and shape[-axis] != 1}) > 1:
             return False
     return True
+
+
+def _divides(divisor: Expr) -> bool:
+    """Whether integers may be divided by a number: the least one of a dtype has no quotient by -1."""
+    return is_nonzero(divisor) and not lower(divisor) <= -1 <= upper(divisor)
 
 
 def _reshapes(app: Application) -> bool:
@@ -268,6 +277,8 @@ def _convolves(app: Application) -> bool:
         return False
     if min(app.attr("pads", ()) or (0,)) < 0:
         return False
+    if any(lower(dim) < 1 for dim in weight[2:]):
+        return False
     is_fitting = count is not None and count % group == 0 and data[1] == weight[1] * group
     return is_fitting and _is_biased(app) and all(lower(dim) >= 1 for dim in app.dims[2:])
 
@@ -294,7 +305,10 @@ def _ranges(app: Application) -> bool:
 def _scatters(app: Application) -> bool:
     """A write that is known to lie in the tensor."""
     kinds = {term.dtype for term in (app.arg(0), app.arg(2 if app.node.op_type == "ScatterND" else 1)) if term}
-    write = writing.scatter_nd if app.node.op_type == "ScatterND" else writing.tensor_scatter
+    is_nd, data = app.node.op_type == "ScatterND", _dims(app, 0)
+    if not is_nd and app.arg(2) is not None and (data is None or _dims(app, 2) != data[:1]):
+        return False  # it has other rows to begin in than rows
+    write = writing.scatter_nd if is_nd else writing.tensor_scatter
     return len(kinds) == 1 and isinstance(write(app), Term)
 
 
@@ -333,8 +347,8 @@ def _is_float(app: Application) -> bool:
 
 
 def _softens(app: Application) -> bool:
-    source = _dims(app, 0)
-    return source is not None and app.axis(app.attr("axis", -1), len(source)) is not None and _is_float(app)
+    source, default = _dims(app, 0), -1 if app.node.scope.opset() >= 13 else 1
+    return source is not None and app.axis(app.attr("axis", default), len(source)) is not None and _is_float(app)
 
 
 def _flattens(app: Application) -> bool:
@@ -358,6 +372,8 @@ def _reduces(app: Application) -> bool:
 def _normalizes(app: Application) -> bool:
     term, axis = app.arg(0), app.attr("axis", -1)
     if term is None or not term.dims or axis not in (-1, len(term.dims) - 1) or term.dtype not in FLOATS:
+        return False
+    if lower(term.dims[-1]) < 1:
         return False
     return all(arg is None or (arg.dtype == term.dtype and arg.dims == term.dims[-1:]) for arg in app.args[1:])
 

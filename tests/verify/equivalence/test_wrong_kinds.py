@@ -14,6 +14,7 @@ from test_axioms import bits
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
 
@@ -91,6 +92,35 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
     yield "an index before the first", beside(ROWS, "z = Gather (x, before)", rows, before=np.array(-3))
     yield "a Softmax of a list, until opset 12", beside(LIST, "z = Softmax (x)", {"x": SIX},
                                                         12)  # fmt: skip
+    yield "a Softmax of a list, until opset 10", beside(LIST, "z = Softmax (x)", {"x": SIX}, 9)
+    yield (
+        "more indices than there is memory for",
+        beside(
+            LIST, "z = Range (first, last, step)", {"x": SIX}, first=np.array(0), last=np.array(2**58), step=np.array(1)
+        ),
+    )
+    yield (
+        "more zeros than there is memory for",
+        beside(LIST, "z = ConstantOfShape (large)", {"x": SIX}, large=np.array([2**40])),
+    )
+    data = "(float[1, 4, 5] x) => (float[1, 4, 5] y)", {"x": np.ones((1, 4, 5), np.float32)}
+    yield "a Conv without a kernel", beside(data[0], "z = Conv (x, w)", data[1], w=np.ones((2, 4, 0)))
+    rows_of_slots = {"u": np.ones((2, 1)), "at": np.array([5])}
+    yield "a TensorScatter with a place for one row of two", beside(
+        "(float[2, 6] x) => (float[2, 6] y)", "z = TensorScatter <axis = 1> (x, u, at)",
+        {"x": np.ones((2, 6), np.float32)}, 24, **rows_of_slots,
+    )  # fmt: skip
+    empty = "s = ReduceSum <keepdims = 0> (x, first) z = LayerNormalization (x, s)"
+    yield (
+        "a normalisation of nothing",
+        beside(
+            "(float[2, past_n] x) => (float[2, past_n] y)",
+            empty,
+            {"x": np.ones((2, 0), np.float32)},
+            first=np.array([0]),
+        ),
+    )
+    yield "an approximation that is none", beside(LIST, 'z = Gelu <approximate = "foo"> (x)', {"x": SIX}, 20)
     yield "a Flatten from the end, until opset 10", beside(ROWS, "z = Flatten <axis = -1> (x)", rows, 10)
     weights = {"w": RNG.normal(size=(1, 8, 2)), "r": RNG.normal(size=(1, 8, 2)), "large": np.int32(100)}
     lstm = "{0}, h{0}, c{0} = LSTM <hidden_size = 2> (x, w, r, , {1})"
@@ -338,6 +368,14 @@ def test_a_slice_with_more_steps_than_axes_is_declined() -> None:
     odd = model(text, i0=np.array([0]), steps=np.array([1, 1]))
     plain = model("g (float[n] x) => (float[n] y) { y = Neg (x) }")
     assert "may fail" in str(check_equivalence(plain, odd))
+
+
+def test_a_quotient_of_the_least_integer_by_minus_one_may_end_the_process() -> None:
+    text = "g (int64[n] x) => (int64[n] y) {{ {} y = Neg (x) }}"
+    before, after = model(text.format("")), model(text.format("z = Div (x, minus)"), minus=np.array([-1]))
+    with IsolatedSession(after, threads=1) as session, pytest.raises(ModelError):
+        session.run({"x": np.array([-(2**63)])})
+    assert "may fail" in str(check_equivalence(before, after))
 
 
 def test_another_default_of_an_input_is_another_model() -> None:
