@@ -230,7 +230,7 @@ def whole(app: Application) -> Result:
     if any(term is not None and term.dims != () for term in app.args[1:]):
         return None
     flat = app.tools.movement.reshape(first, (product(first.dims),))
-    dims = app.dims if app.dims != first.dims else flat.dims
+    dims = app.dims if app.index else flat.dims
     made = app.tools.terms.make(app.node.operator, (*app.attributes, app.index), (flat, *app.args[1:]), app.dtype, dims)
     return made if app.index else app.tools.movement.reshape(made, app.dims)
 

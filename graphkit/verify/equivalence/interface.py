@@ -9,7 +9,7 @@ from graphkit.graph.declared_types import declared_dims, declared_type, shape_te
 from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, is_known
+from graphkit.shapes import Expr, Shapes, is_known, parse
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 
@@ -43,6 +43,8 @@ def input_faults(
     """
     theirs = {value.name: value for value in callable_inputs(original)}
     mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten) if value.name not in free}
+    if twice := [name for each in (original, rewritten) for name in _names_of_two_dims(each)]:
+        yield f"'{twice[0]}' is the name of a dim, and stands for another one that has no name"
     missing = [name for name in theirs if name not in mine and name not in fixed]
     if missing:
         yield f"input {missing[0]} is missing"
@@ -53,6 +55,17 @@ def input_faults(
         yield "the inputs come in another order"
     for name in kept:
         yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
+
+
+def _names_of_two_dims(model: Model) -> set[str]:
+    """Return the declared names that the shape engine gives to dims without a name."""
+    dims = [(f"{value.name}.{axis}", dim) for value in model.graph.inputs for axis, dim in _declared(value)]
+    unnamed = {name for name, dim in dims if dim is None}
+    return {name for name in unnamed for _, dim in dims if isinstance(dim, str) and name in parse(dim).symbols}
+
+
+def _declared(value: Value) -> Iterator[tuple[int, object]]:
+    yield from enumerate(declared_dims(value) or ())
 
 
 def _input_fault(

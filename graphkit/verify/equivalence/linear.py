@@ -78,9 +78,10 @@ def changed(tools: Tools, term: Term, change: Change) -> Term:
     return _pushed(tools, term, change) or _made(tools, term, change)
 
 
-def _made(tools: Tools, term: Term, change: Change) -> Term:
+def _made(tools: Tools, term: Term, change: Change, *, is_apart: bool = False) -> Term:
+    """Return a tensor scaled or shifted; `is_apart` keeps the change from being put together with another one."""
     assert term.dims is not None
-    bare = tools.movement.unexpanded(term)
+    bare = term if is_apart else tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
         return tools.movement.expand(changed(tools, bare, change), term.dims)
     constant = tools.near.of_array(change.vector, term.dtype)
@@ -89,21 +90,46 @@ def _made(tools: Tools, term: Term, change: Change) -> Term:
         before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
         dims = (before, term.dims[change.axis], after)
     flat = tools.movement.reshape(term, dims)
-    return tools.movement.reshape(tools.terms.make(change.kind, (), (flat, constant), term.dtype, dims), term.dims)
+    op = f"{change.kind} apart" if is_apart else change.kind
+    return tools.movement.reshape(tools.terms.make(op, (), (flat, constant), term.dtype, dims), term.dims)
+
+
+def _together(tools: Tools, term: Term, change: Change, before: tuple[Term, Change]) -> Term | None:
+    """Return a term that was changed before with both changes as one, None where their channels differ.
+
+    What overflows in between, or is lost beside a large number, does not come back.
+    """
+    source, first = before
+    both = change.after(first)
+    if both is None:
+        return None
+    hidden = _hides(tools, source, change) or _hides(tools, source, first)
+    if not both.is_moderate or (change.kind == "Shifted" and hidden):
+        return _made(tools, term, change, is_apart=True)
+    return changed(tools, source, both)
+
+
+def _hides(tools: Tools, term: Term, shift: Change) -> bool:
+    """Whether a number that is added hides a tensor that was scaled down before."""
+    found = _parts(tools, term)
+    if found is None or found[1].kind != "Scaled":
+        return False
+    least = min(1.0, float(np.abs(found[1].vector).min()))
+    return float(np.abs(shift.vector).max()) > LARGEST_SHIFT * least
 
 
 def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
     """Return a term with a change inside it, None where it has no place there."""
     move, inner = tools.movement, term.args[0] if term.args else None
     if term.op == change.kind and (found := _parts(tools, term)) is not None:
-        return None if (both := change.after(found[1])) is None else changed(tools, found[0], both)
+        return _together(tools, term, change, found)
     if term.op == "Linear":
         return _into_linear(tools, term, change)
     if inner is None or inner.dims is None or term.dims is None:
         return None
     if term.op == "Reshape":
         if inner.op == change.kind and (found := _parts(tools, term)) is not None:
-            return None if (both := change.after(found[1])) is None else changed(tools, found[0], both)
+            return _together(tools, term, change, found)
         axis = None if change.axis is None else _same_axis(term.dims, change.axis, inner.dims)
         made = None if (axis is None) != (change.axis is None) else _pushed(tools, inner, change.at(axis))
         return None if made is None else move.reshape(made, term.dims)
@@ -114,10 +140,17 @@ def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
     if term.op == "Shifted" and (found := _parts(tools, term)) is not None:  # scaled afterwards
         made = _pushed(tools, found[0], change)
         shift = Change("Scaled", change.vector, change.axis).after(Change("Scaled", found[1].vector, found[1].axis))
-        return (
-            None if made is None or shift is None else changed(tools, made, Change("Shifted", shift.vector, shift.axis))
-        )
+        if made is None or shift is None or not _is_beside(tools, made, shift):
+            return None
+        return changed(tools, made, Change("Shifted", shift.vector, shift.axis))
     return None
+
+
+def _is_beside(tools: Tools, term: Term, shift: Change) -> bool:
+    """Whether a number that was scaled is no larger than one that may be added to a term that was scaled too."""
+    found = _parts(tools, term)
+    scale = 1.0 if found is None or found[1].kind != "Scaled" else float(np.abs(found[1].vector).max())
+    return float(np.abs(shift.vector).max()) <= LARGEST_SHIFT * max(1.0, scale)
 
 
 def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:

@@ -445,9 +445,8 @@ class _Reader:
             attributes = (*attributes, ("overload", node.proto.overload))
         if not node.bodies:
             return attributes, args
-        terms = self.tools.terms
-        signature = terms.make(f"{node.operator} around", attributes, args, 0, None)
-        operands = list(args)
+        attributes, signature = self.signature(node, attributes, args, context)
+        terms, operands = self.tools.terms, list(args)
         for name, body in sorted(node.bodies.items()):
             for index, value in enumerate(body.inputs):
                 place = terms.make("Place in a body", (name, index), (signature,), 0, None)
@@ -458,6 +457,17 @@ class _Reader:
             attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
             operands += [self.term(value) for value in body.outputs]
         return (*attributes, len(args)), operands
+
+    def signature(self, node: Node, attributes: Key, args: Sequence[Term | None], context: Context) -> tuple[Key, Term]:
+        """Return the attributes of a node with bodies, and the term to which the inputs of these belong.
+
+        A node inside a body of an equal one has inputs of its own.
+        """
+        around, depth, nested = {term for term, _ in context}, 0, attributes
+        while (term := self.tools.terms.make(f"{node.operator} around", nested, args, 0, None)) in around:
+            depth += 1
+            nested = (*attributes, ("inside of equal ones", depth))
+        return nested, term
 
 
 def _is_own(expr: Expr) -> bool:

@@ -140,6 +140,8 @@ def shared_heads(app: Application) -> Result:
     flat_right = _stripped(right)
     assert flat_right is not None
     is_turned = flat_right.op == "Transpose" and flat_right.attributes == (0, 2, 1)
+    if is_turned and flat_right.dims != (product(left.dims[:-2]), inner, right.dims[-1]):
+        return None  # other axes change places than those of the matrices
     whole = flat_right.args[0] if is_turned else flat_right
     copies = _stripped(whole)
     if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2 or whole is None:

@@ -98,7 +98,7 @@ def spelled(
     found = _meaning(node, max(version, since))
     if op == "Split" and version < 18 and len(listed) < 2:
         kept.append(("num_outputs", int(AttributeProto.INT), len(node.outputs)))
-    if op in ("Pad", "Resize"):
+    if op == "Pad" or (op == "Resize" and version >= 11):  # before, a Resize has its scales where later its region is
         _leave_out(node, listed, constants)
     return (("", 0, found), *sorted(kept, key=lambda each: each[0])), listed
 
