@@ -81,6 +81,7 @@ def check_equivalence(
 
     Raises:
         ModelError: The meaning of a model is not certain: see `Model.check_soundness`.
+        TooComplexError: A dim, or an element of an integer tensor, is an expression that has grown too large.
 
     Example:
         >>> model = graphkit.load("example:causal-attention")
