@@ -89,6 +89,12 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
             "(float[2, past_n] x) => (float[2, past_n] y)", shape, {"x": np.ones((2, 0), np.float32)},
             i1=np.array([1]), i2=np.array([2]),
         )  # fmt: skip
+    copied = "d = Shape <start = 1, end = 2> (x) t = Concat <axis = 0> (d, d, i3) a = Reshape (x, t) "
+    copied += "b = Reshape <allowzero = 1> (x, t) y = Identity ({})"
+    yield "a Reshape that copies a dim where it is 0", Wrong(
+        "(float[3, past_n, past_n] x) => (float[k, l, m] y)", copied.format("a"), copied.format("b"),
+        {"x": np.ones((3, 0, 0), np.float32)}, {"i3": np.array([3])},
+    )  # fmt: skip
     yield "an index before the first", beside(ROWS, "z = Gather (x, before)", rows, before=np.array(-3))
     yield "a Softmax of a list, until opset 12", beside(LIST, "z = Softmax (x)", {"x": SIX},
                                                         12)  # fmt: skip
@@ -189,6 +195,27 @@ def loops() -> Iterator[tuple[str, Wrong]]:
     head, feed = "(int64 n, float[2] x) => (float[k] y)", {"n": np.array(3), "x": SIX[:2]}
     one = LOOP.format(", float[2] s")
     yield "a Loop whose body has an input more", Wrong(head, one, LOOP.format(", float[2] s, float[2] u"), feed)
+    two = (
+        "{} = Loop (n, , x, x) <body = b (int64 i, bool k, float[2] s, float[2] u) => (bool l, float[2] t, float[2] v) "
+    )
+    two += "{{ l = Identity (k) t = Neg (s) v = Abs (u) }}>"
+    yield "a Loop that gives fewer outputs than its body", Wrong(head, two.format("y, z"), two.format("y"), feed)
+    inner = "q = Loop (n, , x) <body = c (int64 j, bool m, float[2] u) => (bool m2, float[2] w) { m2 = Identity (m) "
+    outer = one.replace("t = Neg (s)", f"{inner} w = Add (u, x) }}> t = Neg (q)")
+    yield (
+        "the state of a Loop around for that of a Loop of the same operands",
+        Wrong(head, outer, outer.replace("(u, x)", "(s, x)"), {**feed, "x": SIX[1:3]}),
+    )
+    scan = "{} = Scan <num_scan_inputs = 1, body = {} (float[2] {}, float[2] {}) => (float[2] {}) {{ {} }}> (x, rows)"
+    for name, state in (("state", "s, v"), ("row", "u, r")):
+        bodies = (
+            scan.format("q", "c", "u", "v", "w", f"w = Sub ({each})") + " t = Neg (q)" for each in ("u, v", state)
+        )
+        before, after = (scan.format("y", "b", "s", "r", "t", body) for body in bodies)
+        yield f"the {name} of a Scan around for that of a Scan of the same operands", Wrong(
+            "(float[2] x, float[3, 2] rows) => (float[k] y)", before, after,
+            {"x": SIX[1:3], "rows": SIX.reshape(3, 2)},
+        )  # fmt: skip
 
 
 def versions() -> Iterator[tuple[str, Wrong]]:

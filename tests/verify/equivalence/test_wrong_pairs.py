@@ -224,6 +224,17 @@ def cuts() -> Iterator[tuple[str, Pair]]:
             {"one": np.float32(1)},
         ),
     )
+    multiplied = in_branch.replace("Concat <axis = 0> (n, m)", "MatMul (n, turned)")
+    multiplied = multiplied.replace("{ a =", "{ turned = Transpose (m) a =")
+    yield (
+        "numbers repeated as often as in a branch alone",
+        Pair(
+            multiplied + "list = Squeeze (n, i0) long = Shape (list) y = Expand (i0, long)",
+            multiplied + "list = Squeeze (m, i0) long = Shape (list) y = Expand (i0, long)",
+            "(float[n] x, float[n] v) => (int64[k] y)",
+            {"one": np.float32(1)},
+        ),
+    )
     scaled = "a = Reshape (x, {0}) q = QuantizeLinear (a, s) b = Cast <to = 7> (q) y = Reshape (b, two)"
     yield (
         "several scales of other columns",
@@ -232,6 +243,17 @@ def cuts() -> Iterator[tuple[str, Pair]]:
             scaled.format("three"),
             "(float[4, 2] x) => (int64[k, l] y)",
             {"two": [4, 2], "three": [2, 2, 2], "s": np.array([0.1, 7.0], np.float32)},
+        ),
+    )
+    columns = "c = Reshape (x, three) p = QuantizeLinear (x, s) q = QuantizeLinear (c, s) "
+    columns += "b = Cast <to = 7> ({}) y = Reshape (b, two)"
+    yield (
+        "several scales of other columns, where both are computed",
+        Pair(
+            columns.format("p"),
+            columns.format("q"),
+            "(float[4, 4] x) => (int64[k, l] y)",
+            {"two": [4, 4], "three": [2, 4, 2], "s": np.array([0.1, 7.0, 0.3, 2.0], np.float32)},
         ),
     )
     yield "a Pad of one", Pair(COPY, "y = Pad (x, pads)", constants={"pads": [0, 0, 1, 0, 0, 0]})
