@@ -25,8 +25,9 @@ from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
+from graphkit.verify.equivalence.collection import no_collection
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.difference import difference, differing_exprs
+from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
@@ -48,6 +49,7 @@ COUNTED = {  # dtypes in which models compute sizes, and up to which size they d
 }
 
 
+@no_collection()
 def check_equivalence(
     original: ModelLike,
     rewritten: ModelLike,
@@ -216,7 +218,7 @@ def _proofs(
             exactness = looseness.exactness
             terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
         if terms[0] is not terms[1]:
-            reason = difference(*terms)
+            reason = obstacle(*terms, original.obstacles, rewritten.obstacles) or difference(*terms)
             reason = f"{reason}; {fault}" if fault else reason
             odd = differing_exprs(*terms, constants)
             found.append(OutputProof(value.name, "unknown", reason=reason, differing=odd))

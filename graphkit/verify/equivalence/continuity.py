@@ -13,7 +13,7 @@ from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["is_continuous", "is_indifferent", "is_nonnegative", "is_positive"]
+__all__ = ["is_continuous", "is_indifferent", "is_nonnegative", "is_positive", "obstacle"]
 
 EVERY = names(
     """
@@ -34,6 +34,10 @@ ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Pad": (0, 2)}
 SEQUENCES = ("SplitToSequence", "SequenceAt")
 MOVES = ("Reshape", "Expand", "Transpose", "Slice", "Strided")
+OBSTACLES = {
+    "Reciprocal": "its divisor may be 0", "Log": "its argument may be 0", "Sqrt": "its argument may be below 0",
+    "Pow": "its argument may be below 0, or its exponent is none of 0.5, 1, 2, 3 and 4",
+}  # fmt: skip
 MAX_DEPTH = 40
 
 
@@ -63,9 +67,16 @@ def is_continuous(app: Application, index: int) -> bool:
         return is_positive(app, term)
     if op == "Sqrt":
         return is_nonnegative(app, term)
-    if op == "Pow":
-        return index == 0 and (exponent := _number(app, app.arg(1))) is not None and exponent in (1, 2, 3, 4)
+    if op == "Pow" and index == 0 and (exponent := _number(app, app.arg(1))) is not None:
+        return exponent in (1, 2, 3, 4) or (exponent == 0.5 and is_nonnegative(app, term))
     return index == 0 and op in FIRST and not (op in ONE_OUTPUT and app.index)
+
+
+def obstacle(app: Application, index: int) -> str:
+    """Return what a node that is not continuous reads, and why that is not enough."""
+    op = app.node.operator
+    default = "its divisor may be 0" if op == "Div" and index else "it may jump where that is rounded in another way"
+    return f"what is equal up to rounding alone, and {OBSTACLES.get(op, default)}"
 
 
 def _number(app: Application, term: Term | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Exactness
-from graphkit.verify.equivalence.continuity import is_continuous, is_indifferent
+from graphkit.verify.equivalence.continuity import is_continuous, is_indifferent, obstacle
 from graphkit.verify.equivalence.finite import ASSUMPTIONS, FINITE_AXIOMS
 from graphkit.verify.equivalence.finite import is_blind as is_softmax
 from graphkit.verify.equivalence.finite import is_faithful as keeps_masked
@@ -27,6 +27,7 @@ class Looseness:
         is_faithful: Whether it gives a loose output for a loose input; any other one reads exact terms.
         assumptions: Equalities of exact terms, which hold as exactly as those of loose ones.
         is_output: Whether an output of the model may be loose.
+        obstacle: Why an operator reads an exact term.
     """
 
     exactness: Exactness
@@ -35,6 +36,7 @@ class Looseness:
     is_faithful: Callable[[Application, int], bool]
     assumptions: tuple[Axiom, ...] = ()
     is_output: bool = True
+    obstacle: Callable[[Application, int], str] = lambda *_: ""
 
     def grade(self, axioms: Set[str]) -> Exactness:
         """Return how exactly two outputs are equal that have the same exact terms, by these axioms."""
@@ -43,7 +45,7 @@ class Looseness:
 
 
 ZEROS = Looseness("up to the sign of zeros", ZERO_AXIOMS, is_blind, is_faithful)
-ROUNDING = Looseness("up to rounding", ROUNDING_AXIOMS, is_indifferent, is_continuous)
+ROUNDING = Looseness("up to rounding", ROUNDING_AXIOMS, is_indifferent, is_continuous, obstacle=obstacle)
 FINITE = Looseness(
     "assuming finite values", FINITE_AXIOMS, is_softmax, keeps_masked, assumptions=ASSUMPTIONS, is_output=False
 )

@@ -40,9 +40,13 @@ def unloaded_nodes(original: Reading, rewritten: Reading) -> Iterator[str]:
 
 def _signature(reading: Reading, node: Node) -> Hashable:
     """Return all that decides whether a node is loaded: of a constant, its dtype."""
-    attributes: Hashable = attributes_of(node)
+    attributes: Hashable
     if node.constant is not None:
         attributes = tuple(node.attributes), node.constant.data_type
+    elif node in reading.attributes:
+        attributes = reading.attributes[node]
+    else:
+        attributes = attributes_of(node)
     outputs = tuple(bool(name) for name in node.proto.output)
     return node.operator, version_of(node)[0], node.proto.overload, attributes, _kinds(reading, node), outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -98,6 +98,8 @@ class Reading:
         loose: The terms of values up to the sign of zeros, or up to rounding, where these are other terms.
         unread: Branches that never run.
         nodes: Those that run, of all scopes.
+        attributes: Their attributes, but for those of constants and of an If.
+        obstacles: For the terms of a node that may not read a loose one, that one, and why not.
     """
 
     model: Model
@@ -108,6 +110,8 @@ class Reading:
     loose: dict[Value, Term] = field(default_factory=dict)
     unread: list[Scope] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    attributes: dict[Node, Key] = field(default_factory=dict)
+    obstacles: dict[Term, tuple[Term, str]] = field(default_factory=dict)
 
 
 def read(
@@ -242,13 +246,13 @@ class _Reader:
             self.define(node.outputs[0], term)
             return
         args = [None if value is None else self.term(value) for value in node.inputs]
-        before = frozenset().union(*(self.result.axioms[value] for value in node.inputs if value is not None))
+        before = _union({self.result.axioms[value] for value in node.inputs if value is not None})
         if node.is_op("If") and args and args[0] is not None:
             self.read_if(node, args[0], context, before)
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
-        attributes = attributes_of(node)
+        attributes = self.result.attributes[node] = attributes_of(node)
         if not node.domain:
             spelling = spelled(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
@@ -291,7 +295,7 @@ class _Reader:
         for each in (term, *term.args):
             if each is not None and each.op not in ("Input", "Constant", "Elements"):
                 each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
-        self.define(value, term, before.union(terms.recent) if terms.recent else before)
+        self.define(value, term, before if terms.recent.keys() <= before else before.union(terms.recent))
 
     def normal_form(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
         """Return the normal form of an output, that of the same term with the same facts where one is known."""
@@ -319,6 +323,7 @@ class _Reader:
     def with_loose(self, app: Application, raw: Term, value: Value) -> Term:
         """Return the exact term of an output, and remember its loose term where that is another one."""
         blind, loose = list(app.args), list(app.args)
+        obstacle: tuple[Term, str] | None = None
         for index, source in enumerate(app.node.inputs):
             found = self.result.loose.get(source) if source is not None else None
             if found is None or app.node.bodies:
@@ -329,6 +334,8 @@ class _Reader:
                 replace(app, args=[*app.args[:index], found, *app.args[index + 1 :]]), index
             ):
                 loose[index] = found
+            elif reason := self.looseness.obstacle(app, index):
+                obstacle = found, f"{app.node.path} ({app.node.operator}) reads {reason}"
         term = self.applied(app, raw, blind)
         if term.is_constant:  # as a rewrite that folds it has it
             return term
@@ -337,6 +344,8 @@ class _Reader:
             other = self.applied(app, raw, loose)
         if other is not None and other is not term:
             self.result.loose[value] = other
+        if obstacle is not None:
+            self.result.obstacles |= dict.fromkeys((term, other or term), obstacle)
         return term
 
     def loosened(self, app: Application) -> Term | None:
@@ -468,6 +477,12 @@ class _Reader:
             depth += 1
             nested = (*attributes, ("inside of equal ones", depth))
         return nested, term
+
+
+def _union(sets: Set[frozenset[str]]) -> frozenset[str]:
+    """Return the union of sets, one of them where it has all."""
+    largest = max(sets, key=len, default=NO_AXIOMS)
+    return largest if all(each <= largest for each in sets) else largest.union(*sets)
 
 
 def _is_own(expr: Expr) -> bool:
