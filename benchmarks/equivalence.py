@@ -45,8 +45,9 @@ MAX_SIZE = 1 << 20  # bytes of a model of tests/models
 COSTLY = [MODELS / "detr-resnet-50/model_quantized.onnx.xz", MODELS / "gemma-270m/model.onnx.xz"]
 LAYERS = (12, 120)
 CHECK = """
-import json, sys, time, tracemalloc
+import gc, json, sys, time, tracemalloc
 import graphkit
+gc.set_threshold(500_000)  # as the command line does
 from graphkit.verify.equivalence import check_equivalence
 model = graphkit.load(sys.argv[1])
 folded = graphkit.fold(model).model

@@ -25,7 +25,6 @@ from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
-from graphkit.verify.equivalence.collection import no_collection
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
@@ -49,7 +48,6 @@ COUNTED = {  # dtypes in which models compute sizes, and up to which size they d
 }
 
 
-@no_collection()
 def check_equivalence(
     original: ModelLike,
     rewritten: ModelLike,
