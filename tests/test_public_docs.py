@@ -33,6 +33,7 @@ def test_a_public_function_says_what_it_returns_and_shows_an_example_that_runs(
     assert "Returns:" in text or text.startswith(("Return ", "Whether "))
     examples = [test for test in doctest.DocTestFinder().find(function, globs={"graphkit": graphkit}) if test.examples]
     assert bool(examples) != (function.__name__ in WITHOUT_EXAMPLE)
+    assert not any(line.options.get(doctest.SKIP) for example in examples for line in example.examples)
     assert all(doctest.DocTestRunner().run(example).failed == 0 for example in examples)
 
 

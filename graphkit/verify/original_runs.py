@@ -20,11 +20,11 @@ from graphkit.shapes import Expr
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
+from graphkit.verify.critical_sizes import Threshold, lengths_of, thresholds
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
 from graphkit.verify.input_generator import InputGenerator, TooLargeError, is_flag
 from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
 from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, assignments
-from graphkit.verify.thresholds import Threshold, lengths_of, thresholds
 
 __all__ = [
     "KINDS",

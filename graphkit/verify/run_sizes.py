@@ -16,9 +16,9 @@ from graphkit.shapes import Expr
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
+from graphkit.verify.critical_sizes import Lengths, Threshold
 from graphkit.verify.differing_sizes import differing_sizes
 from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
-from graphkit.verify.thresholds import Lengths, Threshold
 
 __all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
 

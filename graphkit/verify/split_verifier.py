@@ -23,6 +23,7 @@ from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
 from graphkit.verify.candidate_sessions import Counted, numbered
 from graphkit.verify.comparator import Difference
+from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
@@ -30,7 +31,6 @@ from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
 from graphkit.verify.proof_engine import Step, follow, outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
-from graphkit.verify.thresholds import MARGIN
 from graphkit.verify.tolerances import level_tolerance
 from graphkit.verify.weight_bytes import foreign_weights
 
@@ -145,7 +145,7 @@ def verify_split(
     Inputs and outputs of each model must be those of its branch, its weights those of the merged decoder, byte by byte.
     onnxruntime runs without graph optimizations, so that equal graphs give equal bits; then the pair once more at the
     default level, within a tolerance of its own (see `graphkit.verify.candidate_runs`). Sizes are legal for both, short
-    ones and such as reach past windows and to the end of tables (see `graphkit.verify.thresholds`).
+    ones and such as reach past windows and to the end of tables (see `graphkit.verify.critical_sizes`).
 
     Args:
         merged: The merged decoder, read from a file.

@@ -371,6 +371,7 @@ def detr(real_model: RealModel) -> Origins:
     return origins(optimized(real_model("detr-resnet-50/model_quantized")), optimized=True)
 
 
+@pytest.mark.slow
 def test_detr_reshapes_after_onnxoptimizer(detr: Origins) -> None:
     size = "Unsqueeze(Gather(Shape(...)))"
     assert groups(detr, "Reshape", "shape") == [
@@ -385,6 +386,7 @@ def test_detr_reshapes_after_onnxoptimizer(detr: Origins) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_detr_consumers_come_in_the_order_of_the_report(detr: Origins) -> None:
     assert list(dict.fromkeys((group.op, group.input) for group in detr.groups)) == [
         ("Reshape", "shape"),
@@ -399,11 +401,13 @@ def test_detr_consumers_come_in_the_order_of_the_report(detr: Origins) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_detr_repeats_by_the_batch_of_its_image(detr: Origins) -> None:
     tile = next(group for group in detr.groups if group.op == "Tile")
     assert tile.sources == (Source("pixel_values", "graph input", 1),)
 
 
+@pytest.mark.slow
 def test_detr_draws_its_three_largest_groups(detr: Origins) -> None:
     largest = sorted((group for group in detr.groups if group.expression != "CONST"), key=lambda g: -g.count)[:3]
     assert [drawing.title for drawing in detr.drawings] == [group.expression for group in largest]

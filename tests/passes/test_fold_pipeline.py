@@ -112,7 +112,7 @@ def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     assert shape_ops(result).on_shapes <= most_nodes
 
 
-@pytest.mark.parametrize("name", params(LEFT))
+@pytest.mark.parametrize("name", params(LEFT, slow=LARGE))
 def test_folding_again_changes_nothing(name: str, folded: Folded) -> None:
     once = folded(name)[1].model
     again = fold(once)
@@ -120,7 +120,7 @@ def test_folding_again_changes_nothing(name: str, folded: Folded) -> None:
     assert again.model.proto == once.proto
 
 
-@pytest.mark.parametrize("name", params(LEFT))
+@pytest.mark.parametrize("name", params(LEFT, slow=LARGE))
 def test_nothing_else_is_touched(name: str, folded: Folded, model_file: Unpack) -> None:
     model, outcome = folded(name)
     before, after = model.proto, outcome.model.proto

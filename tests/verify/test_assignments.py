@@ -13,8 +13,8 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable, legal_sizes
+from graphkit.verify.critical_sizes import Lengths
 from graphkit.verify.run_sizes import assignments
-from graphkit.verify.thresholds import Lengths
 
 RealModel = Callable[[str], Model]
 

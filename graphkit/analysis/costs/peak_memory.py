@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.amounts import Amount, total
-from graphkit.analysis.costs.memory_plan import Plan
 from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import VIEWS, bytes_of
+from graphkit.analysis.costs.run_order import Plan
 from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known

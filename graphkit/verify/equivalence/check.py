@@ -30,7 +30,7 @@ from graphkit.verify.equivalence.difference import difference, differing_exprs, 
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
-from graphkit.verify.equivalence.loading import loading_fault
+from graphkit.verify.equivalence.loading_faults import loading_fault
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near

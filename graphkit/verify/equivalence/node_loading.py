@@ -15,7 +15,7 @@ from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
-from graphkit.verify.equivalence.loading import loads
+from graphkit.verify.equivalence.loading_faults import loads
 from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["unloaded_nodes"]

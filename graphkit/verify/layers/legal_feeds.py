@@ -21,9 +21,9 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
+from graphkit.verify.critical_sizes import lengths_of
 from graphkit.verify.original_runs import Feeder
 from graphkit.verify.run_sizes import assignments
-from graphkit.verify.thresholds import lengths_of
 
 __all__ = ["ArrayFile", "Feed", "check_given", "feeds", "renamed"]
 

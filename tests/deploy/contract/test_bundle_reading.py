@@ -230,7 +230,7 @@ def test_an_output_that_no_memory_holds_is_an_error(plain: Plain, bundle_of: Bun
 # The schema
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params(NAMES, slow=["marian-tiny"]))
 def test_every_bundle_fits_its_schema(name: str, bundle_of: BundleOf) -> None:
     jsonschema.validate(json.loads((bundle_of(name) / "bundle.json").read_text()), SCHEMA)
 
