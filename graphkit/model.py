@@ -159,6 +159,11 @@ class Model:
         """Its name beside others, which is its path, the name of an example, or that of its graph."""
         return example_name(self.path) or shown(self.path) if self.path else self.name
 
+    @property
+    def lineage(self) -> int:
+        """A number that a model shares with its rewrites alone, whose weights lie where its own lie."""
+        return id(self._maps)
+
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
         """The main graph, then the functions; bodies hang on their nodes."""

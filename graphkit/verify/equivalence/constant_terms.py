@@ -145,7 +145,8 @@ class Constants:
             path, offset, length = model.piece(tensor)
         except ModelError:  # the file is missing: where it should be is all that is known of it
             named = external.extent(tensor)
-            return repr((str(model.path), named.location, named.offset, named.length)).encode()
+            beside = model.lineage if model.path is None else str(model.path)
+            return repr((beside, named.location, named.offset, named.length)).encode()
         place = Path(os.path.realpath(path)), offset, length
         if place in self.places:
             return self.places[place]

@@ -173,3 +173,16 @@ def test_the_function_of_fused_attention_computes_what_its_kernel_does(opset: in
             (("x", (2, 3, 4)), ("w", (4, 12)), ("v", (12,)))}  # fmt: skip
     right, made = (Session(each, threads=1).run(feed)["y"] for each in (kernel, inlined(Model.from_proto(proto))))
     assert np.allclose(right, made, atol=1e-5)
+
+
+def test_weights_beside_models_that_no_folder_has_are_those_of_rewrites_alone() -> None:
+    proto = model("g (int64[2] x) => (int64[2] y) { y = Add (x, w) }", w=[1, 2]).proto
+    (weight,) = proto.graph.initializer
+    weight.ClearField("raw_data")
+    weight.ClearField("int64_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "weights"), ("offset", "0"), ("length", "16")):
+        weight.external_data.add(key=key, value=value)
+    one, other = (Model.from_proto(onnx.ModelProto.FromString(proto.SerializeToString())) for _ in range(2))
+    assert check_equivalence(one, one.with_proto(other.proto)).is_proven
+    assert not check_equivalence(one, other).is_proven
