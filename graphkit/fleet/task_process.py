@@ -20,10 +20,8 @@ from graphkit.runtime.worker_process import DiedError, Worker
 __all__ = ["TaskProcess", "main"]
 
 PROCESS = __name__  # the module whose main does tasks
-MOST_TASKS, MOST_LEFT = (
-    1000,
-    256 << 20,
-)  # of a process: what tasks leave behind is bounded, by their number and in bytes
+MOST_TASKS = 1000  # of a process
+MOST_LEFT = 256 << 20  # bytes that tasks may leave behind in a process
 ROOM = 32 << 20  # bytes for what is imported as it is needed
 
 
