@@ -96,6 +96,7 @@ def test_an_encoder_of_images_of_one_size_is_proven_at_that_size(tmp_path: Path)
     )
 
 
+@pytest.mark.slow
 def test_what_nodes_compute_is_known_at_the_largest_source(tmp_path: Path) -> None:
     export = with_encoder(HALF, (64, WIDTH), tmp_path / "model")
     bundle_folder(export, tmp_path / "out", replace(OPTIONS, max_source=32))

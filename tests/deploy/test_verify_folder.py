@@ -105,11 +105,12 @@ def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_pa
     assert read_contract(out / "contract.json").proof.proven == proven
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(with_a_word, "gives another cross_kv.onnx", marks=pytest.mark.slow),
-        pytest.param(with_another_end, "gives another encoder.inputs_embeds.bin", marks=pytest.mark.slow),
+        (with_a_word, "gives another cross_kv.onnx"),
+        (with_another_end, "gives another encoder.inputs_embeds.bin"),
         (with_another_meaning, "gives other methods"),
     ],
 )

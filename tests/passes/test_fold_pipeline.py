@@ -251,6 +251,7 @@ def test_with_all_dims_fixed_nothing_computes_shapes(folded: Folded, model_file:
     assert compared(model, frozen, model_file(name), tmp_path, [BASE], [True]) == 1  # the first step has no past
 
 
+@pytest.mark.slow
 def test_by_the_shape_of_an_input(folded: Folded) -> None:
     model, outcome = folded("detr-resnet-50/model_quantized")
     frozen = fold(model, inputs={"pixel_values": (1, 3, 64, 96)})

@@ -164,7 +164,7 @@ def injected(path: Path, fault: Fault, output: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        pytest.param(name, one, id=f"{name}: {one.name}", marks=pytest.mark.slow if number else ())
+        pytest.param(name, one, id=f"{name}: {one.name}", marks=pytest.mark.slow if number or name != QWEN2 else ())
         for name, all_of in FAULTS.items()
         for number, one in enumerate(all_of)
     ],
