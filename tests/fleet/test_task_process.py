@@ -11,7 +11,7 @@ from builders import proto_of
 
 from graphkit.fleet import task_process
 from graphkit.fleet.local_pool import LocalPool
-from graphkit.fleet.survey_task import SurveyTask
+from graphkit.fleet.survey_task import SurveyTask, failed_row
 from graphkit.runtime.limits import Limits
 
 SECOND = Limits(seconds=1.0, memory=1 << 30)
@@ -82,6 +82,16 @@ def test_a_survey_starts_processes_before_it_loads_onnx() -> None:
     modules = "graphkit.cli.survey_command, graphkit.fleet.survey, graphkit.fleet.local_pool, graphkit.fleet.row_store"
     code = f"import sys, {modules}\nprint(*{{'numpy', 'onnx'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_what_others_left_behind_is_not_the_memory_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(task_process, "limit_memory", limits.append)
+    monkeypatch.setattr(task_process, "allocated", lambda: 700)
+    request = {"task": SurveyTask("m.onnx").plain(), "memory": 1000, "folder": ""}
+    answer = task_process._reply(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
+    assert limits == [700 + task_process.ROOM + 1000]
+    assert answer["left"] == 500
 
 
 @pytest.mark.slow
