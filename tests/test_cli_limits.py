@@ -127,3 +127,22 @@ def test_a_system_without_a_limit_of_memory_says_so(monkeypatch: pytest.MonkeyPa
         UsageError, match="--memory: this system cannot limit the memory of a process - leave the option out"
     ):
         read_limits(None, "2GB")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+    )
+    model.doc_string = "m" * (200 << 20)
+    onnx.save(model, tmp_path / "m.onnx")
+    code = (
+        "import graphkit.cli.commands, graphkit.io.read, graphkit.runtime.limits as limits\n"
+        "limits.limit_memory(limits.allocated() + (64 << 20))\n"
+        "graphkit.cli.main()"
+    )
+    command = [sys.executable, "-c", code, "fold", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    told = "Error: memory ran out - give this process more of it; no file is left half written\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]

@@ -62,3 +62,6 @@ def _run() -> None:
     except StoppedError as error:
         sys.stderr.write(f"Error: stopped by {error} - no file is left half written\n")
         raise SystemExit(128 + error.number) from None
+    except MemoryError:
+        sys.stderr.write("Error: memory ran out - give this process more of it; no file is left half written\n")
+        raise SystemExit(2) from None

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from google.protobuf.message import EncodeError
+
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.runtime.limits import Limits, allocated, limit_memory
 from graphkit.runtime.worker import Message, serve
@@ -93,6 +95,6 @@ def _reply(row_of: Callable[[SurveyTask], Row], floor: int, request: Message) ->
     limit_memory(allocated() + ROOM + request["memory"])  # what others left behind is not this model's
     try:
         row = dict(row_of(task))
-    except MemoryError:
+    except (MemoryError, EncodeError):  # the second is how protobuf says that memory ran out where it writes
         return {}
     return {"row": row, "left": allocated() - floor}

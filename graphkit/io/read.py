@@ -28,6 +28,7 @@ __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 DEFAULT_THRESHOLD = 1024
 MAX_TEXT_SIZE = 64 << 20
 MAX_TEXT_DEPTH = 200
+NO_MEMORY = "Arena alloc failed"  # protobuf's words for memory that ran out, which is no fault of the file
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}()<>"))
 
 # Files that are often passed by mistake: offset and bytes that identify them, their kind, and a hint.
@@ -119,6 +120,8 @@ def _parse(light: bytes, data: Buffer) -> onnx.ModelProto:
     try:
         proto = onnx.ModelProto.FromString(light)
     except DecodeError as error:
+        if NO_MEMORY in str(error):
+            raise MemoryError(str(error)) from error
         validate(data)
         raise Fault(0, f"protobuf cannot parse it ({error})") from error
     size = proto.ByteSize()

@@ -8,10 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 from builders import proto_of
+from google.protobuf.message import EncodeError
 
 from graphkit.fleet import task_process
 from graphkit.fleet.local_pool import LocalPool
-from graphkit.fleet.survey_task import SurveyTask, failed_row
+from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.runtime.limits import Limits
 
 SECOND = Limits(seconds=1.0, memory=1 << 30)
@@ -94,12 +95,23 @@ def test_what_others_left_behind_is_not_the_memory_of_a_model(monkeypatch: pytes
     assert answer["left"] == 500
 
 
-@pytest.mark.slow
-def test_a_model_that_needs_more_memory_than_it_may(tmp_path: Path) -> None:
-    chain = " ".join(f"x{n + 1} = Relu(x{n})" for n in range(20000))
-    onnx.save(proto_of(f"(float[N, 4] x0) => (float[N, 4] x20000) {{ {chain} }}"), tmp_path / "m.onnx")
+@pytest.mark.parametrize("of", [MemoryError, EncodeError])
+def test_memory_that_runs_out_says_so_in_two_ways(of: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_process, "limit_memory", print)
+
+    def row_of(_: SurveyTask) -> Row:
+        raise of
+
+    assert task_process._reply(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
+
+
+@pytest.mark.parametrize("more", [26 << 20, 64 << 20])  # more than is parsed, more than is read
+def test_a_model_that_needs_more_memory_than_it_may(more: int, tmp_path: Path) -> None:
+    model = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    model.doc_string = "m" * more
+    onnx.save(model, tmp_path / "m.onnx")
     (row,) = LocalPool(1, Limits(memory=1 << 20)).rows([SurveyTask(str(tmp_path / "m.onnx"))])
-    assert "--memory allows" in str(row["error"])
+    assert str(row["error"]).endswith("m.onnx: it needs more than the 1,048,576 bytes that --memory allows")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
