@@ -34,13 +34,19 @@ class _Texts:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def page_graph(shapes: Shapes, costs: Costs | None = None, at: PageSizes | None = None) -> dict[str, object]:
+def page_graph(
+    shapes: Shapes,
+    costs: Costs | None = None,
+    at: PageSizes | None = None,
+    runs: Sequence[Mapping[str, int]] = (),
+) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
     Args:
         shapes: The inferred shapes of the model.
         costs: The costs that the page shows, if it does.
         at: The sizes of a page without costs, where others than the typical ones are of interest.
+        runs: Further runs whose peak memory the page shows, each by the sizes that it keeps.
 
     Returns:
         `model`: the name of the model.
@@ -53,7 +59,7 @@ def page_graph(shapes: Shapes, costs: Costs | None = None, at: PageSizes | None 
         `costs`: number of a node, MACs, operations and bytes moved, each a number of `formulas`.
         `formulas`: expressions in the sizes, and what they come to.
         `sizes`: see `PageSizes`.
-        `memory`: see `page_memory`.
+        `memory`: see `page_memory`: at the sizes of the page, and of each further run.
     """
     at = at or PageSizes.of(shapes, costs)
     scopes = list(all_scopes(shapes.model.scopes))
@@ -85,7 +91,7 @@ def page_graph(shapes: Shapes, costs: Costs | None = None, at: PageSizes | None 
         ],
         "formulas": [[text, str(value)] for text, value in formulas],
         "sizes": at.document(),
-        "memory": page_memory(PeakMemory(shapes), at.sizes, node_numbers, value_numbers),
+        "memory": page_memory(PeakMemory(shapes), at.sizes, runs, node_numbers, value_numbers),
     }
 
 

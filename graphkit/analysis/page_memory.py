@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.node_costs import Choice, chosen_branches
@@ -17,17 +17,24 @@ NEW, VIEW, IN_PLACE_OF = range(3)  # where an output lies: by itself, in another
 
 
 def page_memory(
-    memory: PeakMemory, sizes: Mapping[str, int], nodes: Mapping[Node, int], values: Mapping[Value, int]
-) -> dict[str, object]:
-    """Return the plan by which `render/page/memory.mjs` finds what `PeakMemory` does, at any sizes.
+    memory: PeakMemory,
+    sizes: Mapping[str, int],
+    runs: Sequence[Mapping[str, int]],
+    nodes: Mapping[Node, int],
+    values: Mapping[Value, int],
+) -> list[dict[str, object]]:
+    """Return the plans by which `render/page/memory.mjs` finds what `PeakMemory` does, at any sizes.
 
     Args:
         memory: The memory of a model.
         sizes: The first sizes of the page: where they tell which branch of an If runs, it is that one.
+        runs: Sizes that further runs keep, such as no past, by which another branch runs.
         nodes: The numbers of nodes on the page.
         values: The numbers of values there.
 
     Returns:
+        The run at the sizes of the page, then the further ones, of which each has what is different.
+        `fixed`: the sizes that it keeps.
         `plans`: of each scope that runs, `states` (value, formula and last position) and `steps`: number of the node,
         its outputs (value, formula, last position, kind and source of each, one after the other), the numbers of the
         plans of its bodies or its function, and 1 if it is a loop.
@@ -35,10 +42,22 @@ def page_memory(
         `most`: how many nodes that run are told one by one.
         `found`: how many these are at the first sizes, the sum of their bytes, and the peak.
     """
+    first, *further = (_run(memory, {**sizes, **fixed}, fixed, nodes, values) for fixed in ({}, *runs))
+    return [first, *({key: part for key, part in run.items() if part != first[key]} for run in further)]
+
+
+def _run(
+    memory: PeakMemory,
+    sizes: Mapping[str, int],
+    fixed: Mapping[str, int],
+    nodes: Mapping[Node, int],
+    values: Mapping[Value, int],
+) -> dict[str, object]:
     plans = _Plans(memory, sizes, nodes, values, chosen_branches(memory.shapes, sizes))
     plans.number(memory.shapes.model.graph, ())
     peak = memory.at(sizes)
     return {
+        "fixed": dict(fixed),
         "plans": [plans.made[number] for number in range(len(plans.made))],
         "formulas": list(plans.formulas),
         "most": MAX_MOMENTS,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of
+from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import page_graph
 from graphkit.analysis.page_sizes import PageSizes
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import match_nodes
+from graphkit.render.result import Sizes
 from graphkit.shapes import Expr, Shapes, declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 
@@ -23,6 +24,7 @@ class _Side:
     """A model on a page: what it is called, the sizes that it is first shown at, and those that its reader cannot set.
 
     Attributes:
+        runs: Sizes that it keeps in further runs.
         links: Symbols that are expressions in the dims of the model that it was made of.
         values: Values of inputs that decide sizes.
     """
@@ -31,6 +33,7 @@ class _Side:
     name: str
     sizes: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    runs: Sequence[Mapping[str, int]] = ()
     links: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, object] = field(default_factory=dict)
 
@@ -59,7 +62,8 @@ def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapp
 def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], ...]:
     """Return the graphs of rewrites, at the sizes of their costs: each original once, and each result.
 
-    A result that was counted at another size than the page shows first, such as a first step without a past, keeps it.
+    A result that was counted at another size than the page shows first, such as a first step without a past, keeps it,
+    and so does a further run of its original.
     """
     models = models_of(changes)
     numbers = {id(model): number for number, model in enumerate(models)}
@@ -75,10 +79,17 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
     first = _first_sizes([sides[original] for original, _ in pairs])
     for change, both in counted:
         result = sides[numbers[id(both.after)]]
-        result.fix({name: size for name, size in change.sizes if first.get(name, size) != size})
+        result.fix(_others(change.sizes, first))
         for model in both.before:
             _freeze(sides[numbers[id(model)]], result, both.wish)
+    for original, (_, *sizes) in sizes_of_originals(changes).items():
+        sides[numbers[original]].runs = [_others(each, first) for each in sizes]
     return _page(sides, pairs, _part_twins)
+
+
+def _others(sizes: Sizes, first: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the sizes that are others than those of the page."""
+    return {name: size for name, size in sizes if first.get(name, size) != size}
 
 
 def _first_sizes(originals: Iterable[_Side]) -> Mapping[str, int]:
@@ -114,7 +125,7 @@ def _page(
         }
         twins[first][second], twins[second][first] = forth, {theirs: mine for mine, theirs in forth.items()}
     return tuple(
-        {**page_graph(each, at=_sizes(each, side)), "model": side.name, "twins": twins[number]}
+        {**page_graph(each, at=_sizes(each, side), runs=side.runs), "model": side.name, "twins": twins[number]}
         for number, (each, side) in enumerate(zip(shapes, sides, strict=True))
     )
 

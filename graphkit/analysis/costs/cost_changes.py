@@ -35,6 +35,7 @@ __all__ = [
     "cost_change_blocks",
     "frozen_dims",
     "models_of",
+    "sizes_of_originals",
 ]
 
 
@@ -106,6 +107,18 @@ def models_of(changes: Sequence[CostChange]) -> list[Model]:
     """Return the models of changes, each once, in the order of their page."""
     models = (model for change in changes if change.models for model in (*change.models.before, change.models.after))
     return list({id(model): model for model in models}.values())
+
+
+def sizes_of_originals(changes: Sequence[CostChange]) -> Mapping[int, Sequence[Sizes]]:
+    """Return the sizes at which the costs of each original are counted, by its identity, first those of its page.
+
+    A page shows an original at the sizes of the last change of it.
+    """
+    sizes: dict[int, dict[Sizes, None]] = {}
+    for change in reversed(changes):
+        for model in change.models.before if change.models else ():
+            sizes.setdefault(id(model), {}).setdefault(change.sizes)
+    return {model: list(all_sizes) for model, all_sizes in sizes.items()}
 
 
 @dataclass(frozen=True)
@@ -281,31 +294,32 @@ class _Places:
 
     Attributes:
         numbers: Of all models.
-        shown: The sizes at which the page shows each original: those of the last change of it.
+        runs: The sizes at which the page runs each original.
     """
 
     numbers: Mapping[int, int]
-    shown: Mapping[int, Sizes]
+    runs: Mapping[int, Sequence[Sizes]]
 
     @classmethod
     def of(cls, changes: Sequence[CostChange]) -> _Places:
         numbers = {id(model): number for number, model in enumerate(models_of(changes))}
-        originals = ((change, model) for change in changes if change.models for model in change.models.before)
-        return cls(numbers, {id(model): change.sizes for change, model in originals})
+        return cls(numbers, sizes_of_originals(changes))
 
     def result(self, change: CostChange) -> int | None:
         """Return the number of a result, None where the page has no models."""
         return self.numbers[id(change.models.after)] if change.models else None
 
     def peaks(self, change: CostChange, before: Quantity, after: Quantity) -> tuple[Quantity, Quantity]:
-        """Return the peaks of a change, with what finds them on the page, if that runs the same branches."""
+        """Return the peaks of a change, with what finds them on the page."""
         if change.models is None:
             return replace(before, expression=""), replace(after, expression="")
-        originals = change.models.before
-        is_shown = all(not model.roles.merged or self.shown[id(model)] == change.sizes for model in originals)
-        numbers = [self.numbers[id(model)] for model in originals]
-        was = on_page(before, *numbers) if is_shown else replace(before, expression="")
-        return was, on_page(after, self.numbers[id(change.models.after)])
+        runs = (self.run(model, change.sizes) for model in change.models.before)
+        return on_page(before, *runs), on_page(after, str(self.numbers[id(change.models.after)]))
+
+    def run(self, original: Model, sizes: Sizes) -> str:
+        """Return the run of an original at some sizes: the number of the model, and that of a further run."""
+        number, run = self.numbers[id(original)], self.runs[id(original)].index(sizes)
+        return f"{number}.{run}" if run else str(number)
 
 
 def cost_change_blocks(

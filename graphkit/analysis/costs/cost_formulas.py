@@ -27,9 +27,14 @@ def formula(quantity: Quantity, unit: Literal["", "B"] = "") -> Formula:
     return Formula(amount_text(quantity, unit), quantity.value, quantity.expression, unit)
 
 
-def on_page(peak: Quantity, *models: int) -> Quantity:
-    """Return peak memory by the numbers of its models on a page, which finds the largest at other sizes too."""
-    return replace(peak, expression=f"{PEAK}{','.join(map(str, models or (0,)))}")
+def on_page(peak: Quantity, *runs: str) -> Quantity:
+    """Return peak memory by the runs that a page does, of which it finds the largest peak at other sizes too.
+
+    Args:
+        peak: The peak at the first sizes.
+        runs: The number of a model on the page, and after a point that of a run of it; "0" for its first model.
+    """
+    return replace(peak, expression=f"{PEAK}{','.join(runs or ('0',))}")
 
 
 def curve_formula(

@@ -19,8 +19,10 @@ export class Graph {
     this.twins = data.twins ? new Map(Object.entries(data.twins).map(([model, pairs]) =>
       [Number(model), new Map(Object.entries(pairs).map(([node, twin]) => [Number(node), Number(twin)]))])) : null;
     this.sizes = new Sizes(data.sizes);
-    this.memory = new Memory(data.memory, this.sizes);
-    this.sizes.memories.push(this.memory);
+    const [first] = data.memory;
+    const runs = data.memory.map((run) => new Memory({ ...first, ...run }, this.sizes));
+    this.memory = runs[0];
+    this.sizes.memories.push(runs);
     /** @type {Map<number, (readonly [string, string] | null)[]>} */
     this.costs = new Map(data.costs.map(([node, ...cells]) => [node, cells.map((cell) => (cell < 0 ? null : data.formulas[cell]))]));
     this.scopes = data.scopes.map(([path, owner]) => ({ path, owner }));

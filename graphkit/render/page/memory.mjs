@@ -11,6 +11,8 @@ export class Memory {
    * @param {import("./sizes.mjs").Sizes} sizes */
   constructor(data, sizes) {
     this.sizes = sizes;
+    /** @type {[string, number][]} */
+    this.fixed = Object.entries(data.fixed); // sizes of this run that do not move
     this.plans = data.plans;
     /** @type {string[]} */
     this.formulas = data.formulas;
@@ -25,7 +27,7 @@ export class Memory {
   /** Whether the page finds what Python has found at the first sizes. */
   get isRight() {
     if (this.right === null) {
-      const found = this.at(this.sizes.first);
+      const found = this.at(this.own(this.sizes.first));
       const sum = found?.moments.reduce((total, [, bytes]) => total + bytes, 0);
       this.right = found !== null && [found.moments.length, sum, found.bytes].join() === this.found.join();
     }
@@ -49,8 +51,16 @@ export class Memory {
   /** The peak, null if the page does not find what Python has found at the first sizes.
    * @param {Map<string, bigint>} sizes */
   peak(sizes) {
-    const found = this.isRight ? this.at(this.sizes.complete(sizes)) : null;
+    const found = this.isRight ? this.at(this.own(sizes)) : null;
     return found && BigInt(found.bytes);
+  }
+
+  /** The sizes of this run: some that it keeps, those of the sliders, and what follows from both.
+   * @param {Map<string, bigint>} sizes */
+  own(sizes) {
+    if (!this.fixed.length) return this.sizes.complete(sizes);
+    const chosen = this.sizes.symbols.map(({ name }) => /** @type {[string, bigint]} */ ([name, sizes.get(name) ?? 0n]));
+    return this.sizes.complete(new Map(chosen), this.fixed);
   }
 }
 

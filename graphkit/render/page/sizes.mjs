@@ -26,8 +26,8 @@ export class Sizes {
     /** @type {{text: string, relation: string}[]} */
     this.requires = data.requires.map(([text, relation]) => ({ text, relation }));
     this.isLeast = data.is_least;
-    /** @type {{peak: (sizes: Map<string, bigint>) => bigint | null}[]} */
-    this.memories = []; // of this model, and of one that is a rewrite of it
+    /** @type {{peak: (sizes: Map<string, bigint>) => bigint | null}[][]} */
+    this.memories = []; // the runs of this model, and of others on the page
     /** @type {Map<string, Formula | null>} */
     this.parsed = new Map();
     this.first = this.start();
@@ -75,10 +75,11 @@ export class Sizes {
   }
 
   /** Sizes, with those that are fixed, those that the dims of another model tell, and those that follow from others.
-   * @param {Map<string, bigint>} sizes */
-  complete(sizes) {
+   * @param {Map<string, bigint>} sizes
+   * @param {[string, number][]} fixed that are fixed too */
+  complete(sizes, fixed = []) {
     const all = new Map(sizes);
-    for (const [name, size] of this.fixed) all.set(name, BigInt(size));
+    for (const [name, size] of [...this.fixed, ...fixed]) all.set(name, BigInt(size));
     for (const [name, text] of this.links) {
       const size = this.at(text, all);
       if (size !== null) all.set(name, size);
@@ -87,7 +88,7 @@ export class Sizes {
     return all;
   }
 
-  /** The value of an expression, or of `@peak:0,1`, the larger one of two models; null if it has none.
+  /** The value of an expression, or of `@peak:0,1.2`: the larger peak of model 0 and of run 2 of model 1; null if none.
    * @param {string} text
    * @param {Map<string, bigint>} [sizes] */
   at(text, sizes = this.now()) {
@@ -108,11 +109,14 @@ export class Sizes {
     }
   }
 
-  /** The largest peak of some models, null if one is not known.
-   * @param {string[]} models
+  /** The largest peak of some runs, null if one is not known.
+   * @param {string[]} runs
    * @param {Map<string, bigint>} sizes */
-  peak(models, sizes) {
-    const peaks = models.map((model) => this.memories[Number(model)]?.peak(sizes) ?? null);
+  peak(runs, sizes) {
+    const peaks = runs.map((place) => {
+      const [model, run = 0] = place.split(".").map(Number);
+      return this.memories[model]?.[run]?.peak(sizes) ?? null;
+    });
     return peaks.reduce((most, each) => (most === null || each === null ? null : each > most ? each : most));
   }
 
