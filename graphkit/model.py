@@ -246,13 +246,21 @@ class Model:
             source_of(path).local(parts)
 
     def _data_path(self, location: str, offset: int) -> Path:
-        if self.path is not None and location == self.path.name and offset in self.references:
+        if self.path is not None and self._is_left(self.path, location, offset):
             return self.path
         if location == self._scratch.location:
             return self._scratch.path
         if location in self._adopted:
             return self._adopted[location][0]
         return external.find_data_file(self.path or Path("model.onnx"), location).path
+
+    def _is_left(self, path: Path, location: str, offset: int) -> bool:
+        return location == path.name and offset in self.references
+
+    def is_inside(self, tensor: onnx.TensorProto) -> bool:
+        """Whether the bytes of an external tensor are in the file of the model, where reading has left them."""
+        place = external.extent(tensor)
+        return self.path is not None and self._is_left(self.path, place.location, place.offset)
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
         """Whether `make_tensor` made a tensor, or it is another model's: no file beside this model has it."""

@@ -16,6 +16,7 @@ from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.external import extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
+from graphkit.io.wire import encode_varint
 from graphkit.model import Model
 
 __all__ = ["Weight", "WeightBits", "stored_bytes", "weight_bits", "weights"]
@@ -89,12 +90,18 @@ def _weights(model: Model) -> list[tuple[Weight, Node | None]]:
 
 def stored_bytes(model: Model) -> int:
     """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
-    external = {
-        _place(tensor): payload_size(tensor) or 0
-        for tensor, _ in walk_tensors(model.proto)
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-    }
-    return model.proto.ByteSize() + sum(external.values())
+    external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    payloads = {_place(tensor): payload_size(tensor) or 0 for tensor in external}
+    inside = sum(_inside_bytes(tensor) for tensor in external if model.is_inside(tensor))
+    return model.proto.ByteSize() + sum(payloads.values()) + inside
+
+
+def _inside_bytes(tensor: onnx.TensorProto) -> int:
+    """Return what a tensor that was left in the file of its model takes more there than here, without its payload."""
+    reference = onnx.TensorProto(external_data=tensor.external_data, data_location=tensor.data_location).ByteSize()
+    payload, size = payload_size(tensor) or 0, tensor.ByteSize()
+    header = 1 + len(encode_varint(payload)) - reference
+    return header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
 
 
 def _stored(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:

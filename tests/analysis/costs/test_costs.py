@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,13 +12,15 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from real_models import unpacked
 
 import graphkit
 from graphkit.analysis.costs.cost_rows import Quantity
 from graphkit.analysis.costs.model_costs import OUTSIDE, group_of
-from graphkit.analysis.costs.weights import weight_bits, weights
-from graphkit.io.tensors import element_count
-from graphkit.model import Model
+from graphkit.analysis.costs.weights import stored_bytes, weight_bits, weights
+from graphkit.io.external import extent
+from graphkit.io.tensors import element_count, walk_tensors
+from graphkit.model import Model, load
 from graphkit.options import By
 from graphkit.shapes.tensor import MAX_ELEMENTS
 
@@ -306,3 +309,15 @@ def test_the_picture_has_each_layer_in_its_module() -> None:
 
 def test_the_picture_of_operators_is_bars() -> None:
     assert '<div class="bars">' in graphkit.costs(layers(), by="op").to_html()
+
+
+@pytest.mark.parametrize("name", ["marian-tiny", "qwen2-tiny"])
+def test_a_model_has_the_bytes_of_its_files(name: str, tmp_path: Path) -> None:
+    for file in unpacked(name, tmp_path / name).iterdir():
+        inside = load(file)
+        assert inside.references
+        assert stored_bytes(inside) == inside.source.size
+        path, beside = tmp_path / "beside.onnx", tmp_path / f"{file.stem}.data"
+        onnx.save(onnx.load(file), path, save_as_external_data=True, location=beside.name, size_threshold=0)
+        lengths = (extent(tensor).length or 0 for tensor, _ in walk_tensors(load(path).proto) if tensor.external_data)
+        assert stored_bytes(load(path)) == path.stat().st_size + sum(lengths)
