@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.analysis.pipeline_links import first_states
-from graphkit.deploy.bundle_methods import MethodModel, folded, kept_in_slots
+from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
 from graphkit.errors import UsageError
 from graphkit.graph.roles import rank
 from graphkit.io.stream_files import shown
@@ -187,7 +187,7 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
             raise UsageError(f"{method.name} has no {what} '{missing[0]}' - it has {has}")
     file = f"{method.name}.onnx"
     if not method.cache:
-        made, changes = folded(model)
+        made, changes = fold_changes(model)
         whole = frozenset(method.writes.values())
         kinds = {name: "tokens" if name == method.tokens else "user" for name in inputs - set(method.reads)}
         return MethodModel(

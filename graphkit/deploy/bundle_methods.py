@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graphkit.deploy.deploy_sizes import folded
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -141,9 +142,9 @@ def _with_tokens(decoder: Model) -> Model:
     return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
 
 
-def folded(model: Model) -> tuple[Model, list[str]]:
+def fold_changes(model: Model) -> tuple[Model, list[str]]:
     """Return a folded model, and the changes."""
-    result = fold(model).model
+    result = folded(model)
     before, after = (len(each.graph.nodes) for each in (model, result))
     return result, [f"folded: {after:,} of {before:,} nodes are left"]
 
@@ -171,7 +172,7 @@ def kept_in_slots(
 
 def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
-    result, changes = folded(model)
+    result, changes = fold_changes(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
     draft = _Draft(result, tuple(changes)).then(shared.model, shared.changes, is_exact=shared.model is result)
     opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from onnx import TensorProto
@@ -22,6 +23,7 @@ from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Sound",
     "check_dtypes",
     "checked_request",
+    "folded",
     "missing_sizes",
     "most_positions",
     "setting_of",
@@ -173,9 +176,18 @@ def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
     )
 
 
+@lru_cache(maxsize=1)
+def folded(model: Model) -> Model:
+    """Return a decoder folded as it is declared, with which both its sizes and its methods begin."""
+    return fold(model).model
+
+
+forget_on_registration(folded.cache_clear)
+
+
 def most_positions(model: Model) -> int | None:
     """Return how many positions the tables of a decoder have, None where it has none or it is not known."""
-    return table_positions(fold(model).model)
+    return table_positions(folded(model))
 
 
 def missing_sizes(model: Model, names: Collection[str]) -> UsageError:

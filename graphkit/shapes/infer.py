@@ -78,7 +78,7 @@ def infer(
     return infer_from(model, Inputs(model, spec, values))
 
 
-@lru_cache(maxsize=1)  # one model is asked about several times in a row
+@lru_cache(maxsize=4)  # an original and its results are asked about in turns
 def _as_declared(model: Model) -> Shapes:
     return infer_from(model, Inputs(model))
 
