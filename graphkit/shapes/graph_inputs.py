@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,18 @@ from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
 from graphkit.suggest import did_you_mean
 
-__all__ = ["AS_DECLARED", "Bounds", "DimSpec", "InputShapes", "Inputs", "SymbolRanges", "SymbolSizes", "input_dims"]
+__all__ = [
+    "AS_DECLARED",
+    "Bounds",
+    "DimSpec",
+    "InputShapes",
+    "Inputs",
+    "SymbolRanges",
+    "SymbolSizes",
+    "declared_dim",
+    "dim_names",
+    "input_dims",
+]
 
 Bounds = tuple[int | None, int | None]
 SymbolSizes = tuple[tuple[str, int], ...]
@@ -99,21 +110,47 @@ MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 
 
-def input_dims(value: Value, make_symbol: Callable[[str], Expr] = symbol) -> tuple[Expr, ...] | None:
-    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown."""
+def input_dims(
+    value: Value, make_symbol: Callable[[str], Expr] = symbol, *, names: Container[str] | None = None
+) -> tuple[Expr, ...] | None:
+    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown.
+
+    With `names`, a text is an expression only in these, and any other text is a name: see `declared_dim`.
+    """
     dims = declared_dims(value)
     if dims is None:
         return None
+    unnamed = (make_symbol(f"{value.name}.{axis}") for axis in range(len(dims)))
     return tuple(
-        make_symbol(f"{value.name}.{axis}") if dim is None else parse(str(dim), make_symbol)
-        for axis, dim in enumerate(dims)
+        declared_dim(dim, make_symbol, names) if isinstance(dim, str) else own if dim is None else Expr.of(dim)
+        for dim, own in zip(dims, unnamed, strict=True)
     )
+
+
+def declared_dim(text: str, make_symbol: Callable[[str], Expr] = symbol, names: Container[str] | None = None) -> Expr:
+    """Return the dim that a text declares; with `names`, as strictly as a runtime takes it.
+
+    No runtime checks that `a + b` is the sum of `a` and `b`, that `2*n` is even or that ` n` is `n`. So with `names` an
+    expression is one only if each symbol in it is a name of another dim. Any other text is a symbol, in quotes.
+    """
+    dim = parse(text, make_symbol)
+    if names is None or (dim == make_symbol(text) and text[:1] not in ("'", "?")):
+        return dim
+    is_another = dim.constant is not None or isinstance(dim.atom, Symbol)
+    return make_symbol(f"'{text}'") if is_another or any(name not in names for name in dim.symbols) else dim
+
+
+def dim_names(values: Iterable[Value]) -> frozenset[str]:
+    """Return the names of dims that inputs declare, without those of expressions."""
+    texts = {dim for value in values for dim in declared_dims(value) or () if isinstance(dim, str)}
+    return frozenset(text for text in texts if parse(text) == symbol(text))
 
 
 class Inputs:
     """The dims of graph inputs as expressions, in a spec and with elements as `infer` takes them.
 
-    `renamed` gives dims, by input and axis, other names than those that they declare.
+    `renamed` gives dims, by input and axis, other names than those that they declare. `trusted` are the inputs whose
+    dims may be any expressions, None for all: those of others are read as `declared_dim` reads them with names.
 
     Raises:
         UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
@@ -126,6 +163,7 @@ class Inputs:
         values: Mapping[str, object] | None = None,
         *,
         renamed: Mapping[tuple[str, int], str] | None = None,
+        trusted: Container[str] | None = None,
     ) -> None:
         self.file = f"{model.name}: " if model.path is not None else ""
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
@@ -135,7 +173,13 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         typed = [value for value in model.graph.inputs if self.declared[value.name] is not None]
-        self.symbolic = {value.name: input_dims(value, self._symbol) for value in typed}
+        names = dim_names(typed)
+        self.symbolic = {
+            value.name: input_dims(
+                value, self._symbol, names=None if trusted is None or value.name in trusted else names
+            )
+            for value in typed
+        }
         roles = model.roles
         if renamed is not None:
             for (name, axis), text in renamed.items():

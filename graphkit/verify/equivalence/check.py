@@ -134,7 +134,7 @@ def _shapes(
 
     The proof is about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
     """
-    first, second = Inputs(before, values=values), Inputs(after)
+    first, second = Inputs(before, values=values, trusted=()), Inputs(after, trusted=free)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
@@ -231,9 +231,21 @@ def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
     inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    sizes = (f"{name} >= {each.lower}" for name, each in sorted(found.items()))
+    sizes = [f"{name} >= {each.lower}" for name, each in sorted(found.items())]
+    sizes += _taken_at_their_word(rewritten)
     counting = _counting(original) | _counting(rewritten)
     return (*sizes, *(text for dtype, text in COUNTED.items() if dtype in counting))
+
+
+def _taken_at_their_word(shapes: Shapes) -> list[str]:
+    """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
+    inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
+    return [
+        f"{value.name}.{axis} = {dim}, as declared"
+        for value, dims in inputs
+        for axis, dim in enumerate(dims)
+        if dim.constant is None and not isinstance(dim.atom, Symbol)
+    ]
 
 
 def _counting(shapes: Shapes) -> set[int]:
