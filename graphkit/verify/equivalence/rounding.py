@@ -71,7 +71,7 @@ def _changed_by(
         change = Change("Scaled", vector if op == "Mul" else 1 / vector, axis)
     else:
         change = Change("Shifted", -vector if op == "Sub" and is_left else vector, axis)
-    if not change.is_moderate:
+    if not change.is_moderate(app.dtype):
         return "its constant is very large, or very small"
     if op == "Sub" and not is_left:
         term = changed(app.tools, term, Change("Scaled", np.float64(-1), None))
@@ -93,7 +93,7 @@ def batch_norm(app: Application) -> Result:
     with np.errstate(invalid="ignore", divide="ignore"):  # what a wrong variance makes is not moderate
         factor = scale / np.sqrt(variance + epsilon)
     changes = Change("Scaled", factor, 1), Change("Shifted", bias - mean * factor, 1)
-    if not all(change.is_moderate for change in changes):
+    if not all(change.is_moderate(app.dtype) for change in changes):
         return "its parameters are very large, or very small"
     return changed(app.tools, changed(app.tools, data, changes[0]), changes[1])
 
@@ -175,7 +175,7 @@ def gemm(app: Application) -> Result:
         right = _transposed(app, right)
     made = _applied(app, "MatMul", [left, right], app.dims)
     factor = Change("Scaled", np.float64(alpha), None)
-    if isinstance(made, Term) and factor.is_moderate:
+    if isinstance(made, Term) and factor.is_moderate(app.dtype):
         made = changed(app.tools, made, factor)
     elif alpha != 1:
         return "it scales by a very large or small number"

@@ -321,11 +321,12 @@ def _everything(*_: object) -> bool:
 
 
 LOOSE = dict.fromkeys(near_constants.ULPS, 2.0**16)
+ENDLESS = dict.fromkeys(near_constants.ULPS, np.inf)
 CONDITIONS = {  # what is proven without them
     "constants are nearly equal": (near_constants, "ULPS", LOOSE, "one weight"),
     "numbers of a table are nearly equal": (near_constants, "ULPS", LOOSE, "one number of a table"),
-    "factors are moderate": (linear, "LARGEST_FACTOR", np.inf, "an overflow"),
-    "shifts are moderate": (linear, "LARGEST_SHIFT", np.inf, "an absorbed number"),
+    "factors are moderate": (linear, "LARGEST_FACTOR", ENDLESS, "an overflow"),
+    "shifts are moderate": (linear, "LARGEST_SHIFT", ENDLESS, "an absorbed number"),
     "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),
     "what a root is taken of is not negative": (continuity, "is_nonnegative", _everything,
                                                 "a root of what may be below 0"),
