@@ -27,7 +27,8 @@ __all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blin
 
 ASSUMING_FINITE: Exactness = "assuming finite values"
 MASKED = -100.0  # exp of it is 0 beside 1, in float32
-EVERY = names("Add Max Min Concat")
+LIFTED = -MASKED / 2  # what no constant that is added may be above: it would make masked scores count
+EVERY = names("Max Min Concat")
 FIRST = names("Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")
 
 
@@ -45,11 +46,23 @@ def is_faithful(app: Application, index: int) -> bool:
     op, term = app.node.operator, app.arg(index)
     if term is None or term.dims is None or app.dims is None or app.dtype not in FLOATS or term.dtype not in FLOATS:
         return False
+    if op == "Add":
+        return not any(_lifts(app, each) for each in app.args)
     if op in EVERY:
         return True
     if op == "Where":
         return index > 0
+    if op == "Transpose" and (app.attr("perm", ()) or (0,))[-1] != len(term.dims) - 1:
+        return False  # its rows are columns, which may be masked as a whole
     return op in (*FIRST, "Cast") and index == 0 and term.dims[-1:] == app.dims[-1:]
+
+
+def _lifts(app: Application, term: Term | None) -> bool:
+    """Whether a constant raises scores by so much that masked ones may count."""
+    while term is not None and term.op in ("Expand", "Reshape"):
+        term = term.args[0]
+    array = app.tools.constants.array(term) if term is not None and term.is_constant else None
+    return array is not None and bool(array.size) and not (array <= LIFTED).all()
 
 
 def raised(app: Application) -> Result:
@@ -69,7 +82,7 @@ def filled(app: Application) -> Result:
     if condition is None or app.dtype not in FLOATS or app.dims is None or not _varies(condition.dims, app.dims):
         return None
     low = [end is not None and _masks(app, end) for end in ends]
-    if low[0] == low[1]:
+    if low[0] == low[1] or _hides_a_row(app, condition, is_hidden=low[0]):
         return None
     scores = ends[low[0]]
     if scores is None or scores.dims is None:
@@ -79,6 +92,12 @@ def filled(app: Application) -> Result:
     if mask is None or _is_zero(app, scores):
         return None if mask is None else app.tools.movement.expand(mask, app.dims)
     return _applied(app, "Add", [scores, mask], app.dims)
+
+
+def _hides_a_row(app: Application, condition: Term, *, is_hidden: bool) -> bool:
+    """Whether a constant condition fills a row as a whole: nothing counts there."""
+    array = app.tools.constants.array(condition) if condition.is_constant else None
+    return array is not None and bool((array == is_hidden).all(axis=-1).any())
 
 
 def added(app: Application) -> Result:
@@ -132,6 +151,8 @@ def _lowered(app: Application, term: Term) -> Term:
     array = app.tools.constants.array(term) if term.is_constant and app.dtype in FLOATS else None
     if array is None or not array.ndim or array.shape[-1] == 1 or not (array <= MASKED).any():
         return term
+    if (array <= MASKED).all(axis=-1).any():
+        return term  # nothing counts in a row
     lowered = np.where(array <= MASKED, np.finfo(array.dtype).min, array)
     return term if np.array_equal(lowered, array, equal_nan=True) else app.tools.constants.of_array(lowered, term.dtype)
 

@@ -23,6 +23,7 @@ HEAD = "(T[n, s] x, T[n, s] u, T[n, s] m, bool[s] c, bool[n, 1] r) => (T[k, l] y
 LOWEST = {"float": -np.inf, "double": float(np.finfo(np.float64).min), "float16": -np.inf}
 KINDS = {"float": np.float32, "double": np.float64, "float16": np.float16}
 HOLES = np.array([[0.0, 1.5, -np.inf, 0.0, -2e4]])  # beside scores of five positions
+COUNTS = np.array([[0.0, 0, 0, 3, 0]])
 CONSTANTS: Mapping[str, object] = {"zero": 0.0, "high": -1.0, "two": 2.0, "floor": -3e4, "minus": -1.0}
 
 
@@ -38,6 +39,8 @@ class Pair:
 
 
 FIXED = HEAD.replace("[n, s]", "[n, 5]").replace("[s]", "[5]")
+SQUARE = HEAD.replace("[n, s]", "[s, s]")
+AROUND = "Transpose <perm = [2, 1, 0]>"
 RIGHT = {
     "raised": Pair("masks raised", "a = Add (x, m) y = Softmax (a)",
                    "f = Max (m, floor) a = Add (x, f) y = Softmax (a)"),
@@ -77,9 +80,24 @@ WRONG = {
     "over another axis": Pair("", "a = Where (c, low, x) y = Softmax <axis = 0> (a)",
                               "w = Where (c, floor, zero) a = Add (x, w) y = Softmax <axis = 0> (a)"),
     "more masked": Pair("", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)", FIXED,
-                        {"holes": HOLES, "raised": np.where(HOLES == 1.5, -3e4, HOLES)}),
+                        {"holes": HOLES + COUNTS, "raised": np.where(HOLES == 1.5, -3e4, HOLES + COUNTS)}),
     "an addend that counts": Pair("", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)",
                                   FIXED, {"holes": HOLES, "raised": np.where(HOLES == 1.5, 0.5, HOLES)}),
+    "columns are rows": Pair("", "a = Where (c, floor, x) t = Transpose (a) y = Softmax (t)",
+                             "w = Where (c, floor, zero) a = Add (x, w) t = Transpose (a) y = Softmax (t)", SQUARE),
+    "the first axis is the last": Pair(
+        "", f"a = Where (c, floor, x) b = Unsqueeze (a, i1) t = {AROUND} (b) y = Softmax (t)",
+        f"w = Where (c, floor, zero) a = Add (x, w) b = Unsqueeze (a, i1) t = {AROUND} (b) y = Softmax (t)",
+        SQUARE.replace("[k, l] y", "[k, o, l] y"), {"i1": np.array([1])}),
+    "a row is filled as a whole": Pair("", "a = Where (all, floor, x) y = Softmax (a)",
+                                       "w = Where (all, floor, zero) a = Add (x, w) y = Softmax (a)", FIXED,
+                                       {"all": np.ones((1, 5), bool)}),
+    "a row is masked as a whole": Pair("", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)",
+                                       FIXED, {"holes": np.full((1, 5), -200.0), "raised": np.full((1, 5), -3e4)}),
+    "a constant lifts what is masked": Pair(
+        "", "a = Where (c, low, x) b = Max (a, less) d = Add (b, lift) y = Softmax (d)",
+        "w = Where (c, low, zero) a = Add (x, w) b = Max (a, least) d = Add (b, lift) y = Softmax (d)", FIXED,
+        {"less": -200.0, "least": -3e4, "lift": np.array([0.0, 300, 300, 0, 0])}),
     "scores guarded": Pair("", "i = IsNaN (u) y = Where (i, zero, u)", "y = Identity (u)"),
     "another guarded": Pair("", "p = Softmax (u) i = IsNaN (p) q = Softmax (x) y = Where (i, zero, q)",
                             "y = Softmax (u)"),
@@ -106,6 +124,7 @@ def fed(pair: Pair, dtype: str, rows: int, length: int, seed: int) -> dict[str, 
     """Return finite scores, masks of which each row has one position that counts, and tensors with anything."""
     rng = np.random.default_rng(seed)
     length = 5 if pair.head == FIXED else length
+    rows = length if "[s, s]" in pair.head else rows
     scores = [(rng.normal(size=(rows, length)) * 4).astype(KINDS[dtype]) for _ in range(2)]
     scores[0][rng.random(scores[0].shape) < 0.1] = -0.0
     mask = rng.choice(np.array([0, -0.0, 1.5, -3e4, -4e4, -np.inf]), (rows, length)).astype(KINDS[dtype])
