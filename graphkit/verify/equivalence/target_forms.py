@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.movement import expands_to
+from graphkit.verify.equivalence.movement import JOINED, expands_to
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["copies", "signs"]
@@ -40,21 +41,67 @@ def signs(app: Application) -> Result:
     for scaled, table in (app.args, app.args[::-1]):
         if scaled is None or table is None or scaled.dims is None or table.dims is None:
             continue
-        joined = app.tools.movement.joined(scaled)
-        if joined is None or (found := _unsigned(app, *joined)) is None:
+        if (found := _unsigned(app, scaled, scaled.dims)) is None:
             continue
-        axis = joined[0] - len(scaled.dims)
-        if len(table.dims) < -axis or table.dims[axis] != scaled.dims[axis]:
+        plain, factors = found
+        if not _takes(table.dims, factors.shape):
             return "its table is the same for all parts"
-        parts, numbers = found
-        plain = app.tools.movement.concat(parts, joined[0], scaled.dims)
-        factors = np.array(numbers, helper.tensor_dtype_to_np_dtype(app.dtype)).reshape(-1, *[1] * (-axis - 1))
         signed = _product(app, [table, app.tools.constants.of_array(factors, app.dtype)], table.dims)
         return None if signed is None else _product(app, [plain, signed], app.dims)
     return None
 
 
-def _unsigned(app: Application, axis: int, parts: list[Term]) -> tuple[list[Term], list[int]] | None:
+def _takes(dims: Dims, signs: tuple[int, ...]) -> bool:
+    """Whether a table has its dims still when it is multiplied by signs."""
+    return len(dims) >= len(signs) and all(sign in (1, dim) for dim, sign in zip(dims[::-1], signs[::-1], strict=False))
+
+
+def _unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
+    """Return joined parts without their signs, and the signs, with dims that broadcast; None where none is negated."""
+    move, inner = app.tools.movement, term.args[0] if term.op == "Reshape" else term
+    if (joined := move.joined(term)) is not None:
+        axis, listed = joined
+        behind = [1] * (len(dims) - axis - 1)
+    elif inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
+        return None
+    else:
+        axis, listed, behind = 1, [part for part in inner.args if part is not None], []
+    found = _signs(app, axis, listed)
+    if found is None:
+        return None
+    plain, numbers = found
+    signs = np.array(numbers, helper.tensor_dtype_to_np_dtype(app.dtype))
+    if joined is not None:
+        return move.concat(plain, axis, dims), signs.reshape(-1, *behind)
+    assert inner is not None
+    assert inner.dims is not None
+    repeated = _repeated(signs, inner.dims[2].constant, dims)
+    return None if repeated is None else (move.reshape(move.concat(plain, 1, inner.dims), dims), repeated)
+
+
+def _repeated(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarray | None:
+    """Return the signs of interleaved parts along the last axes: those whose elements they repeat evenly along."""
+    count, sizes = 1, list[int]()
+    for dim in dims[::-1]:
+        if not behind or not dim.constant:
+            return None
+        sizes.insert(0, dim.constant)
+        count *= dim.constant
+        if count % (len(signs) * behind) == 0:
+            whole = np.tile(np.repeat(signs, behind), count // (len(signs) * behind)).reshape(sizes)
+            return _narrowed(whole)
+    return None
+
+
+def _narrowed(array: np.ndarray) -> np.ndarray:
+    """Return an array with dims of 1 along which its elements are the same, without leading ones."""
+    for axis in range(array.ndim):
+        first = array.take([0], axis)
+        array = first if (array == first).all() else array
+    return array.reshape(array.shape[next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim) :])
+
+
+def _signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Term], list[int]] | None:
     """Return parts without their signs, and the sign of each element along the axis; None where none is negated."""
     plain, numbers = [], list[int]()
     for part in parts:
