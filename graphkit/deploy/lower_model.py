@@ -321,7 +321,7 @@ class _Lowering:
             declined=tuple(self.declined),
             blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
             tokens=self.tokens,
-            stages=tuple(self.stages),
+            stages=tuple(replace(stage, sizes=self.setting.dims) for stage in self.stages),
             sound=self.setting.sound,
         )
 

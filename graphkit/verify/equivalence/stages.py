@@ -7,7 +7,7 @@ in front of it: rows of tables, and what a host makes of positions and lengths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx.compose
@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.shapes import parse
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
@@ -42,6 +43,7 @@ class Stage:
         is_part: Whether only some of the outputs are left.
         loosenesses: How terms may be loose, if not as those of other rewrites.
         tested: Why no normal forms are compared, "" where they are.
+        sizes: The sizes of the lowered model, by symbol: what is not proven at every size is looked at again at these.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Stage:
     is_part: bool = False
     loosenesses: Sequence[Looseness] = ()
     tested: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ def _proof(stage: Stage) -> StageProof:
         return _unproven(stage, stage.tested)
     try:
         result = _compared(stage)
+        if not result.is_proven and stage.sizes:
+            result = _compared(_at_its_sizes(stage))
     except (ModelError, TooComplexError) as error:
         return _unproven(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
@@ -142,6 +147,30 @@ def _compared(stage: Stage) -> Equivalence:
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
         loosenesses=stage.loosenesses,
     )
+
+
+def _at_its_sizes(stage: Stage) -> Stage:
+    """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
+    before, after = (_undeclared(model) for model in (stage.before, stage.after))
+    for info in after.proto.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                found = parse(dim.dim_param).substitute(stage.sizes)
+                dim.dim_param = str(found)
+                if found.constant is not None:
+                    dim.dim_value = found.constant
+    return replace(stage, before=before, after=after.with_proto(after.proto), sizes={})
+
+
+def _undeclared(model: Model) -> Model:
+    """Return a copy of a model that declares no dims but those of inputs, which others follow from."""
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    del proto.graph.value_info[:]
+    for info in proto.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    return model.with_proto(proto)
 
 
 def _fed(stage: Stage) -> Model:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from real_models import PIPELINES, params, unpacked
+from small_models import model
 
 from graphkit.deploy import lower
 from graphkit.deploy.lowered_contract import Lowered
@@ -176,3 +177,23 @@ def test_stacked_caches_are_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (part,) = drafts[-1].parts
     assert part.stages[-1].name == "stacked caches"
     assert part.stages[-1].after is part.model
+
+
+@pytest.mark.parametrize(("sizes", "is_proven"), [({}, False), ({"n": 2}, True), ({"n": 3}, False), ({"m": 2}, False)])
+def test_what_holds_at_the_sizes_of_the_lowered_model_alone_is_proven_there(
+    sizes: Mapping[str, int], is_proven: bool
+) -> None:
+    head = "g (float[n, 6] x) => (float[k, 6] y)"
+    zero, two = np.array([0]), np.array([2])
+    before = model(f"{head} {{ z = Abs (x) y = Slice (z, zero, two, zero) }}", zero=zero, two=two)
+    after = model(f"{head} {{ y = Abs (x) }}")
+    found = proven(Stage("step", "folded", before, after, sizes=sizes))
+    assert found.is_proven == is_proven
+
+
+def test_a_fault_at_the_sizes_of_the_lowered_model_is_not_proven() -> None:
+    before = model("g (float[n, m] x) => (float[m, n] y) { y = Transpose <perm = [1, 0]> (x) }")
+    after = model("g (float[n, m] x) => (float[n, m] y) { y = Identity (x) }")
+    assert not proven(Stage("step", "folded", before, after, sizes={"n": 2, "m": 2})).is_proven
+    assert not proven(Stage("step", "folded", before, after, sizes={"n": 2, "m": 3})).is_proven
+    assert not proven(Stage("step", "folded", before, after, sizes={"n": 1, "m": 3})).is_proven  # [3, 1] and [1, 3]
