@@ -160,7 +160,8 @@ def declared_faults(
         theirs = known.get((names.get(name, name), _computed(dims)), ())
         right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
         if len(theirs) != len(declared) or any(
-            mine not in (None, other) and mine != dim for mine, other, dim in zip(declared, theirs, right, strict=True)
+            mine not in (None, other) and str(mine) != str(dim)
+            for mine, other, dim in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
     their_meanings, my_meanings = _meanings(original, before), _meanings(rewritten, after)

@@ -164,16 +164,17 @@ class _Reader:
                 if name[:1] == "?" and name not in self.symbols:
                     found = next(each for each in expr.walk_symbols() if each.name == name)
                     self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
-            if self.symbols:
-                expr = expr.substitute(self.symbols)
+        if self.symbols:
+            expr = expr.substitute(self.symbols)
         return self.rewriter.expr(expr)
 
     def known(self, value: Value, raw: Term) -> Facts:
-        """Return a value as it is read; unknown expressions have the names that they have for the original."""
+        """Return a value as it is read; unknown expressions are those of its term where it was read first."""
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
         listed = None if data is None else data.ravel().tolist()
         before = None if self.original is None else self.original.facts.get(raw)
+        before = self.facts.get(raw) if before is None else before
         if before is not None:
             self.match(tensor.dims or (), before.dims or ())
             if listed is not None and before.elements is not None:

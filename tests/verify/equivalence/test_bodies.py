@@ -30,6 +30,7 @@ FUNCTION = """g (float[b, s] x) => (float[b, s] y) { y = own.twice (x) }
 <opset_import: ["" : 18], domain: "own"> twice (x) => (y) { a = Neg (x) y = BODY }"""
 FUNCTIONS = '<ir_version: 10, opset_import: ["" : 18, "own" : 1]>'
 NONZERO = "g (bool[n, m] c, float[n, m] x) => (int64[k, l] y) {{ {} }}"
+TWICE = "i = NonZero (c) p = Squeeze (i) j = NonZero (c) q = Squeeze (j) r = Concat <axis = 1> (i, j, i) "
 
 EQUAL = {
     "a Loop with an Identity in it": (
@@ -49,6 +50,8 @@ EQUAL = {
     "unknown dims, in another order": (
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
         NONZERO.format("j = NonZero (x) i = NonZero (c) k = Concat <axis = 1> (i, j) y = Transpose (k)")),
+    "unknown dims of one term, known by the first of two nodes": (
+        NONZERO.format(TWICE + "y = Transpose (r)"), NONZERO.format(TWICE + "w = Identity (r) y = Transpose (w)")),
     "random numbers of one node": (
         "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) y = Sub (r, r) }",
         "g (float[n] x) => (float[n] y) { r = RandomNormalLike (x) q = Identity (r) y = Sub (r, q) }"),
@@ -71,6 +74,9 @@ UNEQUAL = {
         IF.format("Identity", "a = Neg (x)", "a = Abs (x)"), IF.format("Identity", "a = Neg (z)", "a = Abs (x)")),
     "unknown dims of two nodes": (
         NONZERO.format("i = NonZero (c) y = Transpose (i)"), NONZERO.format("i = NonZero (x) y = Transpose (i)")),
+    "unknown dims of two terms that are read twice": (
+        NONZERO.format(TWICE + "y = Transpose (r)"),
+        NONZERO.format(TWICE.replace("j = NonZero (c)", "j = NonZero (x)") + "y = Transpose (r)")),
     "unknown dims exchanged": (
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (j, i) y = Transpose (k)")),

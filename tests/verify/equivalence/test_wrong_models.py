@@ -158,6 +158,15 @@ def test_a_declaration_that_is_wrong_in_the_original_may_have_dims_that_are_fixe
     assert check_equivalence(before, after, narrower=True).is_proven == is_proven
 
 
+@pytest.mark.parametrize(("declared", "is_proven"), [("[c, 7]", True), ("[?, 7]", True), ("[c, 5]", False)])
+def test_a_declaration_that_is_wrong_in_the_original_may_have_symbols_of_other_names(
+    declared: str, *, is_proven: bool
+) -> None:
+    text = "g (float[{0}, s] x) => (float[{0}, s] y) <float{1} z> {{ z = Neg (x) y = Neg (z) }}"
+    before, after = model(text.format("b", "[b, 7]")), model(text.format("c", declared))
+    assert check_equivalence(before, after, narrower=True).is_proven == is_proven
+
+
 def test_an_output_whose_declaration_is_wrong_may_have_another_name() -> None:
     before, after = (model(f"g (float[b, s] x) => (float[b, 7] {name}) {{ {name} = Neg (x) }}") for name in "yv")
     assert check_equivalence(before, after, renamed={"v": "y"}).is_proven
