@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-__all__ = ["FEATURES", "VOCABULARY", "speech"]
+__all__ = ["FEATURES", "VOCABULARY", "normalized_over_windows_of", "speech"]
 
 FEATURES, WIDTH, VOCABULARY = 6, 8, 11
 
@@ -139,6 +139,18 @@ LATER: Mapping[str, str] = {
     """,
     "%CROSS%": 'ck = Identity ("past_key_values.0.encoder.key") cv = Identity ("past_key_values.0.encoder.value")',
 }
+
+
+def normalized_over_windows_of(size: int) -> dict[str, str]:
+    """Return changes for `speech`: a mean over time, as Moonshine has one, over windows of so many states."""
+    before = "half = Conv <kernel_shape = [3], strides = [2], pads = [1, 1]> (turned, conv)"
+    after = f"""
+    {before.replace("half", "states", 1)}
+    windows = AveragePool <kernel_shape = [{size}]> (states)
+    mean = ReduceMean <axes = [2]> (windows)
+    half = Sub (states, mean)
+    """
+    return {before: after}
 
 
 def speech(folder: Path, changes: Mapping[str, str] = {}) -> Path:

@@ -305,6 +305,10 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
             f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
             f"to `{shifted} / {sound.stride}`, rounded down and at most {most}."
         )
+        yield (
+            f"Results are those of the original for sounds that zeros make {sound.length} places long. One that "
+            "normalizes over time gives others where there are fewer zeros, whatever its mask says."
+        )
     elif any(_reads_length(port) for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:

@@ -151,10 +151,9 @@ class _Proof:
         return sorted({length for length in found if length is not None and 0 < length <= source})
 
     def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
-        if (sound := self.contract.sizes.get("sound", 0)) > 0:
-            self._take_sound(lengths[(len(lengths) - 1) // 2])
+        if self.contract.sizes.get("sound", 0) > 0:
             mine = {name: self.host.own(array) for name, array in self._given().items()}
-            yield from padding_note(self.reference, mine, self._ids(1)[0], sound, self.allowance.differ)
+            yield from padding_note(self.reference, mine, self._ids(1)[0], lengths, self.allowance.differ)
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import counted
 from graphkit.graph.roles import dim_at
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
@@ -122,35 +123,49 @@ def padding_note(
     reference: OneSequence,
     user: Mapping[str, np.ndarray],
     token: int,
-    longest: int,
+    lengths: Iterable[int],
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> Iterator[str]:
     """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
 
     Args:
-        reference: The original, of whose sound a part is valid.
-        user: The sound, longer than that part.
+        reference: The original; how much of its sound is valid changes.
+        user: The sound with its zeros, as long as the largest length.
         token: What the decoder starts with.
-        longest: How long the sound is with its zeros.
+        lengths: How much of it to take; lengths at which the original does not run tell nothing.
         differ: Whether an array is not another, that being the second.
     """
-    valid = reference.valid
-    if valid is None or valid >= longest or reference.originals.step is None:
+    if reference.originals.step is None:
         return
-    found = []
+    *shorter, longest = sorted(lengths)
+    found = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
+    if found:
+        apart, valid = max(found)
+        yield (
+            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
+            f"{counted(valid, 'place(s)')} differ by {apart:.1e} without padding. Host and models give what it gives "
+            f"for sounds that zeros make {counted(longest, 'place(s)')} long."
+        )
+
+
+def _apart(
+    reference: OneSequence,
+    user: Mapping[str, np.ndarray],
+    token: int,
+    valid: int,
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+) -> float:
+    """Return how far the first logits of a sound with zeros and without are apart; 0 if they are equal or unknown."""
+    reference.valid, found = valid, list[np.ndarray]()
     try:
         for reference.is_cut in (False, True):
             reference.start([], user)
             found.append(reference.step(token))
     except ModelError:  # it does not run at that length
-        return
+        return 0.0
     finally:
         reference.is_cut = False
     padded, cut = found
-    if padded.shape == cut.shape and differ(cut, padded):
-        apart = float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
-        yield (
-            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
-            f"{valid:,} places differ by {apart:.1e} without padding. Host and models give what it gives for sounds "
-            f"that zeros make {longest:,} places long."
-        )
+    if padded.shape != cut.shape or not differ(cut, padded):
+        return 0.0
+    return float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())

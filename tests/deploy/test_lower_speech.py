@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from speech import FEATURES, speech
+from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
@@ -99,6 +99,9 @@ def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> No
     assert "Fill the sound with zeros to 9 places, of which `valid` are its own." in words
     assert "Set `length` to `(valid + 1) / 2`, rounded down and at most 5." in words
     assert "the caller, and zeros behind what is valid" in words
+    told = "Results are those of the original for sounds that zeros make 9 places long."
+    assert told in words
+    assert any(line.startswith(told) for line in contract.loop)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 9])
@@ -182,6 +185,16 @@ def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tupl
     assert any(note.startswith("The original depends on how far a sound is padded") for note in proof.notes)
     plain = verify_lowering(originals(folders[0]), folders[1])
     assert not any("padded" in note for note in plain.notes)
+
+
+def test_the_proof_says_so_where_the_export_runs_at_some_lengths_only(tmp_path: Path) -> None:
+    """Moonshine needs a window of samples: without padding, half of a sound is too short for it."""
+    source = speech(tmp_path / "export", normalized_over_windows_of(4))
+    lower_folder(source, tmp_path / "out", replace(OPTIONS, verify=False))
+    proof = verify_lowering(originals(source), tmp_path / "out")
+    assert proof.passed, proof.findings()
+    told = [note for note in proof.notes if note.startswith("The original depends on how far a sound is padded")]
+    assert [note for note in told if "the first logits of one of 8 places differ by" in note] == told != []
 
 
 def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> LoweringProof:
