@@ -33,6 +33,7 @@ __all__ = [
     "SizeRequest",
     "Sound",
     "check_dtypes",
+    "check_source",
     "checked_request",
     "folded",
     "missing_sizes",
@@ -232,6 +233,29 @@ def _fixed_length(model: Model) -> int | None:
     declared = declared_type(ids) if ids is not None else None
     dims = declared.dims if declared is not None else None
     return dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
+
+
+def check_source(encoder: Model, sizes: DeploySizes) -> None:
+    """Check that an encoder runs at some length of the source up to the longest one of a bundle.
+
+    Raises:
+        UsageError: It does not, with the least length at which it does.
+    """
+    roles = symbol_roles(encoder)
+    lengths = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+    numbers = {name: sizes.batch for name, role in roles.items() if role == "batch"}
+    numbers |= {**dict.fromkeys(lengths, sizes.source), **sizes.dims}
+    check, shorter = SizeCheck(encoder), range(sizes.source - 1, max(sizes.source - MAX_REACH, 0), -1)
+    fault = check.fault(numbers) if lengths and not lengths & sizes.dims.keys() else ""
+    if not fault or any(not check.fault({**numbers, **dict.fromkeys(lengths, size)}) for size in shorter):
+        return
+    rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in lengths}
+    legal = f"legal lengths: {rules.pop()}; " if len(rules) == 1 else ""
+    nearest = check.nearest(numbers, lengths, sizes.source, MAX_REACH)
+    hint = "a longer one with --max-source" if nearest is None else f"--max-source {nearest} or more"
+    raise UsageError(
+        f"{encoder.name} does not run with a source of {sizes.source}, nor of less: {fault} - {legal}give {hint}"
+    )
 
 
 def check_dtypes(models: Iterable[Model]) -> None:

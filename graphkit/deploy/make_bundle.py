@@ -17,9 +17,9 @@ from graphkit.deploy.bundle_description import Initial, described_methods, metho
 from graphkit.deploy.bundle_init import init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods
-from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.contract.bundle_contract import BundleContract, LegalSize
 from graphkit.deploy.deploy_costs import bundling_costs
-from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
+from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_source, checked_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
@@ -30,9 +30,9 @@ from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.runtime.isolation import isolation
-from graphkit.shapes import DimSpec
+from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import check_sizes
+from graphkit.shapes.constraints.failing_sizes import check_sizes, find_triggers
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
@@ -187,6 +187,7 @@ class BundleExport:
             return described_methods(self.chains, sizes.slots, update)
         if self.pipeline.encoder is not None:
             _check_encoder(self.pipeline.encoder, sizes)
+            check_source(self.pipeline.encoder, sizes)
         return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
 
     def prove(
@@ -204,7 +205,22 @@ def _contract(methods: Sequence[MethodModel], export: BundleExport, sizes: Deplo
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
     tokens, ends = export.special
     contract = build_bundle(methods, sizes, tokens, DATA if has_data else "", opset)
-    return replace(contract, ends=ends)
+    encoder = export.pipeline.encoder if export.pipeline is not None else None
+    legal = {} if encoder is None else dict(_legal(encoder, contract))
+    words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
+    return replace(contract, ends=ends, legal=legal, loop=(*contract.loop, *words))
+
+
+def _legal(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:
+    """Yield the legal sizes of an encoder's inputs, by their names in the contract, where not all sizes are legal."""
+    method, shapes = contract.method("once"), infer(encoder)
+    rules = {rule.name: rule for rule in find_triggers(shapes).rules if rule.is_exact}
+    ports = {port.name: port for port in method.inputs} if method is not None and rules else {}
+    for value in encoder.graph.inputs:
+        dims = (shapes[value].dims or ()) if value.name in ports else ()
+        for dim, name in zip(dims, ports[value.name].shape if dims else (), strict=False):
+            if (rule := rules.get(str(dim))) is not None and isinstance(name, str) and name in contract.sizes:
+                yield name, LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, str(rule))
 
 
 def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from speech import FEATURES, speech
+from speech import FEATURES, normalized_over_windows_of, speech
 
+from graphkit.deploy.contract.bundle_contract import LegalSize
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
@@ -100,3 +101,33 @@ def test_a_decoder_that_needs_a_mask_as_long_as_the_states_is_declined(tmp_path:
         "decoder_model.onnx: its 'encoder_attention_mask' must be as long as the output of encoder_model.onnx, whose "
         "own mask is longer ("
     )
+
+
+def test_a_source_at_which_the_export_does_not_run_is_one_clear_error(tmp_path: Path) -> None:
+    """Its windows of 4 states need 7 frames: the proof keeps to such, the contract says so, and so does the host."""
+    source, folder = speech(tmp_path / "export", normalized_over_windows_of(4)), tmp_path / "bundle"
+    assert bundle_folder(source, folder, OPTIONS).findings() == ()
+    contract = json.loads((folder / "bundle.json").read_text())
+    assert contract["legal"] == {
+        "source": {"step": 1, "least": 7, "most": None, "less": 0, "more": 0, "words": "7 or more"}
+    }
+    assert contract["loop"][-1] == "Give sizes at which the export runs: source is 7 or more."
+    bundle, sound = Bundle(folder), np.zeros((1, 9, FEATURES), np.float32)
+    bundle.encode(3, input_features=sound[:, :7])
+    with pytest.raises(UsageError, match=r"^'input_features' has 6 for source, at which .* run: source is 7 or more$"):
+        bundle.encode(3, input_features=sound[:, :6])
+    assert bundle.length == 1  # the state is as before
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_longest_source_that_is_too_short_is_refused_with_one_that_is_not(batch: int, tmp_path: Path) -> None:
+    source = speech(tmp_path / "export", normalized_over_windows_of(4))
+    reason = r"^encoder_model.onnx does not run with a source of 6, nor of less: .* - legal lengths: 7 or more; "
+    with pytest.raises(UsageError, match=f"{reason}give --max-source 7 or more$"):
+        bundle_folder(source, tmp_path / "bundle", BundleOptions(max_source=6, batch=batch))
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_legal_sizes_are_multiples_and_what_is_near_them() -> None:
+    legal = LegalSize(8, 16, 32, 1, 2, "multiples of 8 from 16 to 32, or up to 1 less or 2 more")
+    assert [size for size in range(1, 50) if legal.allows(size)] == [15, 16, 17, 18, 23, 24, 25, 26, 31, 32, 33, 34]

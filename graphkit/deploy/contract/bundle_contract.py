@@ -21,6 +21,7 @@ __all__ = [
     "BundleMethod",
     "BundlePort",
     "Feed",
+    "LegalSize",
     "Length",
     "LengthChange",
     "StateTensor",
@@ -168,6 +169,35 @@ class Length:
 
 
 @dataclass(frozen=True)
+class LegalSize:
+    """The sizes at which the export runs: multiples of a number, with others beside each of them.
+
+    Attributes:
+        step: The number; 1 where every size from the least to the most is legal.
+        least, most: The least and the largest multiple; `most` is None without a bound.
+        less, more: So much less, and so much more, than any of them is legal too.
+        words: The same in words.
+    """
+
+    step: int
+    least: int
+    most: int | None
+    less: int
+    more: int
+    words: str
+
+    def allows(self, size: int) -> bool:
+        """Whether a size is legal."""
+        below = (size + self.less) // self.step * self.step
+        multiples = range(below, below - 2 * self.step, -self.step)
+        return any(
+            self.least <= multiple and (self.most is None or multiple <= self.most)
+            for multiple in multiples
+            if multiple - self.less <= size <= multiple + self.more
+        )
+
+
+@dataclass(frozen=True)
 class BundleContract:
     """The contract of a bundle with its host.
 
@@ -176,6 +206,7 @@ class BundleContract:
         opset: Of the models.
         sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
             inputs.
+        legal: The legal sizes of names among these, where not every size up to the largest is legal.
         tokens: `pad` and `start`; None where the export does not say.
         ends: The tokens of which any ends a sequence; empty where the export does not say.
         arena: Bytes of the state.
@@ -191,6 +222,7 @@ class BundleContract:
     data: str
     opset: int
     sizes: Mapping[str, int]
+    legal: Mapping[str, LegalSize]
     tokens: Mapping[str, int | None]
     ends: tuple[int, ...]
     arena: int

@@ -259,6 +259,11 @@ def _sizes(contract: BundleContract) -> Iterator[str]:
     for name, count in most.items():
         if sizes.get("slots", count) != count:
             yield f"sizes.slots is {sizes['slots']}, and length '{name}' may be {count}"
+    for name, legal in contract.legal.items():
+        if min(legal.step, legal.least) < 1 or min(legal.less, legal.more) < 0 or legal.least > (legal.most or MOST):
+            yield f"legal.{name} has no sizes"
+        elif legal.least - legal.less > sizes.get(name, 0):
+            yield f"legal.{name} has no size up to sizes.{name}"
     for state in contract.states:
         if state.batch is not None and state.shape[state.batch : state.batch + 1] != (sizes.get("batch"),):
             yield f"sizes.batch is {sizes.get('batch')}, and state '{state.name}' has other rows: {list(state.shape)}"

@@ -14,6 +14,8 @@ const isMask = ({ name }) => name.includes('mask');
 const rank = (port) => 2 * isMask(port) + (port.source.kind === 'tokens'); // what takes sizes of others comes last
 const portOf = (method, kind) => method.inputs.find(({ source }) => source.kind === kind);
 const asRows = (ids) => (ids.dims || typeof ids[0] === 'object' ? ids : [ids]);
+const isLegal = ({ step, least, most, less, more }, size, below = Math.floor((size + less) / step) * step) => // or near one
+  [below, below - step].some((one) => one >= least && one <= (most ?? one) && size >= one - less && size <= one + more);
 const half = (b, e = (b >> 10) & 31) => (b >> 15 ? -1 : 1) * ((e && 1024) + (b & 1023)) * 2 ** ((e || 1) - 25);
 const widened = (data) => (data instanceof Uint16Array ? Float32Array.from(data, (bits) => half(bits)) : data);
 const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: rows }, // logits of each row's last token
@@ -176,6 +178,10 @@ export class Bundle {
       const fits = (size, dim) => dim === size || (typeof dim === 'string' && size > 0 && !(size > most[dim]));
       need(found.length === dims.length && found.every((size, axis) => fits(size, dims[axis])),
         () => `${quoted(name)} is ${quoted(found)}, and must be ${quoted(dims)}, up to ${quoted(most)}`);
+      for (const [axis, size] of found.entries()) {
+        const [dim, legal] = [shape[axis], this.contract.legal?.[shape[axis]]];
+        need(!legal || isLegal(legal, size), () => `${quoted(name)} has ${size} for ${dim}: ${dim} is ${legal.words}`);
+      }
       shape.forEach((dim, axis) => sizes.set(dim, found[axis]));
       feeds[name] = this.#tensor(dtype, data, found, name);
     }

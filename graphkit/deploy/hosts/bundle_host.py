@@ -398,7 +398,7 @@ class Bundle:
         inputs: Mapping[str, npt.ArrayLike],
         kept: int = 0,
     ) -> dict[str, np.ndarray]:
-        fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs, kept)
+        fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs, kept, self.contract.legal)
         feeds, state = fed.arrays, self._state
         rows = max(state.rows, 1) if fed.rows is None else fed.rows
         for change in method.changes:

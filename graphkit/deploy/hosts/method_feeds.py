@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
+from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort, LegalSize
 from graphkit.errors import UsageError
 
 __all__ = [
@@ -103,6 +103,7 @@ def checked_feeds(
     mask: npt.ArrayLike | None,
     inputs: Mapping[str, npt.ArrayLike],
     kept: int = 0,
+    legal: Mapping[str, LegalSize] = {},
 ) -> Feeds:
     """Return the feeds of a method; a mask that is left out is ones.
 
@@ -113,6 +114,7 @@ def checked_feeds(
         mask: 1 for each of these that counts, 0 for padding.
         inputs: Its other inputs, by name.
         kept: For how many of the last tokens it is to give logits, where it can choose; 0 for all of them.
+        legal: The legal sizes, by name, where not all up to the largest are legal.
 
     Raises:
         UsageError: Something is missing, or does not fit.
@@ -133,6 +135,7 @@ def checked_feeds(
         if given is None:
             given = _default(method, port, sizes)
         feeds[port.name] = _fitting(method, port, given, sizes, most)
+        _check_legal(port, sizes, legal)
     rows = next((len(array) for array in feeds.values() if array.ndim), None)
     for port in method.sources.get("kept", ()):
         feeds[port.name] = np.array([kept], np.int64)
@@ -175,6 +178,15 @@ def _fitting(
                 raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
             sizes[dim] = size
     return array
+
+
+def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str, LegalSize]) -> None:
+    for dim in port.shape:
+        rule = legal.get(dim) if isinstance(dim, str) else None
+        if rule is not None and not rule.allows(sizes[str(dim)]):
+            raise UsageError(
+                f"'{port.name}' has {sizes[str(dim)]} for {dim}, at which the model does not run: {dim} is {rule.words}"
+            )
 
 
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
