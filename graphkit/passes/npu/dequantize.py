@@ -240,8 +240,9 @@ class Dequantize(Rewrite):
     QAttention stay.
 
     Attributes:
-        qdq: Whether weights behind a DequantizeLinear become floats too, and pairs of a QuantizeLinear and a
-            DequantizeLinear with its scale and zero point go.
+        qdq: Whether weights behind a DequantizeLinear become floats too, so do tables whose rows are dequantised once a
+            Gather has taken them, and pairs of a QuantizeLinear and a DequantizeLinear with its scale and zero point
+            go.
 
     Before:
 
@@ -392,6 +393,39 @@ def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
         axis = node.attr("axis", 1) or 0
         if editor.bypass(node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)):
             editor.note("weight(s) dequantised")
+    elif (rows := value.producer) is not None and rows.is_op("Gather") and rows.input(0) is not None:
+        _dequantized_rows(editor, weights, node, rows)
+    else:
+        raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
+
+
+def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:
+    """Take rows from a dequantised table, in place of dequantising rows: each element is computed alike."""
+    table, indices, scale, out = rows.input(0), rows.input(1), _constant(node.input(1)), node.outputs[0]
+    if indices is None or out is None:
+        return
+    codes = _constant(table)
+    if table is None or codes is None or scale is None:
+        raise MatchFailure("its table, scale and zero point are not all constant")
+    along = _axis_of_table(editor, node, rows, len(codes.dims)) if math.prod(scale.dims) != 1 else 0
+    floats = weights.of(table, node.input(2), [scale], scale.data_type, along)
+    editor.replace(node, NewNode("Gather", [floats, indices], [out.name], attributes_of(rows), like=rows))
+    editor.note("table(s) dequantised")
+
+
+def _axis_of_table(editor: Editor, node: Node, rows: Node, rank: int) -> int:
+    """Return the axis of a table, from its end, along which there is a scale for each element of a row.
+
+    Raises:
+        MatchFailure: Scales lie along places of the rows, or along what is chosen.
+    """
+    most = editor.shapes[node.outputs[0]].rank
+    if most is None:
+        raise MatchFailure("its rank is not known")
+    axis = (node.attr("axis", 1) or 0) % most - most
+    if not (rows.attr("axis", 0) or 0) % rank < axis + rank:
+        raise MatchFailure("its scales are not one for each element of a row of its table")
+    return axis
 
 
 FUSED = {

@@ -257,6 +257,89 @@ def test_a_pair_of_two_scales_stays() -> None:
     assert reasons(outcome) == ["DequantizeLinear#1: it has another scale or dtype than the QuantizeLinear before it"]
 
 
+# Rows of a quantised table
+
+ROWS = "rows = Gather <axis = 0> (w, ids) y = DequantizeLinear (rows, ws, wz)"
+IDS = "int64[N, L] ids"
+
+
+def table(nodes: str = ROWS, inputs: str = IDS, ws: object = np.float32(0.3), wz: object = np.int8(-7)) -> Model:
+    given = {name: array for name, array in (("w", WEIGHT), ("ws", ws), ("wz", wz)) if array is not None}
+    return model_of(f"g ({inputs}) => (y) {{ {nodes} }}", **given)
+
+
+TABLES = {
+    "one scale": table(),
+    "a row of one number": table(ws=np.array([0.3], np.float32), wz=np.array([-7], np.int8)),
+    "no zero point": table(ROWS.replace(", wz", ""), wz=None),
+    "a scale for each column": table(ROWS.replace("(rows", "<axis = 2> (rows"), ws=SCALES, wz=COLUMNS),
+    "a scale for each column, from the end": table(ROWS.replace("(rows", "<axis = -1> (rows"), ws=SCALES, wz=COLUMNS),
+}
+
+
+@pytest.mark.parametrize("model", TABLES.values(), ids=TABLES)
+def test_rows_of_a_dequantised_table_are_equal_bit_for_bit(model: Model) -> None:
+    outcome = Dequantize(qdq=True).run(model)
+    assert reasons(outcome) == []
+    assert [line.replace("axis: int", "axis") for line in lines(outcome.model)] == [
+        "y = Gather <axis = 0> (w_float, ids)"
+    ]
+    assert outcome.changes == ("1 table dequantised",)
+    feed = {"ids": np.array([[0, 3, 1], [-1, 2, 2]])}
+    np.testing.assert_array_equal(run(outcome.model, feed)[0], run(model, feed)[0])
+
+
+def test_rows_that_are_read_as_codes_too_stay() -> None:
+    model = table(f"{ROWS} z = Cast <to = 1> (rows)".replace("y = D", "d = D") + " y = Add (d, z)")
+    outcome = Dequantize(qdq=True).run(model)
+    assert {node.op_type for node in outcome.model.graph.nodes} == {"Gather", "Cast", "Add"}
+    feed = {"ids": np.array([[0, 3]])}
+    np.testing.assert_array_equal(run(outcome.model, feed)[0], run(model, feed)[0])
+
+
+NO_ROWS = {
+    "a scale that is fed": (
+        table(inputs=f"{IDS}, float ws", ws=None), "its table, scale and zero point are not all constant"
+    ),
+    "a table that is fed": (
+        model_of(f"g ({IDS}, int8[4, 3] w) => (y) {{ {ROWS} }}", ws=np.float32(0.3), wz=np.int8(1)),
+        "its table, scale and zero point are not all constant",
+    ),
+    "a zero point that is fed": (
+        table(inputs=f"{IDS}, int8 wz", wz=None), "its weight, scales and zero points are not all constant"
+    ),
+    "a scale for each place": (
+        table(ROWS.replace("(rows", "<axis = 1> (rows"), "int64[N, 3] ids", SCALES, COLUMNS),
+        "its scales are not one for each element of a row of its table",
+    ),
+    "columns that are chosen": (
+        table(ROWS.replace("axis = 0", "axis = 1").replace("(rows", "<axis = 2> (rows"), "int64[N, 3] ids", SCALES,
+              COLUMNS),
+        "its scales are not one for each element of a row of its table",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "reason"), NO_ROWS.values(), ids=NO_ROWS)
+def test_rows_that_stay(model: Model, reason: str) -> None:
+    outcome = Dequantize(qdq=True).run(model)
+    assert reasons(outcome) == [f"DequantizeLinear#1: {reason}"]
+    assert outcome.model is model
+
+
+def test_a_table_of_rows_stays_unless_it_is_asked_for() -> None:
+    model = table()
+    assert Dequantize().run(model).model is model
+
+
+def test_numbers_that_are_fed_as_codes_stay() -> None:
+    model = model_of("g (int8[N, 4] q) => (y) { y = DequantizeLinear (q, s) }", s=np.float32(0.5))
+    outcome = Dequantize(qdq=True).run(model)
+    assert reasons(outcome) == [
+        "DequantizeLinear#0: its data is neither constant nor given by a QuantizeLinear with its zero point"
+    ]
+
+
 # What is broken
 
 
