@@ -3,7 +3,8 @@
 The nodes tell: an LSTM or GRU gives the next value of its initial state, and a window over the last inputs is cut from
 what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. At last, the
 flow of data does: an input that is called a state, and the only output of its shape that is computed from it. What is
-ambiguous is not linked.
+ambiguous is not linked. Of names that say of nothing that it is state, such as `xx` and `xx_out`, several have to go
+together in a step that gives something else too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 DIRECTIONS = (
     PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
 )  # that last one of WeNet
+OUT = {"out", "output", "new", "next", "present", "final", "updated"}  # which say of an output what it is of an input
 NEXT = {"present", "new", "next", "updated"}  # which say of an output that it is the next value of something
 STATES = CACHE | {
     "state",
@@ -78,6 +80,7 @@ def recurrent_states(
         next_of |= {past: present for past, present in pairs if times[past] == times[present] == 1}
         unpaired, free = ([value for value in values if not times[value]] for values in (unpaired, free))
     next_of |= _by_flow(scope, unpaired, free)
+    next_of |= _together(scope, unpaired, free, next_of)
     order = {value: place for place, value in enumerate(scope.inputs)}
     entries = (StateEntry(past, present) for past, present in next_of.items() if present is not None)
     return tuple(sorted(entries, key=lambda entry: order[entry.past]))
@@ -135,6 +138,33 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
         if others and (said == words or not is_other):
             next_of[past] = fitting[0]
     return next_of
+
+
+def _together(
+    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], known: dict[Value, Value]
+) -> dict[Value, Value]:
+    """Return states whose outputs have their names and say that they come out, as `xx` and `xx_out`.
+
+    An image and what a filter makes of it may be called so too. So there are two such states at least, or others that
+    are known; each output has the dtype and dims of its input and is computed from it; and the graph has an input and
+    an output that are neither.
+    """
+    pairs = [pair for pair in _fitting(inputs, outputs, (_name, _out_names)) if pair[0] not in known]
+    times = Counter(value for pair in pairs for value in pair)
+    found = {
+        past: present
+        for past, present in pairs
+        if times[past] == times[present] == 1
+        and declared_type(past) == declared_type(present)
+        and present in _reached(past)
+    }
+    others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
+    is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
+    return found if is_step and len(found) + len(known) > 1 else {}
+
+
+def _out_names(value: Value) -> list[Hashable]:
+    return _names(value) if OUT.intersection(tokens(value.name)) else []
 
 
 def _state_words(value: Value) -> set[str]:

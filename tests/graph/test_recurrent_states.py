@@ -73,6 +73,56 @@ def test_what_is_ambiguous_is_not_linked(
     assert links(sums({**X, **inputs}, outputs)) == {}
 
 
+STEP: dict[str, list[int | str]] = {"xx": [2, "batch", 8], "aa": [2, "batch", 8]}
+
+
+def _out(states: dict[str, list[int | str]], suffix: str = "_out") -> dict[str, list[int | str]]:
+    return {f"{name}{suffix}": dims for name, dims in states.items()}
+
+
+@pytest.mark.parametrize("suffix", ["_out", "_output", ".new", "_next"])
+def test_names_of_several_inputs_that_come_out_again_link(suffix: str) -> None:
+    """As those of RWKV, none of which says that it is state."""
+    after = _out(STEP, suffix)
+    assert links(sums({**X, **STEP}, {"y": ["batch", 3], **after})) == dict(zip(STEP, after, strict=True))
+
+
+def test_a_name_that_comes_out_again_links_beside_a_state() -> None:
+    inputs, outputs = {**X, "xx": [1, 8], "state": [1, 4]}, {"y": ["batch", 3], "xx_out": [1, 8], "state_out": [1, 4]}
+    assert links(sums(inputs, outputs)) == {"xx": "xx_out", "state": "state_out"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        pytest.param({**X, "xx": [1, 8]}, {"y": [1, 3], "xx_out": [1, 8]}, id="one alone"),
+        pytest.param({**X, **STEP}, _out(STEP), id="nothing else comes out"),
+        pytest.param(STEP, {"y": [1, 3], **_out(STEP)}, id="nothing else comes in"),
+        pytest.param(
+            {**X, **STEP},
+            {"y": [1, 3], **_out(STEP), "xx_output": STEP["xx"], "aa_output": STEP["aa"]},
+            id="two outputs of each name",
+        ),
+        pytest.param({**X, **STEP}, {"y": [1, 3], **_out(STEP), "aa_out": [3, 1, 8]}, id="another size"),
+        pytest.param({**X, **STEP}, {"y": [1, 3], **_out({**STEP, "aa": [2, 1, 8]})}, id="another batch"),
+        pytest.param({**X, **STEP}, {"y": [1, 3], **_out(STEP, "_b")}, id="no suffix that is known"),
+    ],
+)
+def test_names_that_come_out_again_are_no_state_by_themselves(
+    inputs: dict[str, list[int | str]], outputs: dict[str, list[int | str]]
+) -> None:
+    assert links(sums(inputs, outputs)) == {}
+
+
+def test_what_is_not_computed_from_an_input_does_not_replace_it() -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        apart (float[1, 3] x, float[1, 3] xx, float[1, 3] aa) => (float[1, 3] y, float[1, 3] xx_out, float[1, 3] aa_out)
+        { y = Add (x, xx) z = Mul (y, aa) xx_out = Relu (z) aa_out = Sigmoid (x) }"""
+    )
+    assert links(proto) == {}
+
+
 def test_layers_of_a_larger_model_have_no_state() -> None:
     """What they are given is all new."""
     dims: list[int | str] = [1, 4, 8]
