@@ -73,7 +73,6 @@ def build_bundle(
         data=data,
         opset=opset,
         sizes={"batch": sizes.batch, **largest},
-        legal={},
         tokens=dict(tokens),
         ends=(),
         arena=max((state.offset + state.places * state.stride for state in states), default=0),

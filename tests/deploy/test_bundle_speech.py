@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.deploy.contract.bundle_contract import LegalSize
+from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
@@ -117,6 +118,8 @@ def test_a_source_at_which_the_export_does_not_run_is_one_clear_error(tmp_path: 
     with pytest.raises(UsageError, match=r"^'input_features' has 6 for source, at which .* run: source is 7 or more$"):
         bundle.encode(3, input_features=sound[:, :6])
     assert bundle.length == 1  # the state is as before
+    (folder / "bundle.json").write_text(json.dumps({name: part for name, part in contract.items() if name != "legal"}))
+    assert read_bundle(folder / "bundle.json", altered=True).legal == {}  # as bundles say that were written before
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -206,7 +206,6 @@ class BundleContract:
         opset: Of the models.
         sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
             inputs.
-        legal: The legal sizes of names among these, where not every size up to the largest is legal.
         tokens: `pad` and `start`; None where the export does not say.
         ends: The tokens of which any ends a sequence; empty where the export does not say.
         arena: Bytes of the state.
@@ -216,13 +215,13 @@ class BundleContract:
         version: Of the form that bundles have.
         proof: How the proof of the methods ended.
         files: The files beside it, by name, as they were then.
+        legal: The legal sizes of names in `sizes`, where not every size up to the largest is legal.
     """
 
     FILE: ClassVar[str] = "bundle.json"
     data: str
     opset: int
     sizes: Mapping[str, int]
-    legal: Mapping[str, LegalSize]
     tokens: Mapping[str, int | None]
     ends: tuple[int, ...]
     arena: int
@@ -234,6 +233,7 @@ class BundleContract:
     version: int = VERSION
     proof: ProofRecord = NOT_RUN
     files: Mapping[str, FileRecord] = field(default_factory=dict)
+    legal: Mapping[str, LegalSize] = field(default_factory=dict, metadata={"may_be_absent": True})
 
     @property
     def read_files(self) -> tuple[str, ...]:

@@ -127,9 +127,14 @@ def _record(kind: Any, plain: Any, at: str) -> Any:
     hints = _hints(kind)
     if not isinstance(plain, dict):
         raise ValueError(f"{at} is no object")
-    if odd := sorted(set(plain) ^ set(hints)):
+    absent = {name for name in set(hints) - set(plain) if _may_be_absent(kind, name)}
+    if odd := sorted(set(plain) ^ (set(hints) - absent)):
         raise ValueError(f"{at} has no '{odd[0]}'" if odd[0] in hints else f"{at} has '{odd[0]}', which means nothing")
-    return kind(**{name: _built(hint, plain[name], f"{at}.{name}") for name, hint in hints.items()})
+    return kind(**{name: _built(hint, plain[name], f"{at}.{name}") for name, hint in hints.items() if name in plain})
+
+
+def _may_be_absent(kind: Any, name: str) -> bool:
+    return any(field.name == name and "may_be_absent" in field.metadata for field in dataclasses.fields(kind))
 
 
 @cache
