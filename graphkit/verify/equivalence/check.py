@@ -113,7 +113,8 @@ def check_equivalence(
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
-    return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(*shapes), len(terms.known))
+    conditions = (*_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
+    return Equivalence(proofs, dict(sorted(terms.used.items())), conditions, len(terms.known))
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -231,18 +232,18 @@ def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
     inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    sizes = [f"{name} >= {each.lower}" for name, each in sorted(found.items())]
-    sizes += _taken_at_their_word(rewritten)
+    sizes = (f"{name} >= {each.lower}" for name, each in sorted(found.items()))
     counting = _counting(original) | _counting(rewritten)
     return (*sizes, *(text for dtype, text in COUNTED.items() if dtype in counting))
 
 
-def _taken_at_their_word(shapes: Shapes) -> list[str]:
+def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
     """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
     inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
     return [
-        f"{value.name}.{axis} = {dim}, as declared"
+        f"{names.get(value.name, value.name)}.{axis} = {dim}, as declared"
         for value, dims in inputs
+        if value.name not in free
         for axis, dim in enumerate(dims)
         if dim.constant is None and not isinstance(dim.atom, Symbol)
     ]
