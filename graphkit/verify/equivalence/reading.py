@@ -449,7 +449,7 @@ class _Reader:
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
         if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
             attributes = (*attributes, ("outputs", True))
-        if node.is_op("Attention"):  # which onnxruntime refuses to run with a past and without a present
+        if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
         if node.operator in RANDOM or node.op_type.startswith("Random"):
             attributes = (*attributes, ("random", node.scope.path, tuple(node.proto.output)))
