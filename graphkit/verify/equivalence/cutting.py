@@ -116,7 +116,7 @@ def split(app: Application) -> Result:
 
 
 def gather_one(app: Application) -> Result:
-    """Gather by one index is a Slice; by a Range, one too."""
+    """Gather by one index is a Slice; by numbers that count up, in whatever shape, one too."""
     source, indices = app.arg(0), app.arg(1)
     if source is None or indices is None or source.dims is None or app.dims is None:
         return UNKNOWN
@@ -127,12 +127,7 @@ def gather_one(app: Application) -> Result:
     start, length = None, const(1)
     if found is not None and len(found) == 1:
         start = _counted(found[0], source.dims[axis])
-    elif (
-        found
-        and indices.dims is not None
-        and len(indices.dims) == 1
-        and all(each == found[0] + at for at, each in enumerate(found))
-    ):
+    elif found and all(each == found[0] + at for at, each in enumerate(found)):
         start, length = _counted(found[0], source.dims[axis]), const(len(found))
     elif (first := writing.is_count(indices)) is not None:
         start, length = first, indices.dims[0] if indices.dims else length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +156,26 @@ def test_a_declaration_that_is_wrong_in_the_original_may_have_dims_that_are_fixe
     text = "g (float[{}, s] x) => (float[b, s] y) <float{} z> {{ z = Neg (x) y = Neg (z) }}"
     before, after = model(text.format("b", "[b, 7]")), model(text.format("1", declared))
     assert check_equivalence(before, after, narrower=True).is_proven == is_proven
+
+
+@pytest.mark.parametrize(
+    ("grid", "is_proven"),
+    [
+        ([[1, 2], [3, 4]], True),
+        ([[1, 3], [2, 4]], False),
+        ([[2, 3], [4, 5]], False),
+        ([[1, 2], [3, 3]], False),
+        ([[4, 3], [2, 1]], False),
+    ],
+)
+def test_a_grid_of_indices_is_a_slice_where_they_count_up_in_order(
+    grid: Sequence[Sequence[int]], *, is_proven: bool
+) -> None:
+    head = "g (float[n, 6] x) => (float[n, 4] y)"
+    before = model(f"{head} {{ a = Gather <axis = 1> (x, grid) y = Flatten (a) }}", grid=np.array(grid))
+    numbers = {name: np.array([number]) for name, number in (("one", 1), ("five", 5))}
+    after = model(f"{head} {{ y = Slice (x, one, five, one) }}", **numbers)
+    assert check_equivalence(before, after).is_proven == is_proven
 
 
 @pytest.mark.parametrize(("declared", "is_proven"), [("[c, 7]", True), ("[?, 7]", True), ("[c, 5]", False)])
