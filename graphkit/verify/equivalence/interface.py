@@ -164,22 +164,44 @@ def declared_faults(
             for mine, other, dim in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
-    their_meanings, my_meanings = _meanings(original, before), _meanings(rewritten, after)
-    for symbol, meanings in my_meanings.items():
-        if len(meanings) > 1 and not meanings <= their_meanings.get(symbol, set()):
-            yield f"'{symbol}' is declared for dims that may differ: {', '.join(sorted(meanings))}"
+    places_before = _places(original, before)
+    meanings: dict[str, set[str]] = {}
+    for symbol, meaning in places_before.values():
+        meanings.setdefault(symbol, set()).add(meaning)
+    by_symbol: dict[str, dict[Place, str]] = {}
+    for place, (symbol, meaning) in _places(rewritten, after).items():
+        by_symbol.setdefault(symbol, {})[place] = meaning
+    for symbol, places in by_symbol.items():
+        found = {*places.values()}
+        if len(found) < 2 or found <= meanings.get(symbol, set()) or _is_renamed(places, places_before, names):
+            continue
+        yield f"'{symbol}' is declared for dims that may differ: {', '.join(sorted(found))}"
 
 
-def _meanings(model: Model, shapes: Shapes) -> dict[str, set[str]]:
-    """Return the expressions that nodes compute for each declared symbol; onnxruntime takes it for one size."""
-    found: dict[str, set[str]] = {}
+Place = tuple[str, str, int]  # a scope, a name in it, and an axis
+
+
+def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, str]], names: Mapping[str, str]) -> bool:
+    """Whether the original declares one symbol for all of these dims, and computes the same of each."""
+    symbols = set[str]()
+    for (scope, name, axis), meaning in places.items():
+        symbol, other = theirs.get((scope, names.get(name, name), axis), ("", ""))
+        if meaning != other:
+            return False
+        symbols.add(symbol)
+    return len(symbols) == 1
+
+
+def _places(model: Model, shapes: Shapes) -> dict[Place, tuple[str, str]]:
+    """Return each declared symbol, which onnxruntime takes for one size, and what nodes compute there."""
+    found: dict[Place, tuple[str, str]] = {}
     for scope in all_scopes(model.scopes):
         for name in scope.infos:
             value = scope.values.get(name)
             declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
-            for symbol, dim in zip(declared or (), dims or (), strict=False):
+            for axis, (symbol, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
                 if isinstance(symbol, str):
-                    found.setdefault(symbol, set()).add(str(dim) if is_known(dim) else "?")
+                    found[scope.path, name, axis] = symbol, str(dim) if is_known(dim) else "?"
     return found
 
 

@@ -187,6 +187,16 @@ def test_a_declaration_that_is_wrong_in_the_original_may_have_symbols_of_other_n
     assert check_equivalence(before, after, narrower=True).is_proven == is_proven
 
 
+@pytest.mark.parametrize(("first", "second", "is_proven"), [("n", "w", True), ("m", "w", False), ("k", "w", False)])
+def test_a_symbol_of_dims_that_may_differ_has_another_name_where_the_original_has_one_for_them(
+    first: str, second: str, *, is_proven: bool
+) -> None:
+    text = "g (float[{0}] x, float[{1}] u) => (float[{0}] y, float[l] v) <float[{2}] a> "
+    text += "{{ a = Neg (u) y = Neg (x) v = Neg (a) }}"
+    before, after = model(text.format("n", "m", first)), model(text.format("w", "e", second))
+    assert check_equivalence(before, after, narrower=True).is_proven == is_proven
+
+
 def test_an_output_whose_declaration_is_wrong_may_have_another_name() -> None:
     before, after = (model(f"g (float[b, s] x) => (float[b, 7] {name}) {{ {name} = Neg (x) }}") for name in "yv")
     assert check_equivalence(before, after, renamed={"v": "y"}).is_proven
