@@ -69,7 +69,7 @@ class Tally:
         outputs: The number of outputs, and of those proven, in order.
         exactness: How often each was proven, by exactness.
         whole: Results of which every output is proven.
-        equal, different, fails: Other results: equal in all runs, not so, and none.
+        equal, different, unrun, fails: Other results: equal in all runs, not so, run at no size, and none.
         seconds: Of the check.
     """
 
@@ -78,6 +78,7 @@ class Tally:
     whole: int = 0
     equal: int = 0
     different: int = 0
+    unrun: int = 0
     fails: int = 0
     seconds: float = 0.0
 
@@ -106,7 +107,8 @@ def examine(job: Job, tool: str, options: argparse.Namespace, tally: Tally) -> s
         return ""
     agreed, why = agreement(job, out, options.runs)
     tally.equal += agreed.startswith("equal")
-    tally.different += not agreed.startswith("equal")
+    tally.unrun += agreed == "not run"
+    tally.different += not agreed.startswith(("equal", "not run"))
     reason = next(output.reason for output in found.outputs if output.verdict != "proven")
     return "; ".join([f"{len(found.proven)} of {len(found.outputs)} proven", agreed, reason, *why[:1]])
 
@@ -174,11 +176,20 @@ def main() -> None:
             for tool, tally in tallies.items():
                 if told := examine(job, tool, options, tally):
                     console.print(f"  {tool}: {told[:600]}", soft_wrap=True, markup=False)
-    columns = ("outputs proven", "bit for bit", "results proven", "equal in runs", "differ in runs", "none", "seconds")
+    columns = (
+        "outputs proven",
+        "bit for bit",
+        "results proven",
+        "equal in runs",
+        "differ in runs",
+        "not run",
+        "none",
+        "seconds",
+    )
     table = Table("", *columns)
     for tool, tally in tallies.items():
         total, proven = tally.outputs
-        numbers = (tally.exactness["bit for bit"], tally.whole, tally.equal, tally.different, tally.fails)
+        numbers = (tally.exactness["bit for bit"], tally.whole, tally.equal, tally.different, tally.unrun, tally.fails)
         table.add_row(tool, f"{proven} of {total}", *map(str, numbers), f"{tally.seconds:.1f}")
     console.print(table)
 

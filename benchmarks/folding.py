@@ -178,7 +178,9 @@ def agreement(job: Job, result: Path, runs: int) -> tuple[str, tuple[str, ...]]:
     if proof.passed:
         return f"equal at {len(proof.runs)}", ()
     distances = [run.absolute for run in proof.runs]
-    if not proof.runs or None in distances:
+    if not proof.runs:
+        return "not run", proof.failures
+    if None in distances:
         return f"WRONG at {sum(bool(run.failure) for run in proof.runs)} of {len(proof.runs)}", proof.failures
     return f"off by {max(one for one in distances if one is not None):.1e}", proof.failures
 
