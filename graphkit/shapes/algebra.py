@@ -172,18 +172,18 @@ def _extreme(op: str, args: frozenset[Expr]) -> Expr:
     for arg in args:
         atom = arg.atom
         flat.update(dict.fromkeys(atom.args if isinstance(atom, Call) and atom.op == op else (arg,)))
-    kept: list[Expr] = []
+    needed: list[Expr] = []
     for arg in sorted(flat, key=str):
-        if any(_is_covered(op, arg, arg_kept) for arg_kept in kept):
+        if any(_is_covered(op, arg, covering) for covering in needed):
             continue
-        kept = [arg_kept for arg_kept in kept if not _is_covered(op, arg_kept, arg)]
-        kept.append(arg)
-    return kept[0] if len(kept) == 1 else Expr.from_atom(Call("min" if op == "min" else "max", tuple(kept)))
+        needed = [covering for covering in needed if not _is_covered(op, covering, arg)]
+        needed.append(arg)
+    return needed[0] if len(needed) == 1 else Expr.from_atom(Call("min" if op == "min" else "max", tuple(needed)))
 
 
-def _is_covered(op: str, arg: Expr, other: Expr) -> bool:
-    """Whether `other` makes `arg` redundant."""
-    return lower(arg - other) >= 0 if op == "min" else lower(other - arg) >= 0
+def _is_covered(op: str, arg: Expr, covering: Expr) -> bool:
+    """Whether `covering` makes `arg` redundant."""
+    return lower(arg - covering) >= 0 if op == "min" else lower(covering - arg) >= 0
 
 
 def divide_exactly(dividend: Value, divisor: Value) -> Expr:
@@ -220,12 +220,12 @@ def _polynomial_division(dividend: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 def _term_quotient(term: tuple[Monomial, int], divisor: tuple[Monomial, int]) -> Expr | None:
     if term[1] % divisor[1]:
         return None
-    left = list(term[0])
+    remaining = list(term[0])
     for atom in divisor[0]:
-        if atom not in left:
+        if atom not in remaining:
             return None
-        left.remove(atom)
-    return Expr.from_terms({tuple(left): term[1] // divisor[1]})
+        remaining.remove(atom)
+    return Expr.from_terms({tuple(remaining): term[1] // divisor[1]})
 
 
 def without_common_factor(left: Expr, right: Expr, is_certain: bool = True) -> tuple[Expr, Expr]:

@@ -95,13 +95,13 @@ class Expr:
     @staticmethod
     def from_terms(terms: Mapping[Monomial, int]) -> Expr:
         """Return the sum of coefficients times monomials; TooComplexError if it is too large."""
-        kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
-        if not kept or (len(kept) == 1 and not kept[0][0]):
-            return const(kept[0][1] if kept else 0)
-        check_terms(kept)
-        if len(kept) > 1:
-            kept.sort(key=_order)
-        return Expr(tuple(kept))
+        nonzero = [(monomial, factor) for monomial, factor in terms.items() if factor]
+        if not nonzero or (len(nonzero) == 1 and not nonzero[0][0]):
+            return const(nonzero[0][1] if nonzero else 0)
+        check_terms(nonzero)
+        if len(nonzero) > 1:
+            nonzero.sort(key=_order)
+        return Expr(tuple(nonzero))
 
     @staticmethod
     def from_atom(atom: Atom) -> Expr:

@@ -122,13 +122,15 @@ class Language(ABC):
     def _numbers(self) -> Iterator[str]:
         for variable, name, dims, rank in self.plan.shapes:
             yield self._call("read", self.text(name), self.text(dims), rank, variable=variable)
-        for variable, source, shape, rest in self.plan.sources:
+        for variable, source, shape, remainder in self.plan.sources:
             size = f"{shape}[{source.axis}]"
-            size = size if rest == 0 else self.difference(size, rest)
+            size = size if remainder == 0 else self.difference(size, remainder)
             size = size if source.factor == 1 else self.quotient(size, source.factor)
-            what = f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,"
+            subject = f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,"
             least, most = self.bound(source.least), self.bound(source.most)
-            yield self._call("inside", size, least, most, self.text(what), self.text(_range(source)), variable=variable)
+            yield self._call(
+                "inside", size, least, most, self.text(subject), self.text(_range(source)), variable=variable
+            )
         for variable, step in self.plan.steps:
             yield self.assignment.format(variable, self.right_side(step))
 

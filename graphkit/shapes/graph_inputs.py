@@ -340,8 +340,10 @@ class Inputs:
         array = self.values[name]
         if tensor.sizes() not in (None, array.shape) or not _is_numeric(array):
             raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
-        to = float if tensor.dtype in FLOATS else int
-        elements = [each if isinstance(each, Expr) else to(each) for each in array.ravel().tolist()]
+        number_type = float if tensor.dtype in FLOATS else int
+        elements = [
+            element if isinstance(element, Expr) else number_type(element) for element in array.ravel().tolist()
+        ]
         return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))
 
 

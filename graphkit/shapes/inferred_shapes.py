@@ -50,8 +50,8 @@ class Shapes:
 
         Nothing is known of an input that is left out, which is None.
         """
-        found = self.table.get(self.find(key)) if key is not None else None
-        return found or unknown("nothing leads to it")
+        tensor = self.table.get(self.find(key)) if key is not None else None
+        return tensor or unknown("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
         """Return the dims of a value, None where it is left out or its rank is unknown."""

@@ -113,10 +113,10 @@ class Affine:
 
     def reshaped(self, dims: Dims) -> Affine | None:
         """Return it with other dims, where only dims of 1 come and go."""
-        kept = [(dim, stride) for dim, stride in zip(self.dims, self.strides, strict=True) if dim != 1]
-        if [dim for dim, _ in kept] != [dim for dim in dims if dim != 1]:
+        strided = [(dim, stride) for dim, stride in zip(self.dims, self.strides, strict=True) if dim != 1]
+        if [dim for dim, _ in strided] != [dim for dim in dims if dim != 1]:
             return None
-        strides_left = iter(stride for _, stride in kept)
+        strides_left = iter(stride for _, stride in strided)
         return Affine.of(dims, self.start, [const(0) if dim == 1 else next(strides_left) for dim in dims])
 
     def transposed(self, order: Sequence[int]) -> Affine:
@@ -193,6 +193,6 @@ def _without_empty(dim: Expr) -> Expr:
         call = monomial[0] if len(monomial) == 1 else None
         if isinstance(call, Call) and call.op in ("min", "max"):
             rest = dim - Expr.from_atom(call) * factor
-            kept = [arg for arg in call.args if upper(rest + arg * factor) > 0]
-            return rest + OPERATIONS[call.op](*kept) * factor if kept else dim
+            nonempty = [arg for arg in call.args if upper(rest + arg * factor) > 0]
+            return rest + OPERATIONS[call.op](*nonempty) * factor if nonempty else dim
     return dim

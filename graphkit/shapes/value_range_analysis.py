@@ -253,11 +253,11 @@ def _clip(view: ElementsView) -> Form:
 
 
 def _cum_sum(view: ElementsView) -> Form:
-    each, dims = view.uniform(0), view.dims(0)
+    addend, dims = view.uniform(0), view.dims(0)
     axis, strides = view.axis(int(view.expr(1)), len(dims)), [const(0)] * len(dims)
     is_reverse, is_exclusive = view.attr("reverse", 0), view.attr("exclusive", 0)
-    strides[axis] = -each if is_reverse else each
-    return Affine.of(dims, each * ((dims[axis] if is_reverse else 1) - is_exclusive), strides)
+    strides[axis] = -addend if is_reverse else addend
+    return Affine.of(dims, addend * ((dims[axis] if is_reverse else 1) - is_exclusive), strides)
 
 
 def _equal(view: ElementsView) -> Form:

@@ -137,11 +137,11 @@ class WindowFits(Related):
 
     def violation(self, values: Sequence[int]) -> Violation:
         (room, _), shape = values[:2], list(values[2:])
-        found = super().violation(values[:2])
+        violation = super().violation(values[:2])
         if room < 1 - 2 * self.stride:
-            return found
+            return violation
         shape[self.axis] = 1 - -room // self.stride
-        return Violation(f"{found.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
+        return Violation(f"{violation.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
 
 
 def pool(view: NodeView) -> Iterator[Precondition]:

@@ -189,17 +189,21 @@ class _Search:
         bad = self.grid.bad([dims])[:, 0]
         hits = np.flatnonzero(self.first([dims], outcome)[:, 0] & unreported).tolist()
         for index in hits:
-            others = [other for other in self.together(index) if (bad | unreported)[other] and other not in hits]
+            companions = [
+                companion
+                for companion in self.together(index)
+                if (bad | unreported)[companion] and companion not in hits
+            ]
             yield self.trigger(
                 index,
                 direction,
                 dims,
                 beside,
-                [at for at in others if at not in self.told],
+                [companion for companion in companions if companion not in self.told],
                 outcome,
             )
-            unreported[others] = False
-            self.told.update(others)
+            unreported[companions] = False
+            self.told.update(companions)
         unreported[hits] = False
         self.told.update(hits)
 

@@ -246,7 +246,7 @@ class Broadcast(Precondition):
         return Violation(f"dims that do not broadcast: {pair(self.exprs, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        return tuple((self.exprs_[0], other) for other in self.exprs_[1:])
+        return tuple((self.exprs_[0], expr) for expr in self.exprs_[1:])
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,12 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
         return ()
     legal = _Legal(Grid(shared, grid.symbols), base)
     rules = {name: rule for name in free if (rule := legal.rule(name)) is not None}
-    known = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
-    told = [rule for rule in known.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1)]
-    coupled = {name for pair in itertools.combinations(told, 2) if legal.has_others(*pair) for name in _names(pair)}
-    return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in told)
+    independent = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
+    informative = [rule for rule in independent.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1)]
+    coupled = {
+        name for pair in itertools.combinations(informative, 2) if legal.has_others(*pair) for name in _names(pair)
+    }
+    return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in informative)
 
 
 def _names(rules: Sequence[SizeRule]) -> list[str]:
@@ -131,7 +133,10 @@ class _Legal:
     def has_others(self, first: SizeRule, second: SizeRule) -> bool:
         """Whether two symbols may both have sizes that their rules do not allow: one half as large, the other twice."""
         pairs = itertools.product(_outside(first, self.low(first.name)), _outside(second, self.low(second.name)))
-        sizes = [tied({**self.base, first.name: one, second.name: two}, self.grid.ties) for one, two in pairs]
+        sizes = [
+            tied({**self.base, first.name: first_size, second.name: second_size}, self.grid.ties)
+            for first_size, second_size in pairs
+        ]
         return bool(sizes) and not bool(self.grid.bad(sizes).any(axis=0).all())
 
 
@@ -150,8 +155,8 @@ def _some(rule: SizeRule, random: np.random.Generator) -> list[int]:
 
 def _agree(rule: SizeRule, sizes: Sequence[int], is_legal: Bools) -> bool:
     """Whether sizes are legal where a rule says so; where it is not exact, others may be as well."""
-    said = np.array([_allows(rule, size) for size in sizes], np.bool_)
-    return bool((is_legal[said]).all() and (not rule.is_exact or not is_legal[~said].any()))
+    allowed = np.array([_allows(rule, size) for size in sizes], np.bool_)
+    return bool((is_legal[allowed]).all() and (not rule.is_exact or not is_legal[~allowed].any()))
 
 
 def _allows(rule: SizeRule, size: int) -> bool:

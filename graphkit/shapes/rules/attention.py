@@ -141,8 +141,8 @@ def linear(ctx: InferenceContext) -> list[Tensor]:
     state = ctx.dims(3) if ctx.has(3) else (batch, const(groups), keys, values)
     if not ctx.has(3) and ctx.attr("state_window", 0):
         state = (const(ctx.attr("state_window", 0)), *state)
-    kept = Tensor(ctx.tensor(3).dtype if ctx.has(3) else 0, state)
-    return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), kept]
+    present = Tensor(ctx.tensor(3).dtype if ctx.has(3) else 0, state)
+    return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), present]
 
 
 def convolution(ctx: InferenceContext) -> list[Tensor]:
@@ -165,9 +165,9 @@ def gated_relative_bias(ctx: InferenceContext) -> Tensor:
 def beams(ctx: InferenceContext) -> list[Tensor]:
     """Infer BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
     batch, length = ctx.dims()[0], ctx.size(1)
-    kept = ctx.size(4)
+    returned = ctx.size(4)
     scores = ctx.tensor(5).dtype if ctx.has(5) else 0  # that of the length penalty
-    return [Tensor(TensorProto.INT32, (batch, kept, length)), Tensor(scores, (batch, kept))]
+    return [Tensor(TensorProto.INT32, (batch, returned, length)), Tensor(scores, (batch, returned))]
 
 
 def greedy(ctx: InferenceContext) -> Tensor:

@@ -47,10 +47,10 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     if name == "Mod" and ctx.attr("fmod", 0):
         return None
     while len(arrays) > 2:
-        left = value_propagation.apply(name, arrays[:2], dtype)
-        if None in left.ravel().tolist():
+        combined = value_propagation.apply(name, arrays[:2], dtype)
+        if None in combined.ravel().tolist():
             return None
-        arrays[:2] = [left]
+        arrays[:2] = [combined]
     operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
     return finished(ctx, value_propagation.apply(name, arrays, operand), dtype)
 

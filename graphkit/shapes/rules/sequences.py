@@ -95,8 +95,8 @@ def split_to(ctx: InferenceContext) -> Tensor:
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
         widths = [min(width, size - start) for start in range(0, size, width)]
         return TensorSequence.of(tuple(_part(tensor, axis, const(n), is_dropped) for n in widths))
-    kept = () if is_dropped else (const(1) if step == 1 else None,)
-    parts = (*dims[:axis], *kept, *dims[axis + 1 :])
+    part_dims = () if is_dropped else (const(1) if step == 1 else None,)
+    parts = (*dims[:axis], *part_dims, *dims[axis + 1 :])
     return TensorSequence(None, Common(tensor.dtype, parts), ceil_div(dims[axis], step))
 
 
