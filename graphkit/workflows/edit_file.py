@@ -116,14 +116,14 @@ def edit_file(
     rewrite.check()
     outcome = _edited(rewrite, step)
     written, proof = rewrite.write(outcome.model, lambda file: _proof(step, rewrite, file))
-    made = interface(outcome.model)
+    after = interface(outcome.model)
     return EditReport(
         source=model.name,
         edit=step.name(),
         files=tuple(path.name for path in written),
         changes=outcome.changes,
-        inputs=made.inputs,
-        outputs=made.outputs,
+        inputs=after.inputs,
+        outputs=after.outputs,
         notes=declarations(model).notes,
         proof=proof,
         unused=tuple(path.name for path in written.unused),
@@ -171,15 +171,15 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
         raise _declined(model, ConvertOpset(version), declined, hint)
     progress("converting with onnx")
     try:
-        made = converted_by_onnx(model, version)
+        converted = converted_by_onnx(model, version)
         progress("proving what onnx made")
-        asked = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
-        proof = verify_rewrite(model, made, options=asked, progress=progress)
+        proof_options = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
+        proof = verify_rewrite(model, converted, options=proof_options, progress=progress)
     except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
     else:
         if proof.passed:
-            return Outcome(made, (f"opset {model.graph.opset()} became {version}, by onnx's converter",))
+            return Outcome(converted, (f"opset {model.graph.opset()} became {version}, by onnx's converter",))
         reason = f"its proof fails: {proof.failures[0]}"
     return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 

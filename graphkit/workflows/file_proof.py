@@ -226,8 +226,8 @@ class FileRewrite:
         changed, gone = _interface_changes(self.model, rewritten), _gone(self.model, rewritten)
         if claim.interface:
             texts = [*changed, *_are_gone("output", gone)]
-            what = f" ({'; '.join(texts)})" if texts else ""
-            why = f"{' and '.join(claim.interface)} changed the interface{what}"
+            changes_text = f" ({'; '.join(texts)})" if texts else ""
+            why = f"{' and '.join(claim.interface)} changed the interface{changes_text}"
             return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
         if changed or (gone and not claim.drops_outputs):
             failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
@@ -281,13 +281,15 @@ def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
     """Return the changes of the interface, in words."""
-    was, now = fed_inputs(before), fed_inputs(after)
-    known = {value.name for value in before.graph.outputs}
-    new = [name for name in now if name not in was]
-    retyped = [name for name in now if name in was and _is_other(was[name], now[name])]
-    made = [value.name for value in after.graph.outputs if value.name not in known]
-    changes = [(new, "input", "new"), (retyped, "input", "of another dtype or rank"), (made, "output", "new")]
-    return [_sentence(names, kind, what) for names, kind, what in changes if names]
+    inputs_before, inputs_after = fed_inputs(before), fed_inputs(after)
+    outputs_before = {value.name for value in before.graph.outputs}
+    added_inputs = [name for name in inputs_after if name not in inputs_before]
+    retyped = [
+        name for name in inputs_after if name in inputs_before and _is_other(inputs_before[name], inputs_after[name])
+    ]
+    added = [value.name for value in after.graph.outputs if value.name not in outputs_before]
+    changes = [(added_inputs, "input", "new"), (retyped, "input", "of another dtype or rank"), (added, "output", "new")]
+    return [_sentence(names, kind, change) for names, kind, change in changes if names]
 
 
 def _is_other(before: Value, after: Value) -> bool:
@@ -298,16 +300,18 @@ def _is_other(before: Value, after: Value) -> bool:
 
 
 def _gone(before: Model, after: Model) -> list[str]:
-    kept = {value.name for value in after.graph.outputs}
-    return [value.name for value in before.graph.outputs if value.name not in kept]
+    names_after = {value.name for value in after.graph.outputs}
+    return [value.name for value in before.graph.outputs if value.name not in names_after]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:
     return [_sentence(names, kind, "gone")] if names else []
 
 
-def _sentence(names: Sequence[str], kind: str, what: str) -> str:
-    return f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {what}"
+def _sentence(names: Sequence[str], kind: str, predicate: str) -> str:
+    return (
+        f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {predicate}"
+    )
 
 
 def _without_outputs(model: Model, gone: Sequence[str]) -> Model:

@@ -141,7 +141,7 @@ def fold_file(
         frozen=tuple(change.text for change in frozen),
         counts=_counts(model, outcome.model),
         changes=tuple(change for change in outcome.changes if change not in frozen),
-        declined=tuple(DeclinedText(each.where, each.reason) for each in outcome.declined),
+        declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
         notes=declarations(model).notes,
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof=proof,

@@ -132,7 +132,7 @@ def rewrite_file(
         passes=tuple(step.name() for step in pipeline),
         counts=_counts(model, outcome.model),
         changes=outcome.changes,
-        declined=tuple(DeclinedText(each.where, each.reason) for each in outcome.declined),
+        declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
         notes=(*declarations(model).notes, *evidence.notes),
         proof=evidence.proof,
         unproven=evidence.unproven,

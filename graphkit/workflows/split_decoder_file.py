@@ -152,20 +152,20 @@ def split_file(
         names = [*([DATA_NAME] if options.weights == "shared" else []), FIRST_NAME, PAST_NAME]
         check_targets([folder / name for name in names], [model], overwrite=options.overwrite)
     progress("splitting")
-    made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    written, proof = _save(model, made, folder, options, progress)
+    split = split_merged(model, condition=options.condition, keep_names=options.keep_names)
+    written, proof = _save(model, split, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     progress("counting costs")
     return SplitReport(
         source=model.name,
-        condition=made.condition,
+        condition=split.condition,
         before=tuple(map(SplitFile.of, model.files)),
         after=tuple(map(SplitFile.of, written)),
         weights=options.weights,
         first=interface(first),
         with_past=interface(with_past),
-        first_changes=made.first_changes,
-        with_past_changes=made.with_past_changes,
+        first_changes=split.first_changes,
+        with_past_changes=split.with_past_changes,
         first_cache=kv_cache(first),
         with_past_cache=kv_cache(with_past),
         notes=declarations(model).notes,
@@ -173,18 +173,18 @@ def split_file(
         unused=tuple(path.name for path in written.unused),
         costs=tuple(
             costs_before_and_after(
-                BeforeAndAfter([model], made, wish={"past": past}),
-                what=made.name,
+                BeforeAndAfter([model], part, wish={"past": past}),
+                what=part.name,
                 timed=options.time,
                 limits=options.limits,
             )
-            for made, past in ((first, 0), (with_past, TYPICAL["past"]))
+            for part, past in ((first, 0), (with_past, TYPICAL["past"]))
         ),
     )
 
 
 def _save(
-    model: Model, made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
+    model: Model, split: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
 ) -> tuple[Saved, SplitProof | None]:
     """Write the pair, and prove it before its files get their names."""
     proofs: list[SplitProof] = []
@@ -192,11 +192,11 @@ def _save(
     def prove(stage: Path) -> None:
         progress("proving")
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
-        asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        proofs.append(verify_split(model, *pair, asked, progress=progress))
+        proof_options = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
+        proofs.append(verify_split(model, *pair, proof_options, progress=progress))
 
     progress("writing")
-    models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
+    models = {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past}
     before = prove if options.verify else None
     with made_folder(folder):
         saved = save_models(
