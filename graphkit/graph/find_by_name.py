@@ -47,20 +47,22 @@ def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Valu
     return nodes[0]
 
 
-def _missing(scopes: tuple[Scope, ...], name: str, label: str, what: str, names: Iterable[str]) -> UsageError:
+def _missing(scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]) -> UsageError:
     inside = next((scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines(scope, name)), None)
     if inside is None:
         hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
-        return UsageError(f"{label}: there is no {what} '{name}' - {hint}")
+        return UsageError(f"{label}: there is no {kind} '{name}' - {hint}")
     if inside in scopes or not scopes[0].contains(inside):
         hint = "put functions into the graph first: graphkit rewrite -p inline-functions"
         return UsageError(f"{label}: '{name}' is in the {inside.path.split('/')[0]}, not in the main graph - {hint}")
     owner = inside.owner
-    kind = owner.op_type if owner is not None else "node"
+    op_type = owner.op_type if owner is not None else "node"
     hint = "name an output of that node"
-    if kind == "If":
+    if op_type == "If":
         hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"
-    return UsageError(f"{label}: '{name}' is in the body '{inside.path}' of a node {kind}, which may not run - {hint}")
+    return UsageError(
+        f"{label}: '{name}' is in the body '{inside.path}' of a node {op_type}, which may not run - {hint}"
+    )
 
 
 def _defines(scope: Scope, name: str) -> bool:

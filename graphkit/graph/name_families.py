@@ -103,8 +103,8 @@ def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
 
 def pairs_by_family(rows: Iterable[tuple[Pair, K]]) -> list[tuple[Pair, K, int]]:
     """Return rows of pairs of names with one for each family, as `by_family` does for single names."""
-    found = by_family((_joined(pair), cells) for pair, cells in rows)
-    return [(_pair(label), cells, count) for label, cells, count in found]
+    families = by_family((_joined(pair), cells) for pair, cells in rows)
+    return [(_pair(label), cells, count) for label, cells, count in families]
 
 
 def _joined(pair: Pair) -> str:

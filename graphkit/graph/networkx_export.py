@@ -31,13 +31,13 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
         464
     """
     graph: Network = nx.DiGraph()
-    kept = keep or (lambda _: True)
+    is_included = keep or (lambda _: True)
     for node in all_nodes(tuple(scopes)):
         graph.add_node(node)
-        graph.add_edges_from((value, node) for value in node.operands if kept(value))
-        graph.add_edges_from((node, value) for value in node.results if kept(value))
+        graph.add_edges_from((value, node) for value in node.operands if is_included(value))
+        graph.add_edges_from((node, value) for value in node.results if is_included(value))
         for body in node.bodies.values():
-            graph.add_edges_from((value, node) for value in body.outputs if kept(value))
+            graph.add_edges_from((value, node) for value in body.outputs if is_included(value))
     return graph
 
 

@@ -278,17 +278,17 @@ def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
     """
 
     def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:
-        each, is_cut, is_joined = met
-        node = each.producer
+        moved, is_cut, is_joined = met
+        node = moved.producer
         if node is None or not node.is_op(*MOVES):
             return []
         is_join = node.is_op("Concat") and not _is_stack(node)
         cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
-        sources = node.inputs[:1] if is_join else moved_from(each, MOVES)
+        sources = node.inputs[:1] if is_join else moved_from(moved, MOVES)
         return [(source, cut, joined) for source in sources if source is not None]
 
     met = reachable([(value, False, False)], before)
-    return {each for each, is_cut, is_joined in met if each.kind == "input" and is_cut and is_joined}
+    return {moved for moved, is_cut, is_joined in met if moved.kind == "input" and is_cut and is_joined}
 
 
 def _is_stack(node: Node) -> bool:

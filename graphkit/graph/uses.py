@@ -58,8 +58,8 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
     def following(value: Value) -> Iterator[Value | None]:
         return (output for node, index in value.consumers if passes(node, index) for output in node.outputs)
 
-    for each in reachable([value], following):
-        yield from each.consumers
+    for moved in reachable([value], following):
+        yield from moved.consumers
 
 
 def moved_from(value: Value, operators: Collection[str]) -> Sequence[Value | None]:

@@ -119,8 +119,8 @@ class IsolatedSession:
         if not answer["memory"]:
             return RunError.of(answer["error"], self.label)
         memory = self._process.limits.bytes()
-        what = f"it needs more memory than the {memory:,} bytes beyond its weights that --memory allows"
-        return RunError.of(answer["error"], self.label, what)
+        problem = f"it needs more memory than the {memory:,} bytes beyond its weights that --memory allows"
+        return RunError.of(answer["error"], self.label, problem)
 
     def _load(self) -> tuple[list[str], list[str]]:
         """Load the model into the process as it is now, and return the names of its inputs and outputs."""

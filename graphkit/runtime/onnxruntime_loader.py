@@ -16,7 +16,7 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_model(
-    what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool, spin: bool = True
+    path_or_bytes: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool, spin: bool = True
 ) -> InferenceSession:
     """Return onnxruntime's session for a model: the path of a file, or bytes with the folder of their external data.
 
@@ -39,7 +39,7 @@ def open_model(
     if folder is not None:
         options.add_session_config_entry(FOLDER, folder)
     # without its fallback, which would try the same once more, and print to stdout
-    return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    return onnxruntime.InferenceSession(path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def value_of() -> Callable[[np.ndarray], OrtValue]:
@@ -63,8 +63,8 @@ def value_of() -> Callable[[np.ndarray], OrtValue]:
         return plain
 
     def quick(array: np.ndarray) -> OrtValue:
-        made: OrtValue = value(make(array, device), array)
-        return made
+        ort_value: OrtValue = value(make(array, device), array)
+        return ort_value
 
     return quick
 

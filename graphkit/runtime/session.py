@@ -41,9 +41,9 @@ class RunError(ModelError):
     is_final: bool = False
 
     @classmethod
-    def of(cls, message: str, label: str, what: str = "onnxruntime fails") -> RunError:
+    def of(cls, message: str, label: str, problem: str = "onnxruntime fails") -> RunError:
         """Return the error for a message of onnxruntime."""
-        error = cls(f"{what}: {_short(message)}", file=label)
+        error = cls(f"{problem}: {_short(message)}", file=label)
         error.message = message
         return error
 
@@ -90,16 +90,16 @@ class Session:
     def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
         if not isinstance(source, Model) and not source_of(Path(source)).is_local:
             source = load(source)
-        what: str | bytes = str(source)
+        path_or_bytes: str | bytes = str(source)
         folder: Path | None = None
         self.label = "" if isinstance(source, Model) else shown(source)
         if isinstance(source, Model):
             self.label = source.label
             check_files(source)
-            what, folder = content(source)
+            path_or_bytes, folder = content(source)
         place = None if folder is None else str(folder)
         try:
-            self.onnx = open_model(what, folder=place, optimize=optimize, threads=threads, prepack=prepack)
+            self.onnx = open_model(path_or_bytes, folder=place, optimize=optimize, threads=threads, prepack=prepack)
         except Exception as error:  # onnxruntime's errors have no common base
             check_stopped()
             raise load_error(str(error), self.label) from error

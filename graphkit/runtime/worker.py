@@ -146,11 +146,11 @@ class _Server:
         number = request["id"]
         self.allowed[number] = request["allowed"]
         self._limit(request["memory"])
-        what = request["path"]
-        if what is None:
+        path_or_bytes = request["path"]
+        if path_or_bytes is None:
             content: Any = arena.get(request["content"], copy=False)
-            what = content.tobytes()
-        session = open_model(what, **request["options"])
+            path_or_bytes = content.tobytes()
+        session = open_model(path_or_bytes, **request["options"])
         self.sessions[number] = session
         return {
             "inputs": [port.name for port in session.get_inputs()],
