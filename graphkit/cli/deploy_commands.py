@@ -24,10 +24,10 @@ export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
 folder_output = output_option("OUT", "The folder to write to.", required=True)
 
 
-def _finish(made: Result, format: str, output: Path) -> None:
-    show(made, format)
-    if made.findings():
-        say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
+def _finish(result: Result, format: str, output: Path) -> None:
+    show(result, format)
+    if result.findings():
+        say(f"Not done: {result.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
 
 
@@ -48,8 +48,8 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
 
         progress("fetching")
         with fetched_export(export) as path:
-            made = lower_folder(path, output, options.read(), progress=progress)
-    _finish(made, format, output)
+            lowering = lower_folder(path, output, options.read(), progress=progress)
+    _finish(lowering, format, output)
 
 
 @click.command(short_help="Write the constants of a contract for a host program.")
@@ -103,8 +103,8 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
         chosen = options.read()
         progress("fetching")
         with fetched_export(export) as path:
-            made = bundle_folder(path, output, chosen, progress=progress)
-    _finish(made, format, output)
+            report = bundle_folder(path, output, chosen, progress=progress)
+    _finish(report, format, output)
     if format == "text" and not chosen.dry_run:
         copied = output / JAVASCRIPT_HOST.name
         is_copied = copied.is_file()

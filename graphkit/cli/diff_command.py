@@ -71,9 +71,9 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
         from graphkit.model_diff.diff_models import diff as differences
 
         progress("comparing")
-        found = differences(load(a), load(b), asked)
-    show(found, format)
-    reasons = found.failing(failing)
+        model_diff = differences(load(a), load(b), asked)
+    show(model_diff, format)
+    reasons = model_diff.failing(failing)
     for name in reasons:
         say(f"Differs: {name}", is_error=True)
     if reasons:

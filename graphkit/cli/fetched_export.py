@@ -56,7 +56,7 @@ def fetched_export(name: str) -> Iterator[Path]:
 
 def _used(url: str) -> list[str]:
     """Return the URLs of the models in a folder that an export is made of."""
-    urls = {Path(file_name(each)): each for each in models_in(url)}
+    urls = {Path(file_name(url)): url for url in models_in(url)}
     used = [urls[path] for path in used_models(list(urls))]
     if len(used) > MOST:
         problem = f"{len(used)} models are in it, and an export has up to {MOST}"
@@ -71,10 +71,10 @@ def _fetched(model: Model, folder: Path) -> Path:
     for path in parts:
         _put(path, folder / path.relative_to(model.path.parent))
     for names in ([*CONFIGURATIONS, BUNDLE_TOML], [f"../{name}" for name in CONFIGURATIONS]):
-        found = _beside(model, [name for name in names if not (folder / Path(name).name).exists()])
-        for path in found:
+        configurations = _beside(model, [name for name in names if not (folder / Path(name).name).exists()])
+        for path in configurations:
             _put(path, folder / path.name)
-        if found or folder.name != OF_HUB:
+        if configurations or folder.name != OF_HUB:
             break
     return folder / model.path.name
 

@@ -140,9 +140,9 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def proving(limits: Limits, wanted: bool = True) -> Iterator[None]:
+def proving(limits: Limits, verify: bool = True) -> Iterator[None]:
     """Start the process that models run in early, so that it is ready for the first run."""
-    if not wanted:
+    if not verify:
         yield
         return
     from graphkit.runtime.isolation import isolation

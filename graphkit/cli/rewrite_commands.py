@@ -83,8 +83,8 @@ def writes_model(
         def wrapped(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
             output, weights = destination(output, options.words[WEIGHTS])
             with proving(options.limits, options.verify), progress_on_terminal() as progress:
-                made = command(Job(model, output, options.read(weights=weights), progress), **words)
-            finish(made, format, f"{output} is")
+                report = command(Job(model, output, options.read(weights=weights), progress), **words)
+            finish(report, format, f"{output} is")
 
         return cast(Callable[..., None], wrapped)
 
@@ -155,8 +155,8 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
 
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
-        made = split_file(loaded, folder, options.read(), progress=progress)
-    finish(made, format, f"The files in {folder} are")
+        report = split_file(loaded, folder, options.read(), progress=progress)
+    finish(report, format, f"The files in {folder} are")
 
 
 def _folder(model: Model) -> Path:

@@ -168,8 +168,10 @@ def _show(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path |
     if output is not None and chosen not in (Format.text, Format.markdown, Format.json, Format.html, Format.csv):
         raise UsageError(f"{output}: a {chosen.value} file is for `graphkit report` - take another suffix")
     place = str(output.parent) if output else ""
-    made = survey_table(table, where=asked.where, sort=asked.sort, most=None if output else asked.rows, folder=place)
+    table_result = survey_table(
+        table, where=asked.where, sort=asked.sort, most=None if output else asked.rows, folder=place
+    )
     if output is None:
-        show(made, chosen)
+        show(table_result, chosen)
     else:
-        put(rendered(made, chosen), output, [Path(table)])
+        put(rendered(table_result, chosen), output, [Path(table)])

@@ -104,9 +104,9 @@ class ConstantNumbers:
 
     def _compared(self, kind: Hashable, model: Model, tensor: TensorProto) -> int:
         constant = _Constant(next(self._fresh), model, tensor)
-        others = self._kinds.setdefault(kind, [])
-        equal = next((other for other in others if other.equals(constant)), None)
+        constants = self._kinds.setdefault(kind, [])
+        equal = next((known for known in constants if known.equals(constant)), None)
         if equal is not None:
             return equal.number
-        others.append(constant)
+        constants.append(constant)
         return constant.number

@@ -18,16 +18,16 @@ def match_equal(matching: Matching, one: Scope, two: Scope) -> None:
     theirs: dict[int, list[Node]] = {}
     for node in two.nodes:
         theirs.setdefault(matching.numbers.nodes[node], []).append(node)
-    left: list[Node] = []
+    unnamed: list[Node] = []
     for node in one.nodes:
         twins = theirs[matching.numbers.nodes[node]]
         twin = next((twin for twin in twins if _names(twin) == _names(node)), None)
         if twin is None:
-            left.append(node)
+            unnamed.append(node)
             continue
         twins.remove(twin)
         _match_nodes(matching, node, twin)
-    for node in left:
+    for node in unnamed:
         _match_nodes(matching, node, theirs[matching.numbers.nodes[node]].pop(0))
 
 

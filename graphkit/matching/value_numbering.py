@@ -111,8 +111,8 @@ class ValueNumbers:
         inputs = [self.value(value) for value in node.inputs]
         while inputs and node.inputs[len(inputs) - 1] is None:
             inputs.pop()
-        given = tuple(index for index, value in enumerate(node.outputs) if value is not None)
-        key = (node.operator, node.proto.overload, frozenset(attributes.items()), tuple(inputs), given, bodies)
+        output_indices = tuple(index for index, value in enumerate(node.outputs) if value is not None)
+        key = (node.operator, node.proto.overload, frozenset(attributes.items()), tuple(inputs), output_indices, bodies)
         number = self.nodes[node] = self._number(key)
         constant = node.constant
         for index, value in enumerate(node.outputs):
