@@ -188,13 +188,14 @@ def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tupl
 
 
 def test_the_proof_says_so_where_the_export_runs_at_some_lengths_only(tmp_path: Path) -> None:
-    """Moonshine needs a window of samples: without padding, half of a sound is too short for it."""
+    """Moonshine needs a window of samples: a third of a sound is too short for it, and all but one tells nothing."""
     source = speech(tmp_path / "export", normalized_over_windows_of(4))
-    lower_folder(source, tmp_path / "out", replace(OPTIONS, verify=False))
+    lower_folder(source, tmp_path / "out", replace(OPTIONS, src_len=16, verify=False))
     proof = verify_lowering(originals(source), tmp_path / "out")
     assert proof.passed, proof.findings()
     told = [note for note in proof.notes if note.startswith("The original depends on how far a sound is padded")]
-    assert [note for note in told if "the first logits of one of 8 places differ by" in note] == told != []
+    assert len(told) == 1
+    assert "the first logits of one of 7 places" in told[0] or "the first logits of one of 11 places" in told[0]
 
 
 def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> LoweringProof:
