@@ -95,7 +95,8 @@ class EquivalenceSummary:
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
-        return f"{text} Proven {self.exactness} at every size: {len(self.proven):,}." if self.proven else text
+        count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}"
+        return f"{text} Proven {self.exactness} at every size: {count}." if self.proven else text
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""

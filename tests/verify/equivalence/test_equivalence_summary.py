@@ -64,7 +64,8 @@ def test_a_gap_of_the_runs_follows_what_normal_forms_prove() -> None:
 def test_a_gap_of_the_runs_weakens_a_test() -> None:
     shown = EquivalenceSummary({"y": "bit for bit"}, {"z": "no axiom"})
     assert shown.headline("2 outputs equal", 7, caveats=["extreme values"]) == (
-        "Tested in 7 runs: 2 outputs equal; not covered: extreme values. Proven bit for bit at every size: 1."
+        "Tested in 7 runs: 2 outputs equal; not covered: extreme values. "
+        "Proven bit for bit at every size: 1 of 2 outputs."
     )
 
 
@@ -94,7 +95,7 @@ def test_outputs_are_told_apart() -> None:
     found = verify_rewrite(one, two)
     assert found.equivalence.proven == {"z": "bit for bit"}
     assert list(found.equivalence.unproven) == ["y"]
-    assert found.proven().endswith("2 outputs equal to the last bit. Proven bit for bit at every size: 1.")
+    assert found.proven().endswith("2 outputs equal to the last bit. Proven bit for bit at every size: 1 of 2 outputs.")
 
 
 def test_a_difference_is_no_proof_of_any_kind() -> None:
