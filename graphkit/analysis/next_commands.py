@@ -92,7 +92,11 @@ class Facts:
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""
         limits = [hazard for hazard in self.hazards.hazards if hazard.kind == "limit"]
-        sizes = [max(size for _, size in dims) - 1 for hazard in limits for dims in hazard.examples if dims]
+        alone = (
+            [dims for dims in hazard.examples if sum(size > 0 for _, size in dims) == 1] or hazard.examples
+            for hazard in limits
+        )  # of past and new tokens, those of one alone tell how many fit together
+        sizes = [max(size for _, size in dims) - 1 for examples in alone for dims in examples if dims]
         tables = (table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in lookups(value))
         most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
         return (option, str(most)) if 0 < most < default else ()

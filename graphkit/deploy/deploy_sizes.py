@@ -141,6 +141,8 @@ class SizeRequest:
     def _source(self, encoder: Model | None) -> int:
         """Return the positions of the source, those that an export of a fixed length has."""
         fixed = _fixed_length(encoder) if encoder is not None else None
+        if encoder is not None and fixed is None and self.source == self.default_source:
+            return self._default_source(encoder)
         if encoder is None or fixed is None or self.source == fixed:
             return self.source
         if self.source != self.default_source:
@@ -149,6 +151,36 @@ class SizeRequest:
                 "with a dynamic length"
             )
         return fixed
+
+    def _default_source(self, encoder: Model) -> int:
+        """Return the default positions of the source; of a text, no more than the encoder has."""
+        if encoder.roles.first("tokens") is None:
+            return self.source
+        return _LengthCheck(encoder, self.batch, dict(self.dims)).most(self.source) or self.source
+
+
+class _LengthCheck:
+    """Tells at which lengths of its source an encoder runs, where no dim by name says so."""
+
+    def __init__(self, encoder: Model, batch: int, dims: Mapping[str, int]) -> None:
+        roles = symbol_roles(encoder)
+        named = {name for name, role in roles.items() if role in ("encoder", "sequence", "total")}
+        self.lengths = frozenset(named - dims.keys())
+        self.numbers = {**{name: batch for name, role in roles.items() if role == "batch"}, **dims}
+        self.check = SizeCheck(encoder)
+
+    def fault(self, length: int) -> str:
+        """Return why it does not run at a length, "" where nothing is known."""
+        return self.check.fault({**self.numbers, **dict.fromkeys(self.lengths, length)}) if self.lengths else ""
+
+    def most(self, length: int) -> int | None:
+        """Return the largest length up to one at which it runs; None where it runs at none that was tried."""
+        tried = range(length, max(length - MAX_REACH, 0), -1)
+        return next((size for size in tried if not self.fault(size)), None)
+
+    def nearest(self, length: int) -> int | None:
+        """Return the nearest length at which it runs, None where there is none near."""
+        return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)
 
 
 def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
@@ -196,8 +228,10 @@ def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
     quoted = ", ".join(f"'{name}'" for name in names)
     flags = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in names)
     have = "has no number - give it" if len(names) == 1 else "have no numbers - give them"
-    rules = [f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules if rule.name in names]
-    legal = f" ({'; '.join(rules)})" if rules else ""
+    found = find_triggers(infer(model))
+    rules = [f"{rule.name}: {rule}" for rule in found.rules if rule.name in names]
+    sizes = " ".join(f"--dim {shlex.quote(name)}={found.base.get(name, 'NUMBER')}" for name in names if found.base)
+    legal = f" ({'; '.join(rules)}; such as {sizes})" if rules else ""
     return UsageError(f"{model.name}: {quoted} {have} with {flags}{legal}")
 
 
@@ -241,20 +275,16 @@ def check_source(encoder: Model, sizes: DeploySizes) -> None:
     Raises:
         UsageError: It does not, with the least length at which it does.
     """
-    roles = symbol_roles(encoder)
-    lengths = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
-    numbers = {name: sizes.batch for name, role in roles.items() if role == "batch"}
-    numbers |= {**dict.fromkeys(lengths, sizes.source), **sizes.dims}
-    check, shorter = SizeCheck(encoder), range(sizes.source - 1, max(sizes.source - MAX_REACH, 0), -1)
-    fault = check.fault(numbers) if lengths and not lengths & sizes.dims.keys() else ""
-    if not fault or any(not check.fault({**numbers, **dict.fromkeys(lengths, size)}) for size in shorter):
+    check = _LengthCheck(encoder, sizes.batch, sizes.dims)
+    if check.most(sizes.source) is not None:
         return
-    rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in lengths}
+    rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in check.lengths}
     legal = f"legal lengths: {rules.pop()}; " if len(rules) == 1 else ""
-    nearest = check.nearest(numbers, lengths, sizes.source, MAX_REACH)
+    nearest = check.nearest(sizes.source)
     hint = "a longer one with --max-source" if nearest is None else f"--max-source {nearest} or more"
     raise UsageError(
-        f"{encoder.name} does not run with a source of {sizes.source}, nor of less: {fault} - {legal}give {hint}"
+        f"{encoder.name} does not run with a source of {sizes.source}, nor of less: {check.fault(sizes.source)} - "
+        f"{legal}give {hint}"
     )
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
@@ -230,6 +232,33 @@ Comparison
 - shapes computed at run time: encoder_model, decoder_model_merged (shape-ops)
 """
     )
+
+
+def test_a_bundle_is_to_have_as_many_slots_as_the_model_has_positions(tmp_path: Path) -> None:
+    """A past of 14 beside 3 new tokens is too long, as 17 new tokens alone are: 16 fit together, not 13."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    step (int64[batch, sequence] input_ids, float[batch, 1, past, 4] "past_key_values.0.key",
+          float[batch, 1, past, 4] "past_key_values.0.value")
+    => (float[batch, sequence, 9] logits, float[batch, 1, total, 4] "present.0.key",
+        float[batch, 1, total, 4] "present.0.value")
+    <int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 1, 4}, int64 step = {1}> {
+        past_1 = Shape <start = 2, end = 3> ("past_key_values.0.key") new_1 = Shape <start = 1, end = 2> (input_ids)
+        before = Squeeze (past_1) new = Squeeze (new_1) all = Add (before, new)
+        places = Range (before, all, step)
+        words = Gather (table, input_ids) where = Gather (positions, places) x = Add (words, where)
+        split = Reshape (x, heads) kv = Transpose <perm = [0, 2, 1, 3]> (split)
+        "present.0.key" = Concat <axis = 2> ("past_key_values.0.key", kv)
+        "present.0.value" = Concat <axis = 2> ("past_key_values.0.value", kv)
+        turned = Transpose <perm = [0, 1, 3, 2]> ("present.0.key")
+        scores = MatMul (kv, turned) p = Softmax (scores) mixed = MatMul (p, "present.0.value")
+        flat = Squeeze (mixed, one) logits = MatMul (flat, head)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    for name, shape in (("table", (9, 4)), ("positions", (16, 4)), ("head", (4, 9))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    commands = verdict(load(tmp_path / "model.onnx")).commands
+    assert [command.split()[-2:] for command in commands if " bundle " in command] == [["--max-cache", "16"]]
 
 
 def test_a_verdict_says_why_costs_are_not_known() -> None:

@@ -92,7 +92,7 @@ def test_an_encoder_of_images_of_one_size_is_proven_at_that_size(tmp_path: Path)
         lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
     assert str(caught.value) == (
         "encoder_model.onnx: 'height', 'width' have no numbers - give them with --dim height=NUMBER --dim width=NUMBER "
-        "(height: 4 to 7, and some others; width: 16 to 19, and some others)"
+        "(height: 4 to 7, and some others; width: 16 to 19, and some others; such as --dim height=4 --dim width=16)"
     )
 
 

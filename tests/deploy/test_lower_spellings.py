@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 from small_pipelines import (
     FILLED,
     WIDTH,
@@ -308,6 +308,27 @@ def test_lengths_at_which_the_original_does_not_run_are_left_out_of_the_proof(tm
     assert report.proof.notes == ("The original does not run at every length up to 6: it was compared at 2, 4, 6.",)
     with pytest.raises(UsageError, match="the nearest length at which it runs is --src-len 4"):
         lowered(model, tmp_path / "odd", replace(OPTIONS, src_len=5))
+
+
+def test_the_default_length_is_no_more_than_the_encoder_has(tmp_path: Path) -> None:
+    """As in CLIP, which slices its positions: of a longer text, there are too few."""
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    length = Shape <start = 1, end = 2> (input_ids)
+    places = Slice (places_table, first_place, length)
+    x = Add (words, places)
+    """
+    places = np.linspace(-1, 1, 6 * WIDTH, dtype=np.float32).reshape(6, WIDTH)
+    model = with_weights(
+        parser.parse_model(encoder_text(TEXT, x, PADDED)),
+        ("token_table", "wk"),
+        {"places_table": places, "first_place": np.array([0])},
+    )
+    assert_done(lowered(model, tmp_path, LowerOptions(target=PLAIN)))
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    assert contract.sizes["source"] == 6
+    with pytest.raises(UsageError, match="the nearest length at which it runs is --src-len 6"):
+        lowered(model, tmp_path / "long", replace(OPTIONS, src_len=7))
 
 
 def test_a_proof_without_padding_says_so(tmp_path: Path) -> None:
