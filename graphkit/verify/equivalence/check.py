@@ -29,7 +29,14 @@ from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
-from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
+from graphkit.verify.equivalence.interface import (
+    declared_faults,
+    input_faults,
+    new_symbols,
+    odd_flags,
+    output_fault,
+    output_faults,
+)
 from graphkit.verify.equivalence.loading_faults import loading_fault
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
@@ -206,11 +213,11 @@ def _proofs(
     constants: Constants,
 ) -> tuple[OutputProof, ...]:
     theirs = {value.name: value for value in original.model.graph.outputs}
-    found = []
+    symbols, found = new_symbols(original.model, rewritten.model, names), []
     for value in rewritten.model.graph.outputs:
         other = theirs[names.get(value.name, value.name)]
         terms = original.values[other], rewritten.values[value]
-        declared = output_fault(other, value, shapes[other].dims)
+        declared = output_fault(other, value, shapes[other].dims, symbols)
         axioms = original.axioms[other] | rewritten.axioms[value]
         exactness = looseness.grade(axioms)
         if terms[0] is not terms[1] and looseness.is_output:

@@ -9,11 +9,19 @@ from graphkit.graph.declared_types import declared_dims, declared_type, shape_te
 from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, is_known, parse
+from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 
-__all__ = ["callable_inputs", "declared_faults", "input_faults", "odd_flags", "output_fault", "output_faults"]
+__all__ = [
+    "callable_inputs",
+    "declared_faults",
+    "input_faults",
+    "new_symbols",
+    "odd_flags",
+    "output_fault",
+    "output_faults",
+]
 
 FLAGS = listed(
     """
@@ -114,24 +122,48 @@ def output_faults(
         yield "the outputs come in another order"
 
 
-def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None) -> str:
+def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> Mapping[str, Expr]:
+    """Return what the rewritten model's inputs call each symbol that the original's declare, without ambiguous ones."""
+    theirs = {value.name: value for value in original.graph.inputs}
+    found: dict[str, set[str]] = {}
+    for value in rewritten.graph.inputs:
+        other = theirs.get(names.get(value.name, value.name))
+        both = (declared_dims(other) if other is not None else ()) or (), declared_dims(value) or ()
+        for before, after in zip(*both, strict=False):
+            if isinstance(before, str):
+                found.setdefault(before, set()).add(after if isinstance(after, str) else "")
+    return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
+
+
+def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:
+    if not (isinstance(before, str) and isinstance(after, str)):
+        return before == after
+    dim = parse(before)
+    taken = {name for new in symbols.values() for name in new.symbols}
+    if any(name in taken for name in dim.symbols - symbols.keys()):
+        return False  # a name of its own became that of an input
+    return dim.substitute(symbols) == parse(after)
+
+
+def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None, symbols: Mapping[str, Expr]) -> str:
     """Return the difference between the declarations of an output, "" for none.
 
-    The rewritten model may declare what the nodes compute, or what the original declares.
+    The rewritten model may declare what the nodes compute, or what the original declares; `symbols` are the names that
+    it has for symbols.
     """
     types = [each.scope.infos.get(each.name) for each in (value, other)]
     if types[0] is None or types[1] is None:
         return "it is not declared"
-    if types[0].type == types[1].type:
-        return ""
     kinds = [declared_type(each) for each in (value, other)]
+    if None in kinds and types[0].type == types[1].type:
+        return ""
     if kinds[0] is None or kinds[1] is None or kinds[0].dtype != kinds[1].dtype:
         return "it has another dtype"
     before, after = kinds[0].dims, kinds[1].dims
     if after is None:
         return ""
     for axis, dim in enumerate(after):
-        is_same = before is not None and len(before) == len(after) and before[axis] == dim
+        is_same = before is not None and len(before) == len(after) and _is_declared_alike(before[axis], dim, symbols)
         is_right = dims is not None and len(dims) == len(after) and str(dims[axis]) == str(dim)
         if dim is not None and not is_same and not is_right:
             return f"it is declared {shape_text(after)}, {shape_text(before)} in the original"
@@ -166,16 +198,16 @@ def declared_faults(
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
     places_before = _places(original, before)
     meanings: dict[str, set[str]] = {}
-    for symbol, meaning in places_before.values():
-        meanings.setdefault(symbol, set()).add(meaning)
+    for text, meaning in places_before.values():
+        meanings.setdefault(text, set()).add(meaning)
     by_symbol: dict[str, dict[Place, str]] = {}
-    for place, (symbol, meaning) in _places(rewritten, after).items():
-        by_symbol.setdefault(symbol, {})[place] = meaning
-    for symbol, places in by_symbol.items():
+    for place, (text, meaning) in _places(rewritten, after).items():
+        by_symbol.setdefault(text, {})[place] = meaning
+    for text, places in by_symbol.items():
         found = {*places.values()}
-        if len(found) < 2 or found <= meanings.get(symbol, set()) or _is_renamed(places, places_before, names):
+        if len(found) < 2 or found <= meanings.get(text, set()) or _is_renamed(places, places_before, names):
             continue
-        yield f"'{symbol}' is declared for dims that may differ: {', '.join(sorted(found))}"
+        yield f"'{text}' is declared for dims that may differ: {', '.join(sorted(found))}"
 
 
 Place = tuple[str, str, int]  # a scope, a name in it, and an axis
@@ -185,10 +217,10 @@ def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, s
     """Whether the original declares one symbol for all of these dims, and computes the same of each."""
     symbols = set[str]()
     for (scope, name, axis), meaning in places.items():
-        symbol, other = theirs.get((scope, names.get(name, name), axis), ("", ""))
+        text, other = theirs.get((scope, names.get(name, name), axis), ("", ""))
         if meaning != other:
             return False
-        symbols.add(symbol)
+        symbols.add(text)
     return len(symbols) == 1
 
 
@@ -199,9 +231,9 @@ def _places(model: Model, shapes: Shapes) -> dict[Place, tuple[str, str]]:
         for name in scope.infos:
             value = scope.values.get(name)
             declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
-            for axis, (symbol, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
-                if isinstance(symbol, str):
-                    found[scope.path, name, axis] = symbol, str(dim) if is_known(dim) else "?"
+            for axis, (text, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
+                if isinstance(text, str):
+                    found[scope.path, name, axis] = text, str(dim) if is_known(dim) else "?"
     return found
 
 

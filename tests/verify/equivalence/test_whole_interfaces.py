@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx.parser
 import pytest
 from real_models import MODEL_NAMES, params
 
 import graphkit
+from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import SetDims
 from graphkit.rewrite.new_interface import with_exposed, with_names
@@ -57,6 +60,53 @@ def test_other_names_are_proven(name: str, model_file: ModelFile) -> None:
     names = {value.name: f"new/{value.name}" for value in (*model.graph.inputs, *model.graph.outputs)}
     back = {new: old for old, new in names.items()}
     assert_exact(check_equivalence(model, with_names(with_names(model, names), back)))
+
+
+@EACH
+def test_other_names_of_all_dims_are_proven(name: str, model_file: ModelFile) -> None:
+    """Outputs whose dims nobody can compute, as those of merged decoders, declare them by the names of the inputs."""
+    model = graphkit.load(model_file(name))
+    texts = {dim for value in model.graph.inputs for dim in declared_dims(value) or () if isinstance(dim, str)}
+    renamed = (
+        Rename(dims=tuple((text, f"new_{text}") for text in sorted(texts) if text.isidentifier())).run(model).model
+    )
+    assert_exact(check_equivalence(model, renamed, narrower=True))
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+UNKNOWN = """{} agraph (float[{}, {}] x, float[K] z, bool c) => (float[Y] y) {{
+    y = If (c) <
+        then_branch = b1 () => (float[T] u) {{ s = Constant <value_ints: ints = [-1]> () u = Reshape (x, s) }},
+        else_branch = b2 () => (float[E] v) {{ v = Relu (z) }}
+    >
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_proven"),
+    [
+        (("N", "M", "N + M"), ("B", "S", "S + B"), True),
+        (("N", "M", "N"), ("B", "S", "B"), True),
+        (("N", "M", "N"), ("B", "S", "S"), False),  # that of another input
+        (("N", "M", "N + M"), ("B", "S", "B + B"), False),
+        (("N", "M", "N"), ("B", "S", "N"), False),  # a name that no input has any more
+        (("N", "M", "N"), ("M", "N", "N"), False),  # names that were swapped, but here
+        (("N", "M", "O"), ("O", "M", "O"), False),  # a name of no input became that of one
+        (("N", "M", "O"), ("B", "S", "O"), True),
+        (("N", "M", "O"), ("B", "S", "P"), False),  # names of no input: nothing says that they are one
+        (("N", "N", "N"), ("B", "S", "B"), False),  # one dim became two, of which either may be meant
+    ],
+)
+def test_what_an_output_declares_of_unknown_dims(
+    before: tuple[str, ...], after: tuple[str, ...], *, is_proven: bool
+) -> None:
+    models = []
+    for first, second, declared in (before, after):
+        proto = onnx.parser.parse_model(UNKNOWN.format(HEAD, first, second))
+        proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = declared
+        models.append(Model.from_proto(proto))
+    found = check_equivalence(*models, narrower=True)
+    assert found.is_proven == is_proven, str(found)
 
 
 @EACH
