@@ -93,17 +93,20 @@ def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model
 
 
 def with_exposed(model: Model, names: Iterable[str]) -> Model:
-    """Return a model that gives some values of its main graph besides its outputs.
+    """Return a model that gives some values of its main graph besides its outputs, with the types that it declares.
 
     Raises:
         UsageError: There is no such value.
     """
     proto = copy_proto(model)
     outputs = {info.name for info in proto.graph.output}
+    declared = {info.name: info for info in proto.graph.value_info}
     for name in dict.fromkeys(names):
         find_value(model.scopes, name, model.label)
         if name not in outputs:
-            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+            proto.graph.output.append(declared.get(name, onnx.ValueInfoProto(name=name)))
+            if name in declared:
+                proto.graph.value_info.remove(declared[name])
     return model.with_proto(proto)
 
 

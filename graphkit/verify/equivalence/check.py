@@ -116,7 +116,7 @@ def check_equivalence(
         first = read(before, shapes[0], tools, None, {}, usable, looseness)
         second = read(after, shapes[1], tools, first, names, usable, looseness)
         fault = _fault(first.result, second.result, *shapes, names)
-        found = _proofs(first.result, second.result, shapes[0], names, fault, looseness, constants)
+        found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
@@ -206,7 +206,7 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes,
 def _proofs(
     original: Reading,
     rewritten: Reading,
-    shapes: Shapes,
+    shapes: tuple[Shapes, Shapes],
     names: Mapping[str, str],
     fault: str,
     looseness: Looseness,
@@ -217,7 +217,7 @@ def _proofs(
     for value in rewritten.model.graph.outputs:
         other = theirs[names.get(value.name, value.name)]
         terms = original.values[other], rewritten.values[value]
-        declared = output_fault(other, value, shapes[other].dims, symbols)
+        declared = output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
         axioms = original.axioms[other] | rewritten.axioms[value]
         exactness = looseness.grade(axioms)
         if terms[0] is not terms[1] and looseness.is_output:

@@ -15,7 +15,8 @@ UNREAD = "proof/uncut/"  # before the names of what the whole computes for a val
 def cut_open(whole: Model, part: Model) -> Model:
     """Return a model with the inputs and outputs of a part of it, by the names that both have, and its other inputs.
 
-    Inputs are as the part declares them. Outputs have no dims, so that the part may declare those that nodes compute.
+    Inputs are as the part declares them. Outputs have the dims that the model declares for them, or none, so that the
+    part may declare these, or those that nodes compute.
 
     Raises:
         ModelError: The model computes no value of a name that the part has.
@@ -29,10 +30,12 @@ def cut_open(whole: Model, part: Model) -> Model:
         node.output[:] = [UNREAD + name if name in given else name for name in node.output]
     if cuts:
         raise ModelError(f"it computes no '{min(cuts)}', at which the subgraph begins", file=whole.label)
+    declared = {info.name: info for info in proto.graph.output if info.type.HasField("tensor_type")}
+    outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     others = [info for info in proto.graph.input if info.name not in given]
     del proto.graph.input[:], proto.graph.output[:]
     proto.graph.input.extend([*part.proto.graph.input, *others])
-    proto.graph.output.extend(map(_without_dims, part.proto.graph.output))
+    proto.graph.output.extend(outputs)
     kept = [info for info in proto.graph.value_info if info.name not in given]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(kept)

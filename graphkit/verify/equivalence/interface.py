@@ -145,11 +145,11 @@ def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr
     return dim.substitute(symbols) == parse(after)
 
 
-def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None, symbols: Mapping[str, Expr]) -> str:
+def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], symbols: Mapping[str, Expr]) -> str:
     """Return the difference between the declarations of an output, "" for none.
 
-    The rewritten model may declare what the nodes compute, or what the original declares; `symbols` are the names that
-    it has for symbols.
+    The rewritten model may declare what the nodes of either model compute, or what the original declares; `symbols` are
+    the names that it has for symbols.
     """
     types = [each.scope.infos.get(each.name) for each in (value, other)]
     if types[0] is None or types[1] is None:
@@ -162,12 +162,13 @@ def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None, symb
     before, after = kinds[0].dims, kinds[1].dims
     if after is None:
         return ""
+    known = [dims for dims in computed if dims is not None]
     for axis, dim in enumerate(after):
         is_same = before is not None and len(before) == len(after) and _is_declared_alike(before[axis], dim, symbols)
-        is_right = dims is not None and len(dims) == len(after) and str(dims[axis]) == str(dim)
+        is_right = any(len(dims) == len(after) and str(dims[axis]) == str(dim) for dims in known)
         if dim is not None and not is_same and not is_right:
             return f"it is declared {shape_text(after)}, {shape_text(before)} in the original"
-    return "" if dims is None or len(dims) == len(after) else "it is declared with another rank"
+    return "" if all(len(dims) == len(after) for dims in known) else "it is declared with another rank"
 
 
 def odd_flags(model: Model) -> Iterator[str]:

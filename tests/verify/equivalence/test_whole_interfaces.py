@@ -159,3 +159,14 @@ def test_a_part_that_is_another_one_is_not_proven() -> None:
     found = verify_extract(model, wrong)
     assert not found.passed
     assert len(found.runs) >= 7
+
+
+@pytest.mark.parametrize(("declared", "is_proven"), [("found", True), ("N", False)])
+def test_a_part_may_declare_what_the_whole_does_of_unknown_dims(declared: str, *, is_proven: bool) -> None:
+    text = f"{HEAD} agraph (float[N] x) => (int64[1, R] y) <int64[1, found] n> {{ n = NonZero (x) y = Neg (n) }}"
+    model = Model.from_proto(onnx.parser.parse_model(text))
+    part = ExtractSubgraph(outputs=("n",)).run(model).model.proto
+    part.graph.output[0].type.tensor_type.shape.dim[1].dim_param = declared
+    rewritten = Model.from_proto(part)
+    found = check_equivalence(cut_open(with_exposed(model, ["n"]), rewritten), rewritten, narrower=True, unread=["x"])
+    assert found.is_proven == is_proven, str(found)
