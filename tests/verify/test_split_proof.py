@@ -86,7 +86,7 @@ def test_what_normal_forms_do_not_show_of_a_split_is_tested(tmp_path: Path) -> N
     assert headlines[0].startswith("first.onnx: proven bit for bit at every size (5 of 5 outputs), and run ")
     assert headlines[1].startswith("later.onnx: tested in ")
     assert headlines[1].endswith(" runs: 3 outputs equal to the last bit")
-    assert headlines[2] == "Proven bit for bit at every size: 2"
+    assert headlines[2] == "Proven bit for bit at every size: 2 of 3 outputs"
     assert "Not proven at every size: 'logits' of later.onnx: " in proof.to_text()
 
 

@@ -129,6 +129,6 @@ def test_a_verdict_names_commands_with_the_options_for_urls(
     url = site.put("/decoder.onnx", path.read_bytes())
     said = run("report", url, "--only", "verdict")[1]
     assert [line.strip() for line in said.splitlines() if "graphkit bundle" in line] == [
-        f"$ graphkit bundle {url} -o decoder.bundle --max-cache 61 --download"
+        f"$ graphkit bundle {url} -o decoder.bundle --max-cache 64 --download"
     ]
     assert "--download" not in run("report", path, "--only", "verdict")[1]
