@@ -21,6 +21,7 @@ import onnx
 import onnx.parser
 import pytest
 from real_models import unpacked
+from speech import FEATURES, normalized_over_windows_of, speech
 
 import graphkit
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
@@ -428,3 +429,34 @@ def test_a_step_starts_from_initial_values_in_node(tmp_path: Path, modules: Path
     ran = subprocess.run(["node", script, f"{modules}/", folder], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == expected
+
+
+SOUNDS_IN_NODE = """
+import { createRequire } from 'node:module';
+import { Bundle } from './bundle.mjs';
+const ort = createRequire(process.argv[2])('onnxruntime-node');
+const bundle = await Bundle.open(ort, process.argv[3]);
+const found = [];
+for (const frames of JSON.parse(process.argv[4])) {
+  const input_features = new ort.Tensor('float32', new Float32Array(frames * 6).fill(0.5), [1, frames, 6]);
+  const said = await bundle.encode({ tokens: [[3]], input_features }).then(({ data }) => [...data], String);
+  found.push(said);
+  await bundle.reset();
+}
+console.log(JSON.stringify(found));
+"""
+
+
+def test_a_source_at_which_the_export_does_not_run_is_refused_in_node(tmp_path: Path, modules: Path) -> None:
+    source, folder = speech(tmp_path / "export", normalized_over_windows_of(4)), tmp_path / "bundle"
+    bundle_folder(source, folder, BundleOptions(max_cache=6, max_source=9, verify=False))
+    (folder / "bundle.mjs").write_bytes(HOST.read_bytes())
+    (folder / "run.mjs").write_text(SOUNDS_IN_NODE)
+    command = ["node", folder / "run.mjs", f"{modules}/", folder, "[6, 7, 9]"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    short, *whole = json.loads(ran.stdout)
+    assert short == 'BundleError: "input_features" has 6 for source: source is 7 or more'
+    for frames, logits in zip((7, 9), whole, strict=True):
+        python = graphkit.Bundle(folder)
+        close(logits, python.encode(3, input_features=np.full((1, frames, FEATURES), 0.5, np.float32)))
