@@ -17,6 +17,7 @@ from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
+from graphkit.verify.equivalence.required_products import RequiredProducts
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
 __all__ = ["Application", "Result", "Tools", "attributes_of", "version_of"]
@@ -32,12 +33,13 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Tools:
-    """The makers of terms, which axioms call."""
+    """The makers of terms, which axioms call, and the products of dims that the original requires."""
 
     terms: Terms
     constants: Constants
     movement: Movement
     near: Near
+    required: RequiredProducts
 
 
 @dataclass(frozen=True, eq=False)

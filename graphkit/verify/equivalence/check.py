@@ -44,6 +44,7 @@ from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.new_failures import new_failures
 from graphkit.verify.equivalence.node_loading import unloaded_nodes
 from graphkit.verify.equivalence.reading import Reading, read
+from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Terms
 
 __all__ = ["check_equivalence"]
@@ -100,7 +101,6 @@ def check_equivalence(
     names = renamed or {}
     terms = Terms()
     constants = Constants(terms)
-    tools = Tools(terms, constants, Movement(terms, constants), Near(constants))
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)
@@ -109,13 +109,15 @@ def check_equivalence(
     shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
+    required = RequiredProducts(required_equalities(shapes[0]))
+    tools = Tools(terms, constants, Movement(terms, constants), Near(constants), required)
     proofs: tuple[OutputProof, ...] = ()
     for looseness in loosenesses or (ZEROS, ROUNDING):
         terms.used.clear()
         usable = (*looseness.assumptions, *axioms)
         first = read(before, shapes[0], tools, None, {}, usable, looseness)
         second = read(after, shapes[1], tools, first, names, usable, looseness)
-        fault = _fault(first.result, second.result, *shapes, names)
+        fault = _fault(first.result, second.result, *shapes, names, tools.required)
         found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
@@ -182,7 +184,14 @@ def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
     return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
 
 
-def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes, names: Mapping[str, str]) -> str:
+def _fault(
+    original: Reading,
+    rewritten: Reading,
+    before: Shapes,
+    after: Shapes,
+    names: Mapping[str, str],
+    required: RequiredProducts,
+) -> str:
     """Return the reason for which no output is proven, "" for none."""
     if before.contradictions:
         return f"the original cannot run: {before.contradictions[0].message}"
@@ -200,7 +209,7 @@ def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes,
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     if node := next(unloaded_nodes(original, rewritten), ""):
         return f"the rewritten model may not load: {node} is of a kind that the original has not"
-    return next(declared_faults(original.model, rewritten.model, before, after, names), "")
+    return next(declared_faults(original.model, rewritten.model, before, after, names, required), "")
 
 
 def _proofs(

@@ -12,6 +12,7 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence.required_products import RequiredProducts
 
 __all__ = [
     "callable_inputs",
@@ -180,7 +181,12 @@ def odd_flags(model: Model) -> Iterator[str]:
 
 
 def declared_faults(
-    original: Model, rewritten: Model, before: Shapes, after: Shapes, names: Mapping[str, str]
+    original: Model,
+    rewritten: Model,
+    before: Shapes,
+    after: Shapes,
+    names: Mapping[str, str],
+    required: RequiredProducts,
 ) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared dtypes or numbers are not those that its nodes compute.
 
@@ -197,12 +203,12 @@ def declared_faults(
             for mine, other, dim in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
-    places_before = _places(original, before)
+    places_before = _places(original, before, required)
     meanings: dict[str, set[str]] = {}
     for text, meaning in places_before.values():
         meanings.setdefault(text, set()).add(meaning)
     by_symbol: dict[str, dict[Place, str]] = {}
-    for place, (text, meaning) in _places(rewritten, after).items():
+    for place, (text, meaning) in _places(rewritten, after, required).items():
         by_symbol.setdefault(text, {})[place] = meaning
     for text, places in by_symbol.items():
         found = {*places.values()}
@@ -225,8 +231,8 @@ def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, s
     return len(symbols) == 1
 
 
-def _places(model: Model, shapes: Shapes) -> dict[Place, tuple[str, str]]:
-    """Return each declared symbol, which onnxruntime takes for one size, and what nodes compute there."""
+def _places(model: Model, shapes: Shapes, required: RequiredProducts) -> dict[Place, tuple[str, str]]:
+    """Return each declared symbol, which onnxruntime takes for one size, and its dim where the original runs."""
     found: dict[Place, tuple[str, str]] = {}
     for scope in all_scopes(model.scopes):
         for name in scope.infos:
@@ -234,7 +240,7 @@ def _places(model: Model, shapes: Shapes) -> dict[Place, tuple[str, str]]:
             declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
             for axis, (text, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
                 if isinstance(text, str):
-                    found[scope.path, name, axis] = text, str(dim) if is_known(dim) else "?"
+                    found[scope.path, name, axis] = text, str(required.expr(dim)) if is_known(dim) else "?"
     return found
 
 

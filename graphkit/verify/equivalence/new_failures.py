@@ -172,7 +172,7 @@ def _divides(divisor: Expr) -> bool:
 
 def _reshapes(app: Application) -> bool:
     source, target = _dims(app, 0), app.elements(1)
-    if source is None or target is None or app.dims is None or product(source) != product(app.dims):
+    if source is None or target is None or app.dims is None or not _is_as_large(app, source):
         return False
     if not copies_zeros(app, source):
         return False
@@ -187,7 +187,13 @@ def _reshapes(app: Application) -> bool:
 
 def _squeezes(app: Application) -> bool:
     source = _dims(app, 0)
-    return source is not None and app.dims is not None and product(source) == product(app.dims)
+    return source is not None and app.dims is not None and _is_as_large(app, source)
+
+
+def _is_as_large(app: Application, source: Dims) -> bool:
+    """Whether a tensor has as many elements as the output, wherever the original runs."""
+    counts = [app.tools.required.expr(product(dims)) for dims in (source, app.dims or ())]
+    return counts[0] == counts[1]
 
 
 def _unsqueezes(app: Application) -> bool:

@@ -23,6 +23,7 @@ from graphkit.verify.equivalence.application import Application, Tools, attribut
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.free_elements import free_elements
 from graphkit.verify.equivalence.looseness import Looseness
+from graphkit.verify.equivalence.required_products import required_equalities
 from graphkit.verify.equivalence.terms import Key, Term
 from graphkit.verify.equivalence.versions import spelled
 
@@ -146,8 +147,7 @@ class _Reader:
         self.facts: dict[Term, Facts] = {}
         self.symbols: dict[str, Expr] = {}
         self.free_elements = free_elements(shapes)
-        main = [(each.left, each.right) for each in shapes.equalities if each.scope is model.graph]
-        self.rewriter: Rewriter = rewriter_of(main) if original is None else original.rewriter
+        self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
         self.normals: dict[Term, Normal] = {} if original is None else original.normals
         self.by_operator: dict[str, list[Axiom]] = {}
         self.axioms, self.looseness = axioms, looseness
@@ -166,7 +166,7 @@ class _Reader:
                     self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
         if self.symbols:
             expr = expr.substitute(self.symbols)
-        return self.rewriter.expr(expr)
+        return self.tools.required.expr(self.rewriter.expr(expr))
 
     def known(self, value: Value, raw: Term) -> Facts:
         """Return a value as it is read; unknown expressions are those of its term where it was read first."""
