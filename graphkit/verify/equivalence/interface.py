@@ -195,11 +195,12 @@ def declared_faults(
     """
     yield from _wrong_dtypes(rewritten, after)
     known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before)}
+    symbols = new_symbols(original, rewritten, names)
     for name, declared, dims in _wrongly_declared(rewritten, after):
         theirs = known.get((names.get(name, name), _computed(dims)), ())
         right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
         if len(theirs) != len(declared) or any(
-            mine not in (None, other) and str(mine) != str(dim)
+            mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != str(dim)
             for mine, other, dim in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
