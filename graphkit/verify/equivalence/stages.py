@@ -151,26 +151,16 @@ def _compared(stage: Stage) -> Equivalence:
 
 def _at_its_sizes(stage: Stage) -> Stage:
     """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
-    before, after = (_undeclared(model) for model in (stage.before, stage.after))
-    for info in after.proto.graph.input:
+    proto = ModelProto()
+    proto.CopyFrom(stage.after.proto)
+    for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
                 found = parse(dim.dim_param).substitute(stage.sizes)
                 dim.dim_param = str(found)
                 if found.constant is not None:
                     dim.dim_value = found.constant
-    return replace(stage, before=before, after=after.with_proto(after.proto), sizes={})
-
-
-def _undeclared(model: Model) -> Model:
-    """Return a copy of a model that declares no dims but those of inputs, which others follow from."""
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
-    del proto.graph.value_info[:]
-    for info in proto.graph.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    return model.with_proto(proto)
+    return replace(stage, after=stage.after.with_proto(proto), sizes={})
 
 
 def _fed(stage: Stage) -> Model:

@@ -191,6 +191,17 @@ def test_what_holds_at_the_sizes_of_the_lowered_model_alone_is_proven_there(
     assert found.is_proven == is_proven
 
 
+@pytest.mark.parametrize("declared", ["g (float[n, 6] x) => (float[7, 6] y)", "g (float[n, 6] x) => (float[k] y)"])
+def test_a_wrong_declaration_at_the_sizes_of_the_lowered_model_is_not_proven(declared: str) -> None:
+    zero, two = np.array([0]), np.array([2])
+    before = model(
+        "g (float[n, 6] x) => (float[k, 6] y) { z = Abs (x) y = Slice (z, zero, two, zero) }", zero=zero, two=two
+    )
+    inner = model("g (float[n, 6] x) => (float[k, 6] y) <float[7, 6] z> { z = Abs (x) y = Identity (z) }")
+    for after in (model(f"{declared} {{ y = Abs (x) }}"), inner):
+        assert not proven(Stage("step", "folded", before, after, sizes={"n": 2})).is_proven
+
+
 def test_a_fault_at_the_sizes_of_the_lowered_model_is_not_proven() -> None:
     before = model("g (float[n, m] x) => (float[m, n] y) { y = Transpose <perm = [1, 0]> (x) }")
     after = model("g (float[n, m] x) => (float[n, m] y) { y = Identity (x) }")
