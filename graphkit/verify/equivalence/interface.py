@@ -139,11 +139,7 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
 def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:
     if not (isinstance(before, str) and isinstance(after, str)):
         return before == after
-    dim = parse(before)
-    taken = {name for new in symbols.values() for name in new.symbols}
-    if any(name in taken for name in dim.symbols - symbols.keys()):
-        return False  # a name of its own became that of an input
-    return dim.substitute(symbols) == parse(after)
+    return parse(before).substitute(symbols) == parse(after)
 
 
 def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], symbols: Mapping[str, Expr]) -> str:

@@ -29,7 +29,7 @@ def required_equalities(shapes: Shapes) -> list[tuple[Expr, Expr]]:
     """
     graph = shapes.model.graph
     needed = {*reachable((value.producer for value in graph.outputs if value.producer is not None), _producers)}
-    return [(each.left, each.right) for each in shapes.equalities if each.scope is graph and each.node in needed]
+    return [(each.left, each.right) for each in shapes.equalities if each.node in needed]
 
 
 def _producers(node: Node) -> Iterator[Node | None]:

@@ -67,6 +67,11 @@ PATCHES = """{head} agraph (float[N, 8, H, W] x) => (float[N, 8, P] y)
     {rest}
 }}"""
 REQUIRED = "y = MatMul (patches, weight)"
+READ_IN_BODIES = """rows = MatMul (patches, weight) many = Size (x) most = Constant <value_int = 999> ()
+is_large = Less (most, many) y = If (is_large) <
+    then_branch = b1 () => (float[N, 8, P] z) { z = Abs (rows) },
+    else_branch = b2 () => (float[N, 8, P] v) { v = Relu (rows) }
+>"""
 BRANCH = """many = Size (x) most = Constant <value_int = 999> () is_large = Less (most, many) y = If (is_large) <
     then_branch = b1 () => (float[N, 8, P] z) {{ z = MatMul (patches, weight) }},
     else_branch = b2 () => (float[N, 8, P] v) {{ v = Relu (patches) }}
@@ -77,6 +82,7 @@ BRANCH = """many = Size (x) most = Constant <value_int = 999> () is_large = Less
     ("rest", "last", "is_proven"),
     [
         (REQUIRED, 16, True),
+        (READ_IN_BODIES, 16, True),
         (REQUIRED, 4, False),
         ("y = Relu (patches)", 16, False),  # nothing requires it
         ("unread = MatMul (patches, weight) y = Relu (patches)", 16, False),  # what does, onnxruntime leaves out

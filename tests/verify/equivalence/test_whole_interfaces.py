@@ -95,6 +95,7 @@ UNKNOWN = """{} agraph (float[{}, {}] x, float[K] z, bool c) => (float[Y] y) {{
         (("N", "M", "O"), ("B", "S", "O"), True),
         (("N", "M", "O"), ("B", "S", "P"), False),  # names of no input: nothing says that they are one
         (("N", "N", "N"), ("B", "S", "B"), False),  # one dim became two, of which either may be meant
+        (("N", "N", "N"), ("B", "S", "S"), False),
     ],
 )
 def test_what_an_output_declares_of_unknown_dims(
