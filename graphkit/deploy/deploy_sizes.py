@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from graphkit.analysis.position_tables import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
+from graphkit.deploy.source_lengths import MAX_REACH, SourceLengths
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
@@ -33,7 +34,6 @@ __all__ = [
     "SizeRequest",
     "Sound",
     "check_dtypes",
-    "check_source",
     "checked_request",
     "folded",
     "missing_sizes",
@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
-MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,31 +155,7 @@ class SizeRequest:
         """Return the default positions of the source; of a text, no more than the encoder has."""
         if encoder.roles.first("tokens") is None:
             return self.source
-        return _LengthCheck(encoder, self.batch, dict(self.dims)).most(self.source) or self.source
-
-
-class _LengthCheck:
-    """Tells at which lengths of its source an encoder runs, where no dim by name says so."""
-
-    def __init__(self, encoder: Model, batch: int, dims: Mapping[str, int]) -> None:
-        roles = symbol_roles(encoder)
-        named = {name for name, role in roles.items() if role in ("encoder", "sequence", "total")}
-        self.lengths = frozenset(named - dims.keys())
-        self.numbers = {**{name: batch for name, role in roles.items() if role == "batch"}, **dims}
-        self.check = SizeCheck(encoder)
-
-    def fault(self, length: int) -> str:
-        """Return why it does not run at a length, "" where nothing is known."""
-        return self.check.fault({**self.numbers, **dict.fromkeys(self.lengths, length)}) if self.lengths else ""
-
-    def most(self, length: int) -> int | None:
-        """Return the largest length up to one at which it runs; None where it runs at none that was tried."""
-        tried = range(length, max(length - MAX_REACH, 0), -1)
-        return next((size for size in tried if not self.fault(size)), None)
-
-    def nearest(self, length: int) -> int | None:
-        """Return the nearest length at which it runs, None where there is none near."""
-        return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)
+        return SourceLengths(encoder, self.batch, dict(self.dims)).most(self.source) or self.source
 
 
 def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
@@ -267,25 +242,6 @@ def _fixed_length(model: Model) -> int | None:
     declared = declared_type(ids) if ids is not None else None
     dims = declared.dims if declared is not None else None
     return dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
-
-
-def check_source(encoder: Model, sizes: DeploySizes) -> None:
-    """Check that an encoder runs at some length of the source up to the longest one of a bundle.
-
-    Raises:
-        UsageError: It does not, with the least length at which it does.
-    """
-    check = _LengthCheck(encoder, sizes.batch, sizes.dims)
-    if check.most(sizes.source) is not None:
-        return
-    rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in check.lengths}
-    legal = f"legal lengths: {rules.pop()}; " if len(rules) == 1 else ""
-    nearest = check.nearest(sizes.source)
-    hint = "a longer one with --max-source" if nearest is None else f"--max-source {nearest} or more"
-    raise UsageError(
-        f"{encoder.name} does not run with a source of {sizes.source}, nor of less: {check.fault(sizes.source)} - "
-        f"{legal}give {hint}"
-    )
 
 
 def check_dtypes(models: Iterable[Model]) -> None:

@@ -19,8 +19,9 @@ from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods
 from graphkit.deploy.contract.bundle_contract import BundleContract, LegalSize
 from graphkit.deploy.deploy_costs import bundling_costs
-from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_source, checked_request
+from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
 from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
+from graphkit.deploy.source_lengths import check_source
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.graph.names import name_of
@@ -187,7 +188,7 @@ class BundleExport:
             return described_methods(self.chains, sizes.slots, update)
         if self.pipeline.encoder is not None:
             _check_encoder(self.pipeline.encoder, sizes)
-            check_source(self.pipeline.encoder, sizes)
+            check_source(self.pipeline.encoder, sizes.batch, sizes.source, sizes.dims)
         return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
 
     def prove(
