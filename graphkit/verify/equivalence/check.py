@@ -100,7 +100,7 @@ def check_equivalence(
     before, after = inlined(original), inlined(rewritten)
     names = renamed or {}
     terms = Terms()
-    constants = Constants(terms)
+    constants = Constants(terms, (before, after))
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
     faults += output_faults(before, after, names, unwritten)

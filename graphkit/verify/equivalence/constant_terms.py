@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.io import external
-from graphkit.io.tensors import payload_size
+from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
@@ -31,35 +31,34 @@ Place = tuple[Path, int, int]
 class Constants:
     """The constants of both models as terms.
 
-    Large tensors of the original are known by their place alone, and are read only where the rewritten model has a
-    tensor of their size at another place.
+    A large tensor is known by its place alone, and is read only where the rewritten model has a tensor of its size at a
+    place that the original does not have.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, models: tuple[Model, Model] | None = None) -> None:
         self.terms = terms
+        self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
-        self.unread: dict[int, list[Place]] = {}  # by length
-        self.hashes: dict[bytes, bytes] = {}  # the identity of what has this hash
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
         self.sources: dict[Term, tuple[Model, TensorProto]] = {}
 
-    def of_tensor(self, model: Model, tensor: TensorProto, *, is_original: bool) -> Term:
+    def of_tensor(self, model: Model, tensor: TensorProto) -> Term:
         """Return the term of a tensor."""
         if tensor.data_location == TensorProto.EXTERNAL:
-            identity = self._placed(model, tensor, is_original=is_original)
+            identity = self._placed(model, tensor)
         elif tensor.data_type == TensorProto.STRING:
-            identity = self._known(_hashed(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data)))
+            identity = _hashed(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
         else:
-            identity = self._known(_hashed(model.payload(tensor)))
+            identity = _hashed(model.payload(tensor))
         term = self._term(tensor.data_type, tuple(tensor.dims), identity)
         self.sources.setdefault(term, (model, tensor))
         return term
 
     def of_array(self, array: np.ndarray, dtype: int) -> Term:
         """Return the term of an array."""
-        term = self._term(dtype, array.shape, self._known(_hashed(np.ascontiguousarray(array).tobytes())))
+        term = self._term(dtype, array.shape, _hashed(np.ascontiguousarray(array).tobytes()))
         self.terms.arrays[term] = array
         return term
 
@@ -137,30 +136,39 @@ class Constants:
     def _term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
-    def _known(self, digest: bytes) -> bytes:
-        return self.hashes.setdefault(digest, digest)
+    def _placed(self, model: Model, tensor: TensorProto) -> bytes:
+        place = _place(model, tensor)
+        if not isinstance(place, tuple):
+            return place
+        if place not in self.places:
+            is_read = place[2] <= MAX_HASHED or place[2] in self.read_sizes
+            self.places[place] = _hashed_file(place) if is_read else repr(place).encode()
+        return self.places[place]
 
-    def _placed(self, model: Model, tensor: TensorProto, *, is_original: bool) -> bytes:
-        try:
-            path, offset, length = model.piece(tensor)
-        except ModelError:  # the file is missing: where it should be is all that is known of it
-            named = external.extent(tensor)
-            beside = model.lineage if model.path is None else str(model.path)
-            return repr((beside, named.location, named.offset, named.length)).encode()
-        place = Path(os.path.realpath(path)), offset, length
-        if place in self.places:
-            return self.places[place]
-        if length <= MAX_HASHED:
-            identity = self._known(_hashed_file(place))
-        elif is_original:
-            identity = repr(place).encode()
-            self.unread.setdefault(length, []).append(place)
-        else:
-            for candidate in self.unread.pop(length, ()):
-                self.hashes.setdefault(_hashed_file(candidate), self.places[candidate])
-            identity = self._known(_hashed_file(place))
-        self.places[place] = identity
-        return identity
+
+def _sizes_of_new_places(original: Model, rewritten: Model) -> frozenset[int]:
+    """Return the sizes in bytes of the tensors of a rewritten model that do not lie where the original has one."""
+    known, new = set[Place | bytes](), set[int]()
+    for tensor, _ in walk_tensors(original.proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            known.add(_place(original, tensor))
+    for tensor, _ in walk_tensors(rewritten.proto):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            new.add(payload_size(tensor) or 0)
+        elif (place := _place(rewritten, tensor)) not in known and isinstance(place, tuple):
+            new.add(place[2])
+    return frozenset(new)
+
+
+def _place(model: Model, tensor: TensorProto) -> Place | bytes:
+    """Return where an external tensor lies; where it should be, as all that is known of it, if its file is missing."""
+    try:
+        path, offset, length = model.piece(tensor)
+    except ModelError:
+        named = external.extent(tensor)
+        beside = model.lineage if model.path is None else str(model.path)
+        return repr((beside, named.location, named.offset, named.length)).encode()
+    return Path(os.path.realpath(path)), offset, length
 
 
 def _period(bits: np.ndarray, axis: int) -> list[int]:

@@ -95,9 +95,7 @@ def _input_fault(
         return
     if tensors[0] is None or tensors[1] is None:
         yield f"the default of input {value.name} is gone, or new"
-    elif constants.of_tensor(original, tensors[0], is_original=True) is not constants.of_tensor(
-        rewritten, tensors[1], is_original=False
-    ):
+    elif constants.of_tensor(original, tensors[0]) is not constants.of_tensor(rewritten, tensors[1]):
         yield f"the default of input {value.name} differs"
 
 

@@ -126,10 +126,11 @@ def _types_fit(app: Application) -> bool:
     schema = version_of(app.node)[1]
     if schema is None or not app.node.attributes.keys() <= schema.attributes.keys():
         return False
-    if not schema.min_input <= len(app.args) <= schema.max_input:
+    given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
+    if not schema.min_input <= len(given) <= schema.max_input:
         return False
     bound: dict[str, int] = {}
-    for index, term in enumerate(app.args):
+    for index, term in enumerate(given):
         if term is None:
             continue
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]

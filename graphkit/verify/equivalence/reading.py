@@ -216,7 +216,7 @@ class _Reader:
 
     def constant(self, value: Value) -> Term:
         assert value.tensor is not None
-        return self.tools.constants.of_tensor(self.model, value.tensor, is_original=self.original is None)
+        return self.tools.constants.of_tensor(self.model, value.tensor)
 
     def define(self, value: Value, term: Term, axioms: frozenset[str] = NO_AXIOMS) -> None:
         self.result.values[value] = term
@@ -243,7 +243,7 @@ class _Reader:
         check_time()
         self.result.nodes.append(node)
         if node.constant is not None and node.outputs[0] is not None:
-            term = self.tools.constants.of_tensor(self.model, node.constant, is_original=self.original is None)
+            term = self.tools.constants.of_tensor(self.model, node.constant)
             self.define(node.outputs[0], term)
             return
         args = [None if value is None else self.term(value) for value in node.inputs]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx.parser
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from graphkit.model import Model, load
 from graphkit.shapes import const
+from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.terms import Term, Terms
@@ -56,3 +62,31 @@ def test_a_slice(seed: int, sizes: list[int], data: st.DataObject) -> None:
     length = data.draw(st.integers(0, sizes[axis] - start))
     made = move.slice(constants.of_array(array, TensorProto.FLOAT), axis, const(start), const(length))
     assert is_constant_of(constants, made, array.take(range(start, start + length), axis))
+
+
+TWO = """<ir_version: 9, opset_import: ["" : 17]> agraph (float[N, 200] x) => (float[N, 100] y) {
+    a = MatMul (x, w) b = MatMul (x, v) y = Add (a, b) }"""
+ONE = """<ir_version: 9, opset_import: ["" : 17]> agraph (float[N, 200] x) => (float[N, 100] y) {
+    a = MatMul (x, w) b = MatMul (x, w) y = Add (a, b) }"""
+W = drawn(0, [200, 100])  # 80 kB, more than is hashed in any case
+
+
+def stored(text: str, path: Path, *, inside: bool, **weights: np.ndarray) -> Model:
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.save(proto, path, save_as_external_data=not inside, location=f"{path.stem}.data", size_threshold=0)
+    return load(path)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_equal_bytes_at_several_places_of_the_original_are_one_constant(inside: bool, tmp_path: Path) -> None:
+    before = stored(TWO, tmp_path / "two.onnx", inside=False, w=W, v=W)
+    after = stored(ONE, tmp_path / "one.onnx", inside=inside, w=W)
+    assert check_equivalence(before, after).is_proven
+    assert check_equivalence(after, before).is_proven
+    other = W.copy()
+    other[199, 99] = 7
+    for name, wrong in (("w", {"w": other, "v": W}), ("v", {"w": W, "v": other})):
+        before = stored(TWO, tmp_path / f"wrong-{name}.onnx", inside=False, **wrong)
+        assert not check_equivalence(before, after).is_proven
+        assert not check_equivalence(after, before).is_proven

@@ -248,3 +248,12 @@ def test_a_wrong_conversion_is_not_proven(name: str) -> None:
 def test_an_operator_that_is_not_named_keeps_its_version() -> None:
     assert "Dropout" not in versions.MEANINGS
     assert not check_equivalence(built("y = Dropout (x)", 12), built("y = Dropout (x)", 13)).is_proven
+
+
+@pytest.mark.parametrize(("axis", "is_proven"), [(-1, True), (1, True), (0, False)])
+def test_a_new_node_may_have_attributes_that_became_inputs(axis: int, is_proven: bool) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 16]> agraph (float[N, 1, 3] x) => (float[N, 1, 1] y)'
+    squeezed = f"s = Squeeze (x, one) m = ReduceMean <axes = [{axis}]> (s) y = Unsqueeze (m, one)"
+    texts = [f"{head} {{ y = ReduceMean <axes = [-1]> (x) }}", f"{head} <int64[1] one = {{1}}> {{ {squeezed} }}"]
+    before, after = (Model.from_proto(onnx.parser.parse_model(text)) for text in texts)
+    assert check_equivalence(before, after).is_proven == is_proven
