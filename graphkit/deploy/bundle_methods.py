@@ -20,12 +20,13 @@ from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.join_encoder import JoinEncoder
 from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
+from graphkit.passes.state.unpack_logits_weight import UnpackLogitsWeight
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names
 
-__all__ = ["MethodModel", "derive_methods"]
+__all__ = ["MethodModel", "derive_methods", "unpacked_logits"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
 COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
@@ -168,6 +169,13 @@ def kept_in_slots(
     """
     later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
     return _method(name, when, file, later, model, reads)
+
+
+def unpacked_logits(method: MethodModel) -> MethodModel:
+    """Return a method of one sequence at a time that does not have onnxruntime pack the matrix of its logits."""
+    outcome = run_to_fixpoint(method.model, [UnpackLogitsWeight()])
+    is_exact = method.is_exact and not outcome.changes
+    return replace(method, model=outcome.model, changes=(*method.changes, *outcome.changes), is_exact=is_exact)
 
 
 def _prepared(model: Model, update: Update, *others: Model) -> _Draft:

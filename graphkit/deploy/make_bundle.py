@@ -16,7 +16,7 @@ from graphkit.deploy import hosts
 from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
 from graphkit.deploy.bundle_init import init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_layout import build_bundle
-from graphkit.deploy.bundle_methods import MethodModel, derive_methods
+from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
 from graphkit.deploy.contract.bundle_contract import BundleContract, LegalSize
 from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
@@ -184,6 +184,10 @@ class BundleExport:
 
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         """Return the methods that share its state."""
+        methods = self._methods(sizes, update)
+        return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
+
+    def _methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
             return described_methods(self.chains, sizes.slots, update)
         if self.pipeline.encoder is not None:

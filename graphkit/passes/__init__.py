@@ -51,6 +51,7 @@ from graphkit.passes.shapes.simplify_reshape import CancelReshapes, Canonicalize
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, MergeSlices
 from graphkit.passes.state.keep_last_logits import KeepLastLogits
+from graphkit.passes.state.unpack_logits_weight import UnpackLogitsWeight
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite import Pass, Rewrite
 
@@ -139,4 +140,5 @@ PASSES: tuple[type[Pass], ...] = (
     UpdateCacheInPlace,
     SqueezeTokenAxis,
     KeepLastLogits,
+    UnpackLogitsWeight,
 )
