@@ -35,6 +35,8 @@ __all__ = [
     "agreed",
     "array_of",
     "is_known",
+    "is_same",
+    "is_same_elements",
     "is_to_the_end",
     "joined",
     "number",
@@ -207,6 +209,21 @@ def plain_dims(dims: Dims | None) -> tuple[int | str, ...] | None:
     return tuple(str(dim) if dim.constant is None else dim.constant for dim in dims)
 
 
+def is_same(left: Element, right: Element) -> bool:
+    """Whether two elements are the same, to the sign of zeros; NaN is never known to be."""
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right and math.copysign(1, left) == math.copysign(1, right)
+    return bool(left == right)
+
+
+def is_same_elements(left: Tensor, right: Tensor) -> bool:
+    """Whether the elements of two tensors are known, and the same."""
+    if not (left.may_have_data and right.may_have_data):
+        return False
+    first, second = left.elements, right.elements
+    return first is not None and second is not None and len(first) == len(second) and all(map(is_same, first, second))
+
+
 def sizes_of(dims: Sequence[Expr]) -> tuple[int, ...] | None:
     """Return dims as numbers, None if one is symbolic."""
     numbers = tuple(n for dim in dims if (n := dim.constant) is not None)
@@ -323,7 +340,7 @@ def agreed(before: Tensor, now: Tensor) -> Tensor:
         return unknown("the calls of the function differ", now.dtype)
     if not (before.may_have_data or now.may_have_data):
         return now
-    if before.may_have_data and now.may_have_data and before.elements == now.elements:
+    if is_same_elements(before, now):
         return now
     return Tensor(now.dtype, now.dims, None, "the calls of the function differ")
 

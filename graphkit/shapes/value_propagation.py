@@ -20,13 +20,15 @@ from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, plain
+from graphkit.shapes.float_numbers import converted, extreme, is_negative_zero, rounded, whole
+from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
 
 # The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
 # around, and floats are rounded, at usual sizes.
 MAX_INTEGERS = {32: (1 << 16, 1 << 30), 64: (1 << 40, 1 << 62)}
+MAX_DOUBLE = 1 << 53  # the largest number up to which float64 holds every integer
 MAX_FLOATS = {16: (0, 0), 32: (1 << 12, 1 << 20), 64: (1 << 40, 1 << 48)}
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
@@ -85,10 +87,6 @@ def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]
     return all(isinstance(arg, (int, float)) for arg in args)
 
 
-def _rounded(value: float, dtype: int) -> float:
-    return float(FLOATS[dtype].type(value))
-
-
 def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
     """Return a fraction in its plainest form."""
     if divisor < 0:
@@ -98,15 +96,20 @@ def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
         dividend, divisor = floor_div(dividend, shared), divisor // shared
     value = dividend.constant
     if value is not None:
-        return value / divisor if dtype in FLOATS else value
+        return _settled_float(value / divisor, dtype) if dtype in FLOATS else value
     if divisor > MAX_DIVISOR:
         return None
     return dividend if divisor == 1 else Ratio(dividend, divisor)
 
 
+def _settled_float(value: float, dtype: int) -> Result:
+    """Return a number of which unknowns are gone; the sign of a zero would depend on what they were."""
+    return value if value and rounded(value, dtype) == value else None
+
+
 def _add(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return _rounded(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
+        return rounded(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
     a, b = Ratio.of(args[0]), Ratio.of(args[1])
     if a is None or b is None:
         return None
@@ -120,7 +123,7 @@ def _negate(args: tuple[Element, ...], _dtype: int) -> Element:
 
 def _multiply(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return _rounded(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
+        return rounded(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
     a, b = Ratio.of(args[0]), Ratio.of(args[1])
     return None if a is None or b is None else _settled(a.dividend * b.dividend, a.divisor * b.divisor, dtype)
 
@@ -159,6 +162,8 @@ def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
 
 def _power(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
+    if exponent == 1 and dtype in INTEGERS and isinstance(base, int) and abs(base) > MAX_DOUBLE:
+        return None  # onnxruntime counts in float64, unless the exponent is 2 or 3
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
         return float(math.isqrt(int(base)))
     if exponent not in (0, 1, 2, 3) or (dtype in FLOATS and exponent == 3):
@@ -173,7 +178,7 @@ def _extreme(
     of_numbers: Callable[..., float], of_exprs: Callable[..., Expr], args: tuple[Element, ...], dtype: int
 ) -> Result:
     if _are_numbers(args):
-        return of_numbers(args)
+        return extreme(of_numbers, args)
     ratios = [ratio for arg in args if (ratio := Ratio.of(arg)) is not None]
     if len(ratios) < len(args):
         return None
@@ -194,6 +199,8 @@ def _absolute(args: tuple[Element, ...], dtype: int) -> Result:
 def _sign(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     dividend = element.dividend if isinstance(element, Ratio) else element
+    if isinstance(dividend, float) and (math.isnan(dividend) or is_negative_zero(dividend)):
+        return None
     if isinstance(dividend, (int, float)):
         sign = (dividend > 0) - (dividend < 0)
     elif lower(dividend) > 0 or upper(dividend) < 0:
@@ -206,7 +213,7 @@ def _sign(args: tuple[Element, ...], dtype: int) -> Result:
 def _round(function: Callable[[float], int], args: tuple[Element, ...], _dtype: int) -> Result:
     element = args[0]
     if isinstance(element, float):
-        return float(function(element)) if math.isfinite(element) else element
+        return whole(function, element)
     if not isinstance(element, Ratio):
         return element
     if function is round:
@@ -239,7 +246,7 @@ def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
     """Return the element that Where chooses."""
     decided = compare("==", condition, 0)
     if decided is None:
-        return if_true if if_true == if_false else None
+        return if_true if is_same(if_true, if_false) else None
     return if_false if decided else if_true
 
 
@@ -254,8 +261,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     """Return an element in another dtype; None where that is not known."""
     if to in FLOATS:
         if isinstance(element, (int, float)):
-            with np.errstate(over="ignore"):
-                return _rounded(element, to)
+            return converted(element, to)
         return None if FLOATS[to].itemsize < 4 else element  # float16 holds integers up to 2048
     if to == 9:
         zero = compare("==", element, 0)

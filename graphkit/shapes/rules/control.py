@@ -16,7 +16,7 @@ from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Array, Tensor, TensorSequence, array_of, joined, number, unknown
+from graphkit.shapes.tensor import Array, Tensor, TensorSequence, array_of, is_same_elements, joined, number, unknown
 from graphkit.shapes.value_propagation import compare
 
 __all__ = ["RULES", "iterations"]
@@ -66,7 +66,7 @@ def _merged(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
         left if left == right else ctx.new_symbol(f"{where}: then_branch gives {left}, else_branch {right}")
         for left, right in zip(first.dims, second.dims, strict=True)
     ]
-    if first.may_have_data and second.may_have_data and first.elements == second.elements:
+    if is_same_elements(first, second):
         return Tensor(dtype, dims, first.data)
     return Tensor(dtype, dims)
 

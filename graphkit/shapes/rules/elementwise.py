@@ -46,6 +46,8 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
         return None  # no model that runs
     if name == "Mod" and ctx.attr("fmod", 0):
         return None
+    if (name == "Pow" and tensors[1].count() != 1) or (name == "Sum" and len(arrays) > 2 and dtype in FLOATS):
+        return None  # C's pow rounds as it likes; the order of sums is not fixed
     while len(arrays) > 2:
         combined = value_propagation.apply(name, arrays[:2], dtype)
         if None in combined.ravel().tolist():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import const
@@ -14,6 +15,7 @@ from graphkit.shapes.tensor import Array, Dims, Tensor, array_of, sizes_of
 
 __all__ = ["RULES"]
 
+UNORDERED = ("Add", "Mul")  # floats are rounded in the order in which a runtime takes them, which is not fixed
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
 
 
@@ -39,7 +41,13 @@ def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
 def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     """Return the one element that a small tensor is reduced to."""
     tensor, step, sizes = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims)
-    if step is None or not tensor.may_have_data or sizes is None or len(axes) < len(ctx.dims()):
+    if (
+        step is None
+        or (tensor.dtype in FLOATS and step in UNORDERED)
+        or not tensor.may_have_data
+        or sizes is None
+        or len(axes) < len(ctx.dims())
+    ):
         return None
     data = tensor.data
     if data is None or not 0 < data.size <= 32:

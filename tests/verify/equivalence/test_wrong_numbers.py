@@ -1,0 +1,112 @@
+"""Wrong models that arithmetic of small tensors would prove, were it not the runtime's; runs tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from small_models import model
+
+from graphkit.model import Model
+from graphkit.runtime.session import Session
+from graphkit.verify.equivalence import check_equivalence
+
+BOOL, COUNT = "(float[n] x) => (bool y)", "(float[n] x) => (int64[1] y)"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An original and a wrong constant as bodies of one head, and a right one of a like original."""
+
+    before: str
+    wrong: object
+    like: str
+    right: object
+    constants: Mapping[str, object] = field(default_factory=dict)
+    head: str = BOOL
+    feeds: Mapping[str, object] = field(default_factory=dict)
+
+
+V = np.array([1e8, 1, -1e8, 1, 1e8, 3, -1e8, 7, 0.1, 0.2, 0.3, 1e7, -1e7, 2, 3, 4], np.float32)
+SIGN = "r = Reciprocal (a) y = Less (r, zero)"
+BRANCHES = "then_branch = t () => (float p) {{ p = Neg ({}) }}, else_branch = e () => (float q) {{ q = Neg ({}) }}"
+PAIRS = {
+    "steps of a Range of floats": Pair(
+        "r = Range (zero, l, d) y = Shape (r)",
+        [3],
+        "r = Range (zero, e, d) y = Shape (r)",
+        [10],
+        {"zero": 0.0, "l": 0.3, "e": 0.95, "d": 0.1},
+        COUNT,
+    ),
+    "the order of a sum": Pair(
+        "s = ReduceSum (c) y = Cast <to = 7> (s)",
+        [17],
+        "d = Cast <to = 7> (c) y = ReduceSum (d)",
+        [10 + 1 + 1 + 3 + 7 + 10**8 - 10**8 - 1],
+        {"c": V},
+        COUNT,
+    ),
+    "a ceiling of -0": Pair("a = Ceil (c) " + SIGN, False, "a = Floor (c) " + SIGN, True, {"c": -0.5, "zero": 0.0}),
+    "a rounding to -0": Pair("a = Round (c) " + SIGN, False, "a = Floor (c) " + SIGN, True, {"c": -0.4, "zero": 0.0}),
+    "a choice between zeros": Pair(
+        "a = Where (c, zero, minus) " + SIGN,
+        False,
+        "a = Where (c, minus, minus) " + SIGN,
+        True,
+        {"zero": 0.0, "minus": -0.0},
+        "(float[n] x, bool c) => (bool y)",
+        {"c": np.array(False)},
+    ),
+    "branches of zeros": Pair(
+        f"a = If (c) <{BRANCHES.format('minus', 'zero')}> {SIGN}",
+        False,
+        f"a = If (c) <{BRANCHES.format('zero', 'zero')}> {SIGN}",
+        True,
+        {"zero": 0.0, "minus": -0.0},
+        "(float[n] x, bool c) => (bool y)",
+        {"c": np.array(False)},
+    ),
+    "the largest of NaN": Pair(
+        "a = Max (one, c) y = Less (a, two)",
+        True,
+        "a = Max (one, two) y = Less (one, a)",
+        True,
+        {"c": np.nan, "one": 1.0, "two": 2.0},
+    ),
+    "a NaN that is clipped": Pair(
+        "a = Clip (c, one, two) y = Less (zero, a)",
+        True,
+        "a = Clip (zero, one, two) y = Equal (a, one)",
+        True,
+        {"c": np.nan, "one": 1.0, "two": 2.0, "zero": 0.0},
+    ),
+    "the sign of NaN": Pair(
+        "a = Sign (c) y = Equal (a, zero)",
+        True,
+        "a = Sign (zero) y = Equal (a, zero)",
+        True,
+        {"c": np.nan, "zero": 0.0},
+    ),
+}
+
+
+def built(pair: Pair, body: str, **constants: object) -> Model:
+    words = (pair.head + body).replace("(", " ").replace(")", " ").replace(",", " ").split()
+    found = {name: np.asarray(value) for name, value in {**pair.constants, **constants}.items() if name in words}
+    return model(f"g {pair.head} {{ {body} }}", **found)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_wrong_number_is_not_proven_and_a_right_one_is(name: str) -> None:
+    pair = PAIRS[name]
+    before, wrong = built(pair, pair.before), built(pair, "y = Identity (k)", k=pair.wrong)
+    feeds = {"x": np.arange(1, 4, dtype=np.float32), **pair.feeds}
+    results = [Session(each, threads=1).run(feeds)["y"] for each in (before, wrong)]
+    assert not np.array_equal(*results)
+    assert not check_equivalence(before, wrong).proven
+    like, right = built(pair, pair.like), built(pair, "y = Identity (k)", k=pair.right)
+    assert np.array_equal(Session(like, threads=1).run(feeds)["y"], Session(right, threads=1).run(feeds)["y"])
+    assert check_equivalence(like, right).is_proven
