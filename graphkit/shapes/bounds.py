@@ -14,7 +14,7 @@ from graphkit.shapes.expr import Call, Expr, Monomial, Operation
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
-__all__ = ["is_nonzero", "lower", "upper"]
+__all__ = ["INTERVALS", "Interval", "is_nonzero", "lower", "product_of", "upper"]
 
 Interval = tuple[Bound, Bound]
 MAX_DEPTH = 4  # calls replaced one after the other
@@ -73,11 +73,12 @@ def _term_interval(monomial: Monomial, factor: int) -> Interval:
     low: Bound = factor
     high: Bound = factor
     for atom in monomial:
-        low, high = _product((low, high), _atom_interval(atom))
+        low, high = product_of((low, high), _atom_interval(atom))
     return low, high
 
 
-def _product(left: Interval, right: Interval) -> Interval:
+def product_of(left: Interval, right: Interval) -> Interval:
+    """Return the bounds of a product."""
     if left[0] >= 0 and right[0] >= 0:
         return _times(left[0], right[0]), _times(left[1], right[1])
     corners = [_times(a, b) for a in left for b in right]
@@ -92,7 +93,7 @@ def _atom_interval(atom: Symbol | Call) -> Interval:
     if isinstance(atom, Symbol):
         return atom.lower, atom.upper
     if atom.interval is None:
-        atom.interval = _INTERVALS[atom.op]([(lower(arg), upper(arg)) for arg in atom.args])
+        atom.interval = INTERVALS[atom.op]([(lower(arg), upper(arg)) for arg in atom.args])
     return atom.interval
 
 
@@ -119,7 +120,7 @@ def _mod_interval(bounds: list[Interval]) -> Interval:
     return 0, min(most - 1, high) if low >= 0 else most - 1
 
 
-_INTERVALS: dict[Operation, Callable[[list[Interval]], Interval]] = {
+INTERVALS: dict[Operation, Callable[[list[Interval]], Interval]] = {
     "//": _floor_interval,
     "%": _mod_interval,
     "min": lambda bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Roles
@@ -332,8 +332,7 @@ class Inputs:
         if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
             return Tensor(tensor.dtype, tensor.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
-        low = 0 if kind.dtype == 9 else -INF
-        elements = [notes.new_symbol(value.name, reason, low) for _ in range(count)]
+        elements = [notes.new_symbol(value.name, reason, *integer_range(kind.dtype)) for _ in range(count)]
         return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
 
     def _with_values(self, name: str, tensor: Tensor) -> Tensor:

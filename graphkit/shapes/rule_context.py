@@ -13,6 +13,7 @@ from typing import Protocol
 import onnx
 from onnx import AttributeProto
 
+from graphkit.dtypes import integer_range
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
@@ -21,6 +22,7 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Call, Expr, const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.relations import Requirement
+from graphkit.shapes.symbols import INF, Bound
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
 
 __all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
@@ -151,11 +153,11 @@ class Notes:
     broadcasts: list[Requirement] = field(default_factory=list)
     inequalities: list[Requirement] = field(default_factory=list)
 
-    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
-        """Return a new symbol for something unknown."""
+    def new_symbol(self, label: str, reason: str, low: Bound, high: Bound = INF) -> Expr:
+        """Return a new symbol for something unknown; one with an upper bound is an element, no dim."""
         name = f"?{len(self.reasons)}.{label}"
         self.reasons[name] = reason
-        return symbol(name, low)
+        return symbol(name, low, high)
 
     def mark(self) -> tuple[int, ...]:
         """Return the current position in the notes."""
@@ -202,15 +204,19 @@ class InferenceContext(NodeView):
             self.finding(f"axis {value} of a tensor of rank {rank}")
         return super().axis(value, rank)
 
-    def new_symbol(self, reason: str, low: float = 0) -> Expr:
+    def new_symbol(self, reason: str, low: Bound = 0) -> Expr:
         """Return a symbol for something unknown."""
         return self.notes.new_symbol(self.node.label, reason, low)
+
+    def new_element(self, reason: str, dtype: int) -> Expr:
+        """Return a symbol for an element that is not known: any number of its dtype."""
+        return self.notes.new_symbol(self.node.label, reason, *integer_range(dtype))
 
     def size(self, index: int) -> Expr:
         """Return the only element of an integer input, a symbol where it is not known."""
         return self.unknown_value(index) if self.data(index) is None else Expr.of(self.scalar(index))  # type: ignore[arg-type]
 
-    def unknown_value(self, index: int, low: float = 0) -> Expr:
+    def unknown_value(self, index: int, low: Bound = 0) -> Expr:
         """Return a symbol for an element of an input that is not known."""
         return self.new_symbol(f"the value of {self.name(index)} is unknown", low)
 

@@ -13,7 +13,6 @@ from itertools import product
 from typing import TypeGuard
 
 import numpy as np
-from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
@@ -21,15 +20,11 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.float_numbers import converted, extreme, is_negative_zero, rounded, whole
+from graphkit.shapes.number_limits import EXACT, fits, has_elements, is_between, is_exact
 from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
 
-# The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
-# around, and floats are rounded, at usual sizes.
-MAX_INTEGERS = {32: (1 << 16, 1 << 30), 64: (1 << 40, 1 << 62)}
-MAX_DOUBLE = 1 << 53  # the largest number up to which float64 holds every integer
-MAX_FLOATS = {16: (0, 0), 32: (1 << 12, 1 << 20), 64: (1 << 40, 1 << 48)}
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
@@ -50,7 +45,7 @@ def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
                 raise
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
-    is_held = _is_exact if dtype in FLOATS else _fits
+    is_held = is_exact if dtype in FLOATS else fits
     return each(lambda element: element if is_held(element, dtype) else None, each(decided, *arrays))
 
 
@@ -58,29 +53,6 @@ def each(function: Callable[..., Result], *arrays: Array) -> Array:
     """Return the results of a function for the elements of broadcast arrays."""
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
-
-
-def _fits(element: Element | None, dtype: int) -> bool:
-    """Whether an element of an integer tensor is not so large, or negative, that it wraps around."""
-    least, most = integer_range(dtype if dtype in INTEGERS else TensorProto.INT64)
-    if isinstance(element, int):
-        return least <= element <= most
-    if not isinstance(element, Expr):
-        return True
-    if (limits := MAX_INTEGERS.get(BITS.get(dtype, 64))) is None:
-        return lower(element) >= least and upper(element) <= most
-    return _is_within(element, limits) and (least < 0 or lower(element) >= 0)
-
-
-def _is_exact(element: Element | None, dtype: int) -> bool:
-    """Whether a float holds an element as it is, at usual sizes."""
-    parts = element.dividend if isinstance(element, Ratio) else element
-    return not isinstance(parts, Expr) or _is_within(parts, MAX_FLOATS[BITS[dtype]])
-
-
-def _is_within(expr: Expr, limits: tuple[int, int]) -> bool:
-    factor_limit, number_limit = limits
-    return all(abs(factor) <= (factor_limit if monomial else number_limit) for monomial, factor in expr.terms)
 
 
 def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]]:
@@ -162,7 +134,7 @@ def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
 
 def _power(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
-    if exponent == 1 and dtype in INTEGERS and isinstance(base, int) and abs(base) > MAX_DOUBLE:
+    if exponent == 1 and dtype in INTEGERS and isinstance(base, int) and abs(base) > EXACT[64]:
         return None  # onnxruntime counts in float64, unless the exponent is 2 or 3
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
         return float(math.isqrt(int(base)))
@@ -262,7 +234,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     if to in FLOATS:
         if isinstance(element, (int, float)):
             return converted(element, to)
-        return None if FLOATS[to].itemsize < 4 else element  # float16 holds integers up to 2048
+        return _as_float(element, to)
     if to == 9:
         zero = compare("==", element, 0)
         return None if zero is None else 1 - zero
@@ -272,15 +244,26 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
         if not math.isfinite(element):
             return None
         element = int(element)
-    if isinstance(element, Ratio):
-        return plain(element.floor()) if element.is_positive else None
     least, most = integer_range(to)
+    if isinstance(element, Ratio):
+        if not element.is_positive:
+            return None
+        element = plain(element.floor())
     if isinstance(element, int):
         wrapped = (element - least) % (most - least + 1) + least
         return None if from_float and wrapped != element else wrapped
-    if BITS[to] >= 32:  # dims are small
+    assert isinstance(element, Expr)
+    if BITS[to] >= 32 and not has_elements(element):  # dims are small
         return element if least < 0 or lower(element) >= 0 else None
-    return element if lower(element) >= least and upper(element) <= most else None
+    return element if is_between(element, least, most) else None
+
+
+def _as_float(element: Expr | Ratio, to: int) -> Result:
+    """Return an expression as a float that holds it; float16 holds integers up to 2048 only, and no size."""
+    dividend = element.dividend if isinstance(element, Ratio) else element
+    if FLOATS[to].itemsize < 4 or (has_elements(dividend) and not is_exact(element, to)):
+        return None
+    return element
 
 
 COMPARISONS: dict[str, Operation] = {

@@ -234,7 +234,7 @@ def _filled(ctx: InferenceContext, index: int) -> Array | None:
     if not tensor.is_shape_like or (count := tensor.count()) is None or count > 8:
         return None
     reason = tensor.reason or f"the value of {ctx.name(index)} is unknown"
-    return array_of([ctx.new_symbol(reason, -INF) for _ in range(count)], tensor.sizes())
+    return array_of([ctx.new_element(reason, tensor.dtype) for _ in range(count)], tensor.sizes())
 
 
 def split(ctx: InferenceContext) -> list[Tensor]:

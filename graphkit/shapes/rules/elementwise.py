@@ -12,7 +12,6 @@ from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, 
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import const
 from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of, sizes_of
 
 __all__ = ["RULES", "finished"]
@@ -76,10 +75,12 @@ def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
         return data
     if dtype not in INTEGERS or missing == len(elements) > 8:
         return None
-    reason, low = "its value depends on data, or on what the dims are", -INF
+    reason = "its value depends on data, or on what the dims are"
     if dtype == TensorProto.BOOL:
-        reason, low = "its value depends on what the dims are", 0
-    return array_of([ctx.new_symbol(reason, low) if element is None else element for element in elements], data.shape)
+        reason = "its value depends on what the dims are"
+    return array_of(
+        [ctx.new_element(reason, dtype) if element is None else element for element in elements], data.shape
+    )
 
 
 def where(ctx: InferenceContext) -> Tensor:

@@ -31,6 +31,8 @@ class Pair:
 
 V = np.array([1e8, 1, -1e8, 1, 1e8, 3, -1e8, 7, 0.1, 0.2, 0.3, 1e7, -1e7, 2, 3, 4], np.float32)
 SIGN = "r = Reciprocal (a) y = Less (r, zero)"
+INT = "(float[n] x, int64 e) => (bool y)"
+SAME = "d = Cast <to = 7> (a) y = Equal (e, d)"
 BRANCHES = "then_branch = t () => (float p) {{ p = Neg ({}) }}, else_branch = e () => (float q) {{ q = Neg ({}) }}"
 PAIRS = {
     "steps of a Range of floats": Pair(
@@ -82,6 +84,60 @@ PAIRS = {
         "a = Clip (zero, one, two) y = Equal (a, one)",
         True,
         {"c": np.nan, "one": 1.0, "two": 2.0, "zero": 0.0},
+    ),
+    "an element and the next": Pair(
+        "a = Add (e, one) y = Less (e, a)",
+        True,
+        "b = Min (e, one) a = Add (b, one) y = Less (b, a)",
+        True,
+        {"one": np.array(1)},
+        INT,
+        {"e": np.array(2**63 - 1)},
+    ),
+    "a multiple of an element": Pair(
+        "a = Mul (e, three) b = Mod (a, three) y = Equal (b, zero)",
+        True,
+        "c = Shape (x) a = Mul (c, three) b = Mod (a, three) d = ReduceSum <keepdims = 0> (b) y = Equal (d, zero)",
+        True,
+        {"three": np.array(3), "zero": np.array(0)},
+        INT,
+        {"e": np.array(2**62 + 1)},
+    ),
+    "an element as int32": Pair(
+        f"a = Cast <to = 6> (e) {SAME}",
+        True,
+        f"a = Cast <to = 7> (e) {SAME}",
+        True,
+        {},
+        INT,
+        {"e": np.array(2**32 + 5)},
+    ),
+    "an element as float32": Pair(
+        "f = Cast <to = 1> (e) a = Cast <to = 6> (f) y = Equal (e, a)",
+        True,
+        "f = Cast <to = 11> (e) a = Cast <to = 6> (f) y = Equal (e, a)",
+        True,
+        {},
+        "(float[n] x, int32 e) => (bool y)",
+        {"e": np.array(2**24 + 1, np.int32)},
+    ),
+    "an element as float64": Pair(
+        f"a = Cast <to = 11> (e) {SAME}",
+        True,
+        "c = Max (e, zero) b = Min (c, big) f = Cast <to = 11> (b) a = Cast <to = 7> (f) y = LessOrEqual (a, big)",
+        True,
+        {"big": np.array(2**53), "zero": np.array(0)},
+        INT,
+        {"e": np.array(2**53 + 1)},
+    ),
+    "a negated element": Pair(
+        "a = Neg (e) b = Max (a, e) y = GreaterOrEqual (b, zero)",
+        True,
+        "b = Max (e, zero) a = Neg (b) y = GreaterOrEqual (b, a)",
+        True,
+        {"zero": np.array(0)},
+        INT,
+        {"e": np.array(-(2**63))},
     ),
     "the sign of NaN": Pair(
         "a = Sign (c) y = Equal (a, zero)",
