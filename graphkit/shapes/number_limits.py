@@ -1,7 +1,8 @@
 """Which numbers a dtype holds as they are: elements of small tensors, which are numbers or expressions.
 
-Sizes are small: so is what models compute of them, as long as factors are, too. Elements of inputs may be any numbers
-of their dtype. A symbol for one has both bounds, so that an expression of it can be told to fit or not.
+Sizes are small: so is what models compute of them, as long as factors and degrees are, too. Where products of large
+sizes would not fit, a proof says so. Elements of inputs may be any numbers of their dtype. A symbol for one has both
+bounds, so that an expression of it can be told to fit or not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, INTEGERS, integer_range
 from graphkit.shapes.bounds import INTERVALS, Interval, lower, product_of, upper
-from graphkit.shapes.expr import Atom, Expr
+from graphkit.shapes.expr import Atom, Expr, Monomial
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.shapes.tensor import Element, Ratio
 
-__all__ = ["EXACT", "USUAL", "fits", "has_elements", "is_exact", "span"]
+__all__ = ["EXACT", "USUAL", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
 
 USUAL = 1 << 31  # no size is larger
+MODEST = {16: 1, 32: 1 << 10, 64: 1 << 12}  # sizes at which all must fit that is followed, by bits of the dtype
 # The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
 # around, and floats are rounded, at usual sizes.
 MAX_INTEGERS = {32: (1 << 16, 1 << 30), 64: (1 << 40, 1 << 62)}
@@ -35,9 +37,11 @@ def fits(element: Element | None, dtype: int) -> bool:
         return True
     if has_elements(element):
         return is_between(element, least, most)
-    if (limits := MAX_INTEGERS.get(BITS.get(dtype, 64))) is None:
+    bits = BITS.get(dtype, 64)
+    if (limits := MAX_INTEGERS.get(bits)) is None:
         return lower(element) >= least and upper(element) <= most
-    return _is_within(element, limits) and (least < 0 or lower(element) >= 0)
+    is_signed = least < 0 or lower(element) >= 0
+    return is_signed and _is_within(element, limits) and is_between(element, least, most, MODEST[bits])
 
 
 def is_exact(element: Element | None, dtype: int) -> bool:
@@ -45,13 +49,14 @@ def is_exact(element: Element | None, dtype: int) -> bool:
     parts = element.dividend if isinstance(element, Ratio) else element
     if not isinstance(parts, Expr):
         return True
-    limits, most = MAX_FLOATS[BITS[dtype]], EXACT[BITS[dtype]]
-    return _is_within(parts, limits) and (not has_elements(parts) or is_between(parts, -most, most))
+    bits = BITS[dtype]
+    size, most = USUAL if has_elements(parts) else MODEST[bits], EXACT[bits]
+    return _is_within(parts, MAX_FLOATS[bits]) and is_between(parts, -most, most, size)
 
 
-def is_between(expr: Expr, least: int, most: int) -> bool:
-    """Whether an expression is within bounds at all usual sizes."""
-    low, high = span(expr)
+def is_between(expr: Expr, least: int, most: int, size: int = USUAL) -> bool:
+    """Whether an expression is within bounds where no dim is above a size."""
+    low, high = span(expr, size)
     return least <= low and high <= most
 
 
@@ -66,21 +71,22 @@ def has_elements(expr: Expr) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def span(expr: Expr) -> Interval:
-    """Return the least and the greatest value of an expression at all usual sizes."""
-    terms = [_of_term(monomial, factor) for monomial, factor in expr.terms]
+def span(expr: Expr, size: int = USUAL) -> Interval:
+    """Return bounds of an expression where no dim is above a size."""
+    terms = [term_span(monomial, factor, size) for monomial, factor in expr.terms]
     low, high = sum(low for low, _ in terms), sum(high for _, high in terms)
     return max(low, lower(expr)), min(high, upper(expr))
 
 
-def _of_term(monomial: tuple[Atom, ...], factor: int) -> Interval:
+def term_span(monomial: Monomial, factor: int, size: int = USUAL) -> Interval:
+    """Return bounds of a term where no dim is above a size."""
     interval: Interval = factor, factor
     for atom in monomial:
-        interval = product_of(interval, _of_atom(atom))
+        interval = product_of(interval, _of_atom(atom, size))
     return interval
 
 
-def _of_atom(atom: Atom) -> Interval:
+def _of_atom(atom: Atom, size: int) -> Interval:
     if isinstance(atom, Symbol):
-        return atom.lower, USUAL if atom.upper == INF else atom.upper
-    return INTERVALS[atom.op]([span(arg) for arg in atom.args])
+        return atom.lower, max(size, atom.lower) if atom.upper == INF else atom.upper
+    return INTERVALS[atom.op]([span(arg, size) for arg in atom.args])

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onnx import TensorProto
-
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
@@ -21,11 +19,11 @@ from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
 from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence.counting import counting_conditions
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
@@ -48,12 +46,6 @@ from graphkit.verify.equivalence.required_products import RequiredProducts, requ
 from graphkit.verify.equivalence.terms import Terms
 
 __all__ = ["check_equivalence"]
-
-COUNTED = {  # dtypes in which models compute sizes, and up to which size they do that exactly
-    TensorProto.FLOAT: "sizes up to 2^24 where float32 counts them",
-    TensorProto.INT32: "sizes up to 2^31 where int32 counts them",
-    TensorProto.UINT32: "sizes up to 2^32 where uint32 counts them",
-}
 
 
 def check_equivalence(
@@ -249,8 +241,7 @@ def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
     sizes = (f"{name} >= {each.lower}" for name, each in sorted(found.items()))
-    counting = _counting(original) | _counting(rewritten)
-    return (*sizes, *(text for dtype, text in COUNTED.items() if dtype in counting))
+    return (*sizes, *counting_conditions(original, rewritten))
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
@@ -263,13 +254,3 @@ def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequenc
         for axis, dim in enumerate(dims)
         if dim.constant is None and not isinstance(dim.atom, Symbol)
     ]
-
-
-def _counting(shapes: Shapes) -> set[int]:
-    """Return the dtypes in which a model computes sizes, of those that do not hold every size."""
-    tensors = (tensor for value, tensor in shapes.first.items() if value.tensor is None and tensor.dtype in COUNTED)
-    return {tensor.dtype for tensor in tensors if tensor.may_have_data and _is_symbolic(tensor)}
-
-
-def _is_symbolic(tensor: Tensor) -> bool:
-    return any(isinstance(each, Ratio) or getattr(each, "constant", 0) is None for each in tensor.elements or ())

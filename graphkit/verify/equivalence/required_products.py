@@ -13,11 +13,12 @@ from contextlib import suppress
 from graphkit.graph.merged_decoder import captures
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node
+from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, const
 from graphkit.shapes.expr import OPERATIONS, Atom, Call, Monomial
 from graphkit.shapes.expr_limits import TooComplexError
 
-__all__ = ["RequiredProducts", "required_equalities"]
+__all__ = ["RequiredProducts", "needed_nodes", "required_equalities"]
 
 MOST = 8  # products in each other
 
@@ -27,9 +28,14 @@ def required_equalities(shapes: Shapes) -> list[tuple[Expr, Expr]]:
 
     A branch may not run, and onnxruntime leaves out the nodes that no output needs.
     """
-    graph = shapes.model.graph
-    needed = {*reachable((value.producer for value in graph.outputs if value.producer is not None), _producers)}
+    needed = needed_nodes(shapes.model)
     return [(each.left, each.right) for each in shapes.equalities if each.node in needed]
+
+
+def needed_nodes(model: Model) -> set[Node]:
+    """Return the nodes of the main graph that an output needs; a body may not run."""
+    producers = (value.producer for value in model.graph.outputs if value.producer is not None)
+    return {*reachable(producers, _producers)}
 
 
 def _producers(node: Node) -> Iterator[Node | None]:

@@ -293,9 +293,9 @@ def test_what_the_rewritten_model_requires_is_no_condition() -> None:
 @pytest.mark.parametrize(
     ("dtype", "condition"),
     [
-        (1, "sizes up to 2^24 where float32 counts them"),
-        (6, "sizes up to 2^31 where int32 counts them"),
-        (12, "sizes up to 2^32 where uint32 counts them"),
+        (1, "numbers and numerators up to 2^24 where float32 computes sizes"),
+        (6, "numbers up to 2^31 where int32 computes sizes"),
+        (12, "numbers up to 2^32 where uint32 computes sizes"),
     ],
 )
 def test_a_dtype_that_does_not_hold_every_size_is_a_condition(dtype: int, condition: str) -> None:

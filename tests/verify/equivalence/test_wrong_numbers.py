@@ -34,7 +34,25 @@ SIGN = "r = Reciprocal (a) y = Less (r, zero)"
 INT = "(float[n] x, int64 e) => (bool y)"
 SAME = "d = Cast <to = 7> (a) y = Equal (e, d)"
 BRANCHES = "then_branch = t () => (float p) {{ p = Neg ({}) }}, else_branch = e () => (float q) {{ q = Neg ({}) }}"
+
+
+def power(last: int, kind: int = 7) -> str:
+    """Return nodes that make powers of a size, `s1` to the last one, in a dtype."""
+    made = [f"s{k} = Mul (s{k - 1}, s1)" for k in range(2, last + 1)]
+    return " ".join([f"s0 = Shape (x) s1 = Cast <to = {kind}> (s0)", *made])
+
+
+def of_power(degree: int, kind: int, low: int, size: int) -> Pair:
+    """Return quotients of powers of a size: one that wraps around at a size, and one that is proven to be above 0."""
+    ends = "q = Div (s{}, s1) r = Cast <to = 7> (q) p = ReduceMin <keepdims = 0> (r) y = Less (zero, p)"
+    feeds = {"x": np.ones(size, np.float32)}
+    before, like = (f"{power(last, kind)} {ends.format(last)}" for last in (degree, low))
+    return Pair(before, True, like, True, {"zero": np.array(0)}, BOOL, feeds)
+
+
 PAIRS = {
+    "a power in int64": of_power(16, 7, 3, 16),
+    "a power in int32": of_power(8, 6, 2, 16),
     "steps of a Range of floats": Pair(
         "r = Range (zero, l, d) y = Shape (r)",
         [3],
@@ -166,3 +184,38 @@ def test_a_wrong_number_is_not_proven_and_a_right_one_is(name: str) -> None:
     like, right = built(pair, pair.like), built(pair, "y = Identity (k)", k=pair.right)
     assert np.array_equal(Session(like, threads=1).run(feeds)["y"], Session(right, threads=1).run(feeds)["y"])
     assert check_equivalence(like, right).is_proven
+
+
+WIDE = "(float[n] a, float[m] b, float[k] c) => (int64[1] y)"
+SIZES = "s = Shape (a) t = Shape (b) u = Shape (c) v = Mul (s, t) "
+INT64 = "numbers up to 2^63 where int64 computes sizes"
+
+
+def conditions(head: str, body: str) -> tuple[str, ...]:
+    made = model(f"g {head} {{ {body} }}")
+    found = check_equivalence(made, made)
+    assert found.is_proven
+    return tuple(text for text in found.conditions if ">=" not in text)
+
+
+def test_products_that_may_not_fit_are_a_condition() -> None:
+    assert conditions(WIDE, SIZES + "y = Mul (v, v)") == (INT64,)
+    assert conditions(WIDE, SIZES + "y = Mul (v, u)") == (INT64,)
+    assert not conditions(WIDE, SIZES + "y = Identity (v)")
+    double = "d = Cast <to = 11> (v) y = Cast <to = 7> (d)"
+    assert conditions(WIDE, SIZES + double) == ("numbers and numerators up to 2^53 where float64 computes sizes",)
+
+
+def test_numbers_of_elements_fit_into_memory() -> None:
+    head = WIDE.replace("float[k] c", "float[n, m, k] c")
+    assert not conditions(head, SIZES + "w = Shape <start = 2> (c) y = Mul (v, w)")
+    assert conditions(head.replace("k", "past_k"), SIZES + "y = Mul (v, v)") == (INT64,)
+    apart = head.replace("float[n, m, k] c", "float[n, m, past_k] c, float[k] d")
+    assert conditions(apart, SIZES + "w = Shape (d) y = Mul (v, w)") == (INT64,)
+
+
+def test_a_resize_by_scales_computes_in_float32() -> None:
+    body = "y = Resize (x, , scales)"
+    made = model(f"g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) {{ {body} }}", scales=[1.0, 1.0, 3.0, 3.0])
+    found = check_equivalence(made, made).conditions
+    assert "numbers and numerators up to 2^24 where float32 computes sizes" in found

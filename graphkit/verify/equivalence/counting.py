@@ -1,0 +1,114 @@
+"""Up to which numbers the arithmetic of sizes holds, where a dtype does not hold all that a model computes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from onnx import TensorProto
+
+from graphkit.dtypes import BITS, FLOATS, integer_range
+from graphkit.graph.view import all_nodes
+from graphkit.shapes import Expr, Shapes
+from graphkit.shapes.bounds import lower
+from graphkit.shapes.expr import Monomial
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.number_limits import EXACT, is_between, term_span
+from graphkit.shapes.rules.data_movement import product
+from graphkit.shapes.tensor import Ratio, Tensor
+from graphkit.verify.equivalence.required_products import needed_nodes
+
+__all__ = ["counting_conditions"]
+
+COUNTED: Mapping[int, str] = {
+    TensorProto.FLOAT: "numbers and numerators up to 2^24 where float32 computes sizes",
+    TensorProto.INT32: "numbers up to 2^31 where int32 computes sizes",
+    TensorProto.UINT32: "numbers up to 2^32 where uint32 computes sizes",
+    TensorProto.INT64: "numbers up to 2^63 where int64 computes sizes",
+    TensorProto.UINT64: "numbers up to 2^64 where uint64 computes sizes",
+    TensorProto.DOUBLE: "numbers and numerators up to 2^53 where float64 computes sizes",
+}
+MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
+Part = tuple[Monomial, int]  # a product of dims, and its factor
+
+
+def counting_conditions(*models: Shapes) -> tuple[str, ...]:
+    """Return up to which numbers what is known of the tensors of some models holds, by dtype."""
+    found = set().union(*map(_counting, models))
+    return tuple(text for dtype, text in COUNTED.items() if dtype in found)
+
+
+def _counting(shapes: Shapes) -> set[int]:
+    """Return the dtypes in which a model computes sizes that they may not hold.
+
+    One of 64 bits holds each size, and most of their products.
+    """
+    found, wide = set[int](), list[tuple[int, Expr]]()
+    for value, tensor in shapes.first.items():
+        if value.tensor is not None or tensor.dtype not in COUNTED or not tensor.may_have_data:
+            continue
+        exprs = _exprs(tensor)
+        if BITS[tensor.dtype] == 32 and exprs:
+            found.add(tensor.dtype)
+        else:
+            wide += [(tensor.dtype, expr) for expr in exprs if not _is_held(expr, tensor.dtype)]
+    if wide:
+        parts = [*_parts_of_counts(shapes)]
+        found.update(dtype for dtype, expr in wide if not _is_held_in_memory(expr, dtype, parts))
+    return found | ({TensorProto.FLOAT} if _is_scaled(shapes) else set())
+
+
+def _exprs(tensor: Tensor) -> list[Expr]:
+    parts = [each.dividend if isinstance(each, Ratio) else each for each in tensor.elements or ()]
+    return [each for each in parts if isinstance(each, Expr) and each.constant is None]
+
+
+def _is_held(expr: Expr, dtype: int) -> bool:
+    return is_between(expr, *_range(dtype))
+
+
+def _range(dtype: int) -> tuple[int, int]:
+    if dtype in FLOATS:
+        return -EXACT[BITS[dtype]], EXACT[BITS[dtype]]
+    return integer_range(dtype)
+
+
+def _is_held_in_memory(expr: Expr, dtype: int, parts: Sequence[Part]) -> bool:
+    """Whether a dtype holds an expression where its products are parts of the numbers of elements of tensors."""
+    ends = [term_span(*term) for term in expr.terms]
+    limits = [max(-low, high) for low, high in ends]
+    for index, (monomial, factor) in enumerate(expr.terms):
+        bounds = [-(-abs(factor) * MOST_ELEMENTS // whole) for atoms, whole in parts if _is_part(monomial, atoms)]
+        limits[index] = min([limits[index], *bounds])
+    return sum(limits) <= _range(dtype)[1]
+
+
+def _is_part(monomial: Monomial, whole: Monomial) -> bool:
+    """Whether a product is at most another one: what this has besides is never 0."""
+    atoms, others = Counter(monomial), Counter(whole)
+    return atoms <= others and all(lower(Expr.from_atom(atom)) >= 1 for atom in others - atoms)
+
+
+def _parts_of_counts(shapes: Shapes) -> Iterator[Part]:
+    """Yield products of dims that are at most the number of elements of a tensor that is there when the model runs."""
+    values = [*shapes.model.graph.inputs]
+    values += [value for node in needed_nodes(shapes.model) for value in node.outputs if value is not None]
+    for dims in dict.fromkeys(shapes.first[value].dims for value in values if value in shapes.first):
+        with suppress(TooComplexError):
+            terms = product(dims).terms if dims else ()
+            if all(factor > 0 and all(lower(Expr.from_atom(atom)) >= 0 for atom in atoms) for atoms, factor in terms):
+                yield from terms
+
+
+def _is_scaled(shapes: Shapes) -> bool:
+    """Whether a node multiplies dims by scales, which onnxruntime does in float32."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.op_type not in ("Resize", "Upsample") or node.input(3) is not None or not node.outputs:
+            continue
+        before, after = (shapes.first.get(value) for value in (node.input(0), node.outputs[0]) if value is not None)
+        if before is None or after is None or before.dims is None or after.dims is None:
+            continue
+        if any(dim != old and dim.constant is None for old, dim in zip(before.dims, after.dims, strict=False)):
+            return True
+    return False
