@@ -83,7 +83,7 @@ def test_hazards_are_not_looked_for_among_too_many_symbols() -> None:
 def test_squares_of_a_dim_do_not_grow() -> None:
     squares = "\n".join(f"p{n + 1} = Mul (p{n}, p{n})" for n in range(34))
     found = shapes(f"g (float[past] x) => (y) {{ p0 = Shape (x) {squares} y = ConstantOfShape (p34) }}")
-    assert "a product of too many factors" in found.reason("p34")
+    assert [str(found[f"p{n}"].data.item())[:1] for n in (2, 3, 34)] == ["p", "?", "?"]
     assert all(len(str(found[f"p{n}"])) < 1000 for n in range(35))
 
 
