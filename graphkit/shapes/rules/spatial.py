@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.shapes.algebra import ceil_div, floor_div, minimum
+from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
+from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.data_movement import product
@@ -17,6 +18,8 @@ from graphkit.shapes.tensor import Dims, Element, Tensor, number
 __all__ = ["RULES"]
 
 ASPECT = "the sizes follow an aspect ratio"
+SAME_DILATED = "a pool with dilations is padded as if it had none"
+SAME_SHORT = "its windows leave gaps, which the padding does not fill"
 
 
 def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
@@ -26,22 +29,37 @@ def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[i
     return numbers
 
 
-def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr]) -> list[Expr]:
-    """Return how many windows fit along each spatial dim: at least one, though onnxruntime may pool less too."""
+def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_pool: bool) -> list[Expr]:
+    """Return how many windows fit along each spatial dim; a convolution needs one, a pool may have none."""
     count = len(dims)
     strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
-    if pads is None:
-        return [ceil_div(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
     result = []
     for axis, dim in enumerate(dims):
-        padded = dim + pads[axis] + pads[axis + count]
-        room = padded - (kernel[axis] - 1) * dilations[axis] - 1
-        windows = floor_div(room, strides[axis]) + 1
-        if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
-            windows = minimum(ceil_div(room, strides[axis]), floor_div(dim + pads[axis] - 1, strides[axis])) + 1
-        ctx.at_least(windows, 1, "windows that fit")
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        if pads is None:
+            is_odd = is_pool and window != kernel[axis]
+            result.append(ctx.new_symbol(SAME_DILATED) if is_odd else ceil_div(dim, strides[axis]))
+            continue
+        room = dim + pads[axis] + pads[axis + count] - window
+        if is_pool:
+            windows = _pooled(ctx, room, strides[axis], dim + pads[axis])
+        else:
+            windows = floor_div(room, strides[axis]) + 1
+        ctx.at_least(windows, 0 if is_pool else 1, "windows that fit")
         result.append(windows)
     return result
+
+
+def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr:
+    """Return how many windows a pool has, if the first may move by `room` in a dim that is `begun` with left padding.
+
+    As onnxruntime divides towards 0, one window may be larger than the whole dim.
+    """
+    most = ceil_div(room, stride) + 1
+    if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
+        return minimum(most, floor_div(begun - 1, stride) + 1)
+    least = floor_div(room, stride) + 1
+    return least if lower(room) >= 0 else maximum(least, minimum(most, 1))
 
 
 def _pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
@@ -78,7 +96,7 @@ def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
             raise ctx.impossible(ranks, "the ranks of input and weight differ")
         batch, channels, spatial = _parts(ctx)
         ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight")
-        result = _image(ctx, batch, kernel[0], _windows(ctx, spatial, kernel[2:]))
+        result = _image(ctx, batch, kernel[0], _windows(ctx, spatial, kernel[2:], is_pool=False))
         return result.of_dtype(ctx.tensor(like).dtype if dtype is None else dtype)
 
     return conv
@@ -96,12 +114,14 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
         return Tensor(ctx.tensor().dtype, (*head, *output_shape[-count:]))
     strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
     extra = _list(ctx, "output_padding", count, 0)
-    if pads is None:
-        return Tensor(ctx.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
     result = []
     for axis, dim in enumerate(dims[2:]):
-        window = (kernel[axis + 2] - 1) * dilations[axis] + 1
-        result.append((dim - 1) * strides[axis] + extra[axis] + window - pads[axis] - pads[axis + count])
+        reach = (kernel[axis + 2] - 1) * dilations[axis] + 1 + extra[axis]
+        if pads is not None:
+            result.append((dim - 1) * strides[axis] + reach - pads[axis] - pads[axis + count])
+        else:  # padding takes away what is more than the stride, and adds nothing
+            is_certain = lower(reach) >= strides[axis]
+            result.append(dim * strides[axis] if is_certain else ctx.new_symbol(SAME_SHORT))
     return Tensor(ctx.tensor().dtype, (*head, *result))
 
 
@@ -109,14 +129,22 @@ def pool(ctx: InferenceContext) -> list[Tensor]:
     """Return batch, channels and windows; MaxPool gives their indices too."""
     batch, channels, spatial = _parts(ctx)
     kernel = [const(size) for size in _list(ctx, "kernel_shape", len(spatial), 1)]
-    result = _image(ctx, batch, channels, _windows(ctx, spatial, kernel))
+    _have_elements(ctx, batch, spatial)
+    result = _image(ctx, batch, channels, _windows(ctx, spatial, kernel, is_pool=True))
     return [result, result.of_dtype(TensorProto.INT64)]
 
 
 def global_pool(ctx: InferenceContext) -> Tensor:
     """Return batch and channels, with ones for the spatial dims."""
     batch, channels, spatial = _parts(ctx)
+    _have_elements(ctx, batch, spatial)
     return _image(ctx, batch, channels, [1] * len(spatial))
+
+
+def _have_elements(ctx: InferenceContext, batch: Expr, spatial: Dims) -> None:
+    """Note that what is pooled has elements, as onnxruntime demands where the batch is not empty."""
+    for dim in spatial if lower(batch) >= 1 else ():
+        ctx.at_least(dim, 1, "a dim that is pooled")
 
 
 def resize(ctx: InferenceContext) -> Tensor:
