@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from onnx import TensorProto
 
-from graphkit.graph.view import Scope, unwrapped
+from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.view import Scope, Value, unwrapped
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
@@ -21,6 +22,7 @@ from graphkit.shapes.value_propagation import compare
 
 __all__ = ["RULES", "iterations"]
 
+NO_ITERATION = "the loop may have no iteration, and the body does not declare it as this number"
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown
 MAX_DEPTH = 3  # loops in loops that are inferred more than once
 
@@ -82,8 +84,18 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
     runs = _begins(ctx)
     results, states = _settle(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
     times = _iterations(ctx, body)
-    stacked = [_stacked(times, 0, tensor) for tensor in results[1 + len(states) :]]
-    return [*states, *stacked]
+    outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
+    each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
+    return [*states, *(_stacked(times, 0, tensor) for tensor in each)]
+
+
+def _without_iterations(ctx: InferenceContext, value: Value, tensor: Tensor) -> Tensor:
+    """Return an output of a body that may never run: then it has its declared rank, and 0 where that has no number."""
+    declared = declared_dims(value)
+    if tensor.dims is None or declared is None or len(declared) != len(tensor.dims):
+        return unknown(NO_ITERATION, tensor.dtype)
+    pairs = zip(tensor.dims, declared, strict=True)
+    return Tensor(tensor.dtype, [dim if dim == size else ctx.new_symbol(NO_ITERATION) for dim, size in pairs])
 
 
 def _plain(tensor: Tensor) -> Tensor:

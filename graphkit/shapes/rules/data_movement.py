@@ -75,7 +75,9 @@ def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         return ctx.new_symbol("it is inferred from an input whose rank is unknown")
     expr = Expr.of(element)  # type: ignore[arg-type]
-    return expr if lower(expr) >= 0 else ctx.new_symbol(f"it is {expr}, which may be below 0")
+    if lower(expr) >= (0 if ctx.attr("allowzero", 0) else 1):
+        return expr
+    return ctx.new_symbol(f"it is {expr}, which may be {'0 and copy a dim' if lower(expr) >= 0 else 'below 0'}")
 
 
 def _dims_after(ctx: InferenceContext, source: Dims, elements: list[Element]) -> Dims:
@@ -85,13 +87,20 @@ def _dims_after(ctx: InferenceContext, source: Dims, elements: list[Element]) ->
     total = product(source)
     present = product([dim for dim in dims if dim is not None])
     if len(missing) == 1:
-        if present == 0:
-            raise UnknownError("-1 beside a dim of 0")
-        dims[missing[0]] = ctx.quotient(total, present, f"{total} elements")
+        dims[missing[0]] = _remaining(ctx, total, present, is_inferred=number(elements[missing[0]]) == -1)
     elif not missing:
         _check_count(ctx, source, tuple(dim for dim in dims if dim is not None))
     reason = "the target shape has more than one dim that is not known"
     return tuple(ctx.new_symbol(reason) if dim is None else dim for dim in dims)
+
+
+def _remaining(ctx: InferenceContext, total: Expr, present: Expr, *, is_inferred: bool) -> Expr:
+    """Return the only dim that is not known: beside a dim of 0, which -1 refuses, any number fits."""
+    if present == 0:
+        raise UnknownError("-1 beside a dim of 0")
+    if is_nonzero(present) or (is_inferred and not ctx.attr("allowzero", 0)):
+        return ctx.quotient(total, present, f"{total} elements")
+    return ctx.new_symbol(f"beside {present}, which may be 0, any number of elements fits")
 
 
 def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element, allow_zero: bool) -> Expr | None:

@@ -74,7 +74,7 @@ def copies_zeros(app: Application, dims: Dims) -> bool:
     """Whether a Reshape gives its target's dims where they are 0 too, which copies the dim at that place."""
     target = app.elements(1)
     if target is None or app.attr("allowzero", 0):
-        return True
+        return app.arg(1) is None or bool(app.attr("allowzero", 0))  # an attribute, as before opset 5, has numbers
     may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
     return all(axis < len(dims) and _is_zero_with(dims[axis], dim) for axis, dim in may_be_zero)
 

@@ -44,6 +44,9 @@ BRANCHES = """y = If (c) <then_branch = a () => (int64[1] t) {{ {} }},
     else_branch = b () => (int64[1] u) {{ u = Shape <start = 2> (x) }}>"""
 POOLED = "p = MaxPool <kernel_shape = [3]> (x) s = Shape <start = 2> (x)"
 SAME = 'auto_pad = "SAME_UPPER"'
+TABLE = "=> (float[k, l] y)"
+TARGET = "s = Shape (x) z = Slice (s, i0, i1) m = Slice (s, i1, i2) t = Concat <axis = 0> (z, {})"
+LOOP = "o = Loop ({}) <body = b (int64 i, bool a) => (bool e, float[k] q) {{ e = Identity (a) q = Neg (x) }}>"
 CASES = {
     "a pool of fewer than its window": Case(
         IMAGE, f"p = MaxPool <kernel_shape = [3], strides = [3]> (x) {LENGTH}", f"{THIRD} y = Identity (d)",
@@ -70,8 +73,29 @@ CASES = {
         IMAGE, f"p = ConvTranspose <{SAME}, strides = [4]> (x, w) {LENGTH}",
         "s = Shape <start = 2> (x) y = Mul (s, i4)", "s = Shape <start = 2> (x) y = Mul (s, i4)", {"x": ones(1, 1, 5)},
         {"w": ones(1, 1, 2)}, like=f"p = ConvTranspose <{SAME}, strides = [4], dilations = [3]> (x, w) {LENGTH}"),
+    "any number beside a dim of 0": Case(
+        f"(float[past_n, 4] x, int64[1] e) {TABLE}", f"{TARGET.format('e')} y = Reshape (x, t)", "y = Identity (x)",
+        "y = Identity (x)", {"x": ones(0, 4), "e": np.array([7])}, like=f"{TARGET.format('i4')} y = Reshape (x, t)"),
+    "a dim of 0 beside -1": Case(
+        f"(float[past_n, past_m] x) {TABLE}", f"{TARGET.format('minus')} y = Reshape <allowzero = 1> (x, t)",
+        "y = Identity (x)", "y = Identity (x)", {"x": ones(0, 0)},
+        like=f"{TARGET.format('m')} y = Reshape <allowzero = 1> (x, t)"),
+    "a loop that a condition ends at once": Case(
+        "(float[n] x, bool c) => (int64[1] y)", f"{LOOP.format('three, c')} y = Shape <start = 1> (o)",
+        f"{LOOP.format('three, c')} y = Shape (x)", f"{LOOP.format('three, true')} y = Shape (x)",
+        {"x": ones(3), "c": np.array(False)}, like=f"{LOOP.format('three, true')} y = Shape <start = 1> (o)"),
+    "a loop over an empty past": Case(
+        "(float[n] x, float[past_l] p) => (int64[1] y)",
+        f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape <start = 1> (o)",
+        f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape (x)",
+        f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape (p)",
+        {"x": ones(3), "p": ones(0)},
+        like=f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape <end = 1> (o)"),
 }  # fmt: skip
-COMMON = {f"i{n}": np.array([n]) for n in range(-1, 9)} | {"false": np.array([False]), "zero": np.int64(0)}
+COMMON = {
+    **{f"i{n}": np.array([n]) for n in range(5)}, "minus": np.array([-1]), "three": np.int64(3),
+    "true": np.array(True), "false": np.array([False]),
+}  # fmt: skip
 
 
 def built(case: Case, body: str) -> Model:
