@@ -284,6 +284,8 @@ def _convolves(app: Application) -> bool:
         return False
     if min(app.attr("pads", ()) or (0,)) < 0:
         return False
+    if app.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER") and {*(app.attr("dilations", ()) or (1,))} != {1}:
+        return False  # onnxruntime pads no dilated windows
     if any(lower(dim) < 1 for dim in weight[2:]):
         return False
     is_fitting = count is not None and count % group == 0 and data[1] == weight[1] * group
@@ -305,8 +307,10 @@ def _casts(app: Application) -> bool:
 
 
 def _ranges(app: Application) -> bool:
+    """Start, limit and step are known: what an input holds may ask for more elements than there is memory for."""
     step = app.elements(2)
-    return step is not None and all(_dims(app, index) == () for index in range(3)) and is_nonzero(step[0])
+    are_known = all(_dims(app, index) == () and app.elements(index) is not None for index in range(3))
+    return step is not None and are_known and is_nonzero(step[0])
 
 
 def _scatters(app: Application) -> bool:
@@ -320,7 +324,9 @@ def _scatters(app: Application) -> bool:
 
 
 def _fills(app: Application) -> bool:
-    return app.dims is not None and all(lower(dim) >= 0 for dim in app.dims)
+    """The dims that are asked for are known, and no size makes one of them negative."""
+    asked = app.elements(0)
+    return asked is not None and all(lower(each) >= 0 for each in asked)
 
 
 # Operators that fail by dtypes and dims alone, never by elements.

@@ -37,6 +37,12 @@ def ones(*sizes: int) -> np.ndarray:
     return np.ones(sizes, np.float32)
 
 
+def unread(head: str, wrong: str, right: str, feed: Mapping[str, np.ndarray], **constants: object) -> Case:
+    """Return a case of nodes that nothing reads, where an original without them runs, and what is wrong fails."""
+    plain = "y = Neg (x)"
+    return Case(head, plain, f"{wrong} {plain}", f"{right} {plain}", feed, constants)
+
+
 IMAGE = "(float[1, 1, h] x) => (int64[1] y)"
 LENGTH = "y = Shape <start = 2> (p)"
 THIRD = "s = Shape <start = 2> (x) d = Div (s, i3)"
@@ -46,6 +52,8 @@ POOLED = "p = MaxPool <kernel_shape = [3]> (x) s = Shape <start = 2> (x)"
 SAME = 'auto_pad = "SAME_UPPER"'
 TABLE = "=> (float[k, l] y)"
 TARGET = "s = Shape (x) z = Slice (s, i0, i1) m = Slice (s, i1, i2) t = Concat <axis = 0> (z, {})"
+LIST = "=> (float[k] y)"
+LESS = "s = Shape (x) e = Sub (s, i4)"
 LOOP = "o = Loop ({}) <body = b (int64 i, bool a) => (bool e, float[k] q) {{ e = Identity (a) q = Neg (x) }}>"
 CASES = {
     "a pool of fewer than its window": Case(
@@ -91,9 +99,28 @@ CASES = {
         f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape (p)",
         {"x": ones(3), "p": ones(0)},
         like=f"s = Shape (p) t = Squeeze (s) {LOOP.format('t, true')} y = Shape <end = 1> (o)"),
+    "a negative dim that nothing reads": unread(
+        f"(float[n] x) {LIST}", f"{LESS} d = ConstantOfShape (e)", f"{LESS} z = Max (e, i0) d = ConstantOfShape (z)",
+        {"x": ones(3)}),
+    "a negative dim of an input that nothing reads": unread(
+        f"(float[n] x, int64[1] e) {LIST}", "d = ConstantOfShape (e)", "s = Shape (x) d = ConstantOfShape (s)",
+        {"x": ones(3), "e": np.array([-5])}),
+    "a dim of an input that is too large": unread(
+        f"(float[n] x, int64[1] e) {LIST}", "d = ConstantOfShape (e)", "s = Shape (x) d = ConstantOfShape (s)",
+        {"x": ones(3), "e": np.array([2**60])}),
+    "a Range that is too long": unread(
+        f"(float[n] x, int64 e) {LIST}", "d = Range (nought, e, one)",
+        "s = Shape (x) l = Squeeze (s) d = Range (nought, l, one)", {"x": ones(3), "e": np.array(2**60)}),
+    "a Range that begins too early": unread(
+        f"(float[n] x, int64 e) {LIST}", "d = Range (e, nought, one)",
+        "s = Shape (x) l = Squeeze (s) d = Range (l, nought, one)", {"x": ones(3), "e": np.array(-(2**60))}),
+    "padding of a Conv that is dilated": unread(
+        "(float[n, 1, h] x) => (float[a, b, l] y)", f"d = Conv <{SAME}, dilations = [2]> (x, w)",
+        f"d = Conv <{SAME}, strides = [2]> (x, w)", {"x": ones(1, 1, 5)}, w=ones(1, 1, 2)),
 }  # fmt: skip
 COMMON = {
-    **{f"i{n}": np.array([n]) for n in range(5)}, "minus": np.array([-1]), "three": np.int64(3),
+    **{f"i{n}": np.array([n]) for n in range(5)}, "minus": np.array([-1]),
+    "nought": np.int64(0), "one": np.int64(1), "three": np.int64(3),
     "true": np.array(True), "false": np.array([False]),
 }  # fmt: skip
 
