@@ -18,7 +18,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.symbols import INF, Symbol
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
@@ -240,8 +240,15 @@ def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
     inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    sizes = (f"{name} >= {each.lower}" for name, each in sorted(found.items()))
+    sizes = (_bounds(each) for _, each in sorted(found.items()))
     return (*sizes, *counting_conditions(original, rewritten))
+
+
+def _bounds(dim: Symbol) -> str:
+    """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
+    if dim.lower == dim.upper:
+        return f"{dim.name} = {dim.lower}"
+    return f"{dim.name} >= {dim.lower}" if dim.upper == INF else f"{dim.lower} <= {dim.name} <= {dim.upper}"
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:

@@ -283,6 +283,23 @@ def test_a_proof_is_about_the_sizes_at_which_the_original_runs() -> None:
     assert found.conditions == ("n >= 5",)
 
 
+LEFT = """s = Shape <start = 1> (x) b = Sub (five, s) f = ConstantOfShape (b) u = Unsqueeze (f, axes)
+    p = Conv (u, two) q = NonZero (p) d = Cast <to = 1> (q) y = ReduceSum (d)"""
+
+
+@pytest.mark.parametrize(
+    ("node", "condition"), [("m = MatMul (x, four) y = ReduceSum (m)", "n = 4"), (LEFT, "1 <= n <= 3")]
+)
+def test_the_largest_size_at_which_the_original_runs_is_told(node: str, condition: str) -> None:
+    numbers = {"five": np.array([5]), "axes": np.array([0, 1]), "two": np.ones((1, 1, 2)), "four": np.ones((4, 2))}
+    made = model(
+        f"g (float[2, n] x) => (float[a, b] y) {{ {node} }}", **{k: v for k, v in numbers.items() if k in node}
+    )
+    found = check_equivalence(made, made)
+    assert found.is_proven, found
+    assert found.conditions == (condition,)
+
+
 def test_what_the_rewritten_model_requires_is_no_condition() -> None:
     before = windowed(WINDOWS.format("y = Mul (p, s)"))
     narrower = windowed(WINDOWS.format("q = Conv (x, seven) y = Mul (p, s)"))
