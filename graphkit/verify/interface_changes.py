@@ -98,9 +98,10 @@ def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator
 def narrowed(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
     """Return the change of dims that are fixed, or equal to others, though the original takes more."""
     names = list(dict.fromkeys(pair.name for pair in pairs))
-    now, was = fed_inputs(after)[names[0]], fed_inputs(before)[names[0]]
+    now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
     who = f"input {names[0]}" if len(names) == 1 else f"inputs {family_labels(names)}"
-    declared = f"declared {_text(declared_dims(now))}, {_text(declared_dims(was))} in the original"
+    whose = "and computed otherwise" if was is None else f"{_text(declared_dims(was))} in the original"
+    declared = f"declared {_text(declared_dims(now))}, {whose}"
     sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
     hint = "give --dim or --input where that is meant"
     return Change(f"{who} takes fewer sizes ({declared}): {sizes} - {hint}", narrows=True)

@@ -13,7 +13,6 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -29,10 +28,9 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.session import RunError, Runner, check_files
-from graphkit.shapes import AS_DECLARED, DimSpec, Relation, declarations, infer
+from graphkit.runtime.session import Runner, check_files
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs, fixed_by, given_shapes, solve
-from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.candidate_runs import (
     FACTOR,
@@ -48,8 +46,8 @@ from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
+from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
@@ -61,13 +59,11 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
-from graphkit.verify.run_sizes import assignments
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
 
-MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
@@ -130,7 +126,7 @@ def verify_extract(
         The proof: `proof.passed` says whether it holds.
 
     Raises:
-        UsageError: The original has no values of these names.
+        UsageError: The original has no values of these names, or inputs of other dtypes or ranks.
         ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
 
     Example:
@@ -156,6 +152,7 @@ class _Proof:
         two: Both models, and what makes their inputs.
         spec: The known facts about the original's input dims.
         fixed: Dims that the rewritten model fixes.
+        unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
         contradictions: What the original declares and its nodes contradict, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
@@ -165,6 +162,7 @@ class _Proof:
     spec: DimSpec
     options: RewriteProofOptions
     fixed: Sequence[Pair]
+    unsure: Sequence[Pair]
     blank: RewriteProof
     contradictions: Sequence[str]
     is_default: bool
@@ -190,7 +188,10 @@ class _Proof:
         source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
-        asked, fixed = given_shapes(before, spec.shapes), [] if part is not None else fixed_by(before, after)
+        cuts = part.cuts if part is not None else ()
+        asked, fixed = given_shapes(before, spec.shapes), fixed_by(before, after, computed_dims(before, cuts))
+        unsure = unknown_pairs(fixed)
+        fixed = [pair for pair in fixed if pair not in unsure]
         numbers, relations = solve([*fixed, *asked], spec.numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         is_default = options.tolerance is None and has_float16(before)
@@ -207,6 +208,7 @@ class _Proof:
             spec=spec,
             options=options,
             fixed=fixed,
+            unsure=unsure,
             blank=blank,
             contradictions=contradictions,
             is_default=is_default,
@@ -254,8 +256,12 @@ class _Proof:
         try:
             before = before if self.two.part is None else cut_open(before, after)
         except ModelError as error:
-            outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in after.graph.outputs]
-            return Equivalence(tuple(outputs))
+            return _unknown(after, str(error))
+        if self.unsure:
+            pair = self.unsure[0]
+            return _unknown(
+                after, f"a dim of input {pair.name} depends on data: it is not known that it is {pair.size}"
+            )
         return limited_equivalence(
             before,
             after,
@@ -266,11 +272,10 @@ class _Proof:
         )
 
     def _input_changes(self, session: Runner) -> list[Change]:
-        if self.two.part is not None:
-            return []
         before, after = self.two.models
         symbols = {new: old for old, new in self.options.symbols}
-        changes = input_changes(before, after, list(self.options.values), symbols)
+        is_whole = self.two.part is None
+        changes = input_changes(before, after, list(self.options.values), symbols) if is_whole else []
         if open_pairs := _narrowing(session, self.two.feeder, self.fixed, self.spec):
             changes.append(narrowed(open_pairs, before, after))
         return changes
@@ -356,33 +361,19 @@ class _Proof:
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
-    asked, _ = solve(given_shapes(feeder.models[0], spec.shapes), spec.numbers)
-    relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
-    todo = [(pair, relation) for pair, relation in relations if relation.symbols]
-    if not todo:
-        return []
-    whole = feeder.at(legal_sizes(feeder.models[0], spec))
-    return [pair for pair, relation in todo if _takes_others(session, whole, relation)]
-
-
-def _takes_others(session: Runner, feeder: Feeder, relation: Relation) -> bool:
-    """Whether a model runs at sizes that do not meet a relation."""
-    for flags in feeder.flags():
-        proposals = itertools.islice(assignments(feeder.legal(flags), []), MAX_OTHERS)
-        others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
-        for dims in others[:2]:
-            try:
-                session.run(feeder.feed(dims, flags, 0))
-            except (RunError, TooLargeError):
-                continue
-            return True
-    return False
+    before = feeder.models[0]
+    asked, _ = solve(given_shapes(before, spec.shapes), spec.numbers)
+    return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     told = tuple(change.text for change in changes if not change.narrows)
     return replace(proof, interface=told, failures=(*proof.failures, *failures))
+
+
+def _unknown(model: Model, reason: str) -> Equivalence:
+    return Equivalence(tuple(OutputProof(value.name, "unknown", reason=reason) for value in model.graph.outputs))
 
 
 def _unprovable(before: Model, after: Model) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NamedTuple
 
 from graphkit.dtypes import dtype_name
@@ -103,10 +104,13 @@ def fed_inputs(model: Model) -> dict[str, Value]:
     return {value.name: value for value in model.graph.inputs if value.tensor is None}
 
 
-def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
+def fixed_by(
+    original: Model, rewritten: Model, computed: Mapping[str, Sequence[Expr] | None] = MappingProxyType({})
+) -> list[Pair]:
     """Return the dims of `original` that its rewritten model fixes, with the size of each.
 
     A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal.
+    Inputs of the rewritten model may be values that the original computes, with the dims in `computed`.
 
     Raises:
         UsageError: The rewritten model has another input, or one of another dtype, rank or size.
@@ -114,10 +118,13 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
     now, was = _symbolic(rewritten), _symbolic(original)
+    labels = original.label, rewritten.label
     for name in theirs:
+        if name in computed:
+            pairs += _as_computed(name, computed[name], now.get(name))
+            continue
         if name not in ours:
             raise _no_such_input(name, original, rewritten)
-        labels = original.label, rewritten.label
         _check_dtype(ours[name], theirs[name], labels)
         pairs += _paired(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
@@ -145,15 +152,21 @@ def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
         raise _unlike(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
 
 
-def _paired(
-    name: str, was: tuple[Expr, ...] | None, now: tuple[Expr, ...] | None, labels: tuple[str, str]
-) -> list[Pair]:
+def _paired(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None, labels: tuple[str, str]) -> list[Pair]:
     if was is None or now is None:
         return []
     is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
     if len(was) != len(now) or is_other:
         raise _unlike(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
     return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
+
+
+def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None) -> list[Pair]:
+    """Return the dims of a value that is computed; none where a run fails for another rank or number."""
+    if was is None or now is None or len(was) != len(now):
+        return []
+    pairs = [Pair(name, *pair) for pair in zip(was, now, strict=True)]
+    return [pair for pair in pairs if pair.dim.constant is None or pair.size.constant is None]
 
 
 def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:

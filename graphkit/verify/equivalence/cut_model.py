@@ -15,8 +15,8 @@ UNREAD = "proof/uncut/"  # before the names of what the whole computes for a val
 def cut_open(whole: Model, part: Model) -> Model:
     """Return a model with the inputs and outputs of a part of it, by the names that both have, and its other inputs.
 
-    Inputs are as the part declares them. Outputs have the dims that the model declares for them, or none, so that the
-    part may declare these, or those that nodes compute.
+    Values at which the part begins are declared as it does, inputs as the whole does. Outputs have the dims that the
+    model declares for them, or none, so that the part may declare these, or those that nodes compute.
 
     Raises:
         ModelError: The model computes no value of a name that the part has.
@@ -32,9 +32,11 @@ def cut_open(whole: Model, part: Model) -> Model:
         raise ModelError(f"it computes no '{min(cuts)}', at which the subgraph begins", file=whole.label)
     declared = {info.name: info for info in proto.graph.output if info.type.HasField("tensor_type")}
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
-    others = [info for info in proto.graph.input if info.name not in given]
+    own = {info.name: info for info in proto.graph.input}
+    inputs = [_copied(own.get(info.name, info)) for info in part.proto.graph.input]
+    others = [_copied(info) for info in proto.graph.input if info.name not in given]
     del proto.graph.input[:], proto.graph.output[:]
-    proto.graph.input.extend([*part.proto.graph.input, *others])
+    proto.graph.input.extend([*inputs, *others])
     proto.graph.output.extend(outputs)
     kept = [info for info in proto.graph.value_info if info.name not in given]
     del proto.graph.value_info[:]
@@ -42,9 +44,12 @@ def cut_open(whole: Model, part: Model) -> Model:
     return whole.with_proto(proto)
 
 
+def _copied(info: ValueInfoProto) -> ValueInfoProto:
+    return ValueInfoProto.FromString(info.SerializeToString())
+
+
 def _without_dims(info: ValueInfoProto) -> ValueInfoProto:
-    made = ValueInfoProto()
-    made.CopyFrom(info)
+    made = _copied(info)
     if made.type.HasField("tensor_type"):
         made.type.tensor_type.ClearField("shape")
     return made
