@@ -26,6 +26,8 @@ from graphkit.verify.original_runs import Run
 
 __all__ = ["Branch", "Change", "InterfaceFailures", "input_changes", "interface_failures", "narrowed", "output_changes"]
 
+ASK = "give --dim or --input where that is meant"
+
 
 @dataclass(frozen=True)
 class Change:
@@ -95,7 +97,7 @@ def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator
         yield Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False)
 
 
-def narrowed(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
+def narrowed(pairs: Sequence[Pair], before: Model, after: Model, *, hint: str = ASK) -> Change:
     """Return the change of dims that are fixed, or equal to others, though the original takes more."""
     names = list(dict.fromkeys(pair.name for pair in pairs))
     now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
@@ -103,8 +105,8 @@ def narrowed(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
     whose = "and computed otherwise" if was is None else f"{_text(declared_dims(was))} in the original"
     declared = f"declared {_text(declared_dims(now))}, {whose}"
     sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
-    hint = "give --dim or --input where that is meant"
-    return Change(f"{who} takes fewer sizes ({declared}): {sizes} - {hint}", narrows=True)
+    takes = "takes" if len(names) == 1 else "take"
+    return Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {hint}", narrows=True)
 
 
 def output_changes(

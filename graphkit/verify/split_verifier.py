@@ -17,7 +17,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import DimSpec, declarations
-from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
@@ -27,8 +27,19 @@ from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.interface_changes import Branch, interface_failures
-from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
+from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
+from graphkit.verify.narrowing import narrowing
+from graphkit.verify.original_runs import (
+    Feeder,
+    Flags,
+    Found,
+    LevelRuns,
+    Run,
+    at_both_levels,
+    caveats,
+    coverage,
+    run_with,
+)
 from graphkit.verify.proof_engine import Step, follow, outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.tolerances import level_tolerance
@@ -227,6 +238,7 @@ class _Part:
     Attributes:
         feeder: Makes inputs that both take; None where there are none.
         fits: Whether the model has the inputs and outputs of the branch.
+        equal: Dims of the merged decoder that the model takes for equal, or for another size than they have.
         found: What the merged decoder gave.
         differing: Dims and integers of the first terms that differ.
     """
@@ -236,6 +248,7 @@ class _Part:
     feeder: Feeder | None
     fits: bool
     proof: BranchProof
+    equal: Sequence[Pair] = ()
     found: Found = field(default_factory=Found)
     differing: Sequence[ExprPair] = ()
 
@@ -244,16 +257,18 @@ class _Part:
         """Compare the interfaces, and find the sizes that both take."""
         found, notes = interface_failures(branch, model), list[str]()
         failures = [*found.outputs, *found.inputs]
-        feeder = None
+        feeder, equal = None, list[Pair]()
         try:
             if not found.inputs:
-                feeder = _feeder(branch.merged, model, seed)
+                pairs = fixed_by(branch.merged, model)
+                equal = [pair for pair in pairs if pair.size.constant is None]
+                feeder = _feeder(branch.merged, model, pairs, seed)
                 fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
             failures.append(str(error))
         made = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
-        return cls(branch, model, feeder, not failures, made)
+        return cls(branch, model, feeder, not failures, made, equal)
 
     def with_equivalence(self, seconds: float | None, progress: Callable[[str], None]) -> _Part:
         """Add the outputs that are equal at every size and for every input."""
@@ -292,7 +307,17 @@ class _Part:
         skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
         covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
-        return replace(self, found=found, proof=proof)
+        return replace(self, found=found, proof=proof).narrowed(session, flags)
+
+    def narrowed(self, session: Runner, flags: Flags) -> _Part:
+        """Let it fail where the merged decoder runs at sizes that the model does not take."""
+        assert self.feeder is not None
+        whole = partial(self.feeder.at, legal_sizes(self.branch.merged))
+        pairs = narrowing(session, self.equal, {}, whole, [flags])
+        if not pairs:
+            return self
+        change = narrowed(pairs, self.branch.merged, self.model, hint="declare what the merged decoder does")
+        return replace(self, proof=replace(self.proof, equivalence=EquivalenceSummary())).failed(change.text)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the merged decoder."""
@@ -309,14 +334,13 @@ class _Part:
         return replace(self, proof=replace(self.proof, failures=(*self.proof.failures, *failures)))
 
 
-def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
+def _feeder(merged: Model, model: Model, pairs: Sequence[Pair], seed: int) -> Feeder:
     """Return a feeder for inputs that a merged decoder and another model take.
 
     Raises:
-        UsageError: They take none of the same dims and types.
+        UsageError: They take none of the same dims.
     """
-    fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
-    numbers, relations = solve(fixed, {})
+    numbers, relations = solve(pairs, {})
     return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed, others=(model,))
 
 

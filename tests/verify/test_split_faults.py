@@ -241,6 +241,32 @@ def test_later_steps_that_take_one_token_only_are_proven_with_one(merged: Model,
     assert found.loop.steps == 8
 
 
+def with_dims(names: dict[str, str]) -> Edit:
+    """Give dims of inputs other symbols."""
+
+    def edit(proto: ModelProto) -> None:
+        for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    dim.dim_param = " + ".join(names.get(name, name) for name in dim.dim_param.split(" + "))
+
+    return edit
+
+
+def test_later_steps_that_take_two_dims_for_equal_fail(merged: Model, folder: Path) -> None:
+    found = proof(merged, folder, later=with_dims({"encoder_sequence_length": "batch_size"}))
+    assert not found.branches[0].failures
+    assert "take fewer sizes" in found.branches[1].failures[0]
+    assert "encoder_sequence_length is batch_size" in found.branches[1].failures[0]
+    assert not found.branches[1].equivalence.proven
+
+
+def test_dims_may_have_other_names(merged: Model, folder: Path) -> None:
+    found = proof(merged, folder, later=with_dims({"encoder_sequence_length": "batch_size", "batch_size": "rows"}))
+    assert found.passed
+    assert found.branches[1].equivalence.is_complete
+
+
 def test_dims_of_another_model_are_named(merged: Model, folder: Path) -> None:
     def other(proto: ModelProto) -> None:
         past = next(info for info in proto.graph.input if info.name == "past_key_values.0.decoder.key")

@@ -30,6 +30,7 @@ from graphkit.verify.equivalence.inlining import functions_fault, inlined
 from graphkit.verify.equivalence.interface import (
     declared_faults,
     input_faults,
+    narrowed_dims,
     new_symbols,
     odd_flags,
     output_fault,
@@ -114,7 +115,8 @@ def check_equivalence(
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
-    conditions = (*_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
+    equal = narrowed_dims(before, after, names) if narrower else ()
+    conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
     return Equivalence(proofs, dict(sorted(terms.used.items())), conditions, len(terms.known))
 
 

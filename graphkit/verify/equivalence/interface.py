@@ -10,6 +10,8 @@ from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.required_products import RequiredProducts
@@ -18,6 +20,7 @@ __all__ = [
     "callable_inputs",
     "declared_faults",
     "input_faults",
+    "narrowed_dims",
     "new_symbols",
     "odd_flags",
     "output_fault",
@@ -132,6 +135,23 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
             if isinstance(before, str):
                 found.setdefault(before, set()).add(after if isinstance(after, str) else "")
     return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
+
+
+def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
+    theirs, mine = Inputs(original).symbolic, Inputs(rewritten).symbolic
+    meanings: dict[str, Expr] = {}
+    pairs = [(name, dims) for name, dims in mine.items() if theirs.get(names.get(name, name)) is not None]
+    both = [pair for name, dims in pairs for pair in zip(theirs[names.get(name, name)] or (), dims or (), strict=False)]
+    for before, after in both:
+        if isinstance(after.atom, Symbol):
+            meanings.setdefault(after.atom.name, before)
+    told = dict[str, None]()
+    for before, after in both:
+        meant = after.substitute(meanings)
+        if after.constant is None and after.symbols <= meanings.keys() and meant != before:
+            told[f"{before} = {meant}"] = None
+    yield from told
 
 
 def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:

@@ -67,3 +67,11 @@ def test_a_sum_of_other_dims_is_a_condition_of_the_proof() -> None:
     assert found.conditions == ("a >= 1", "b >= 1", "u.0 = a + b, as declared")
     apart = tuple(named(body, {**dims, "z": "c"}) for body in (joined, whole))
     assert not check_equivalence(*apart).proven
+
+
+def test_dims_that_a_narrower_rewrite_takes_for_equal_are_a_condition() -> None:
+    text = "g (float[N] x, float[M] y) => (float[K] z) { a = Abs (y) z = Add (x, a) }"
+    wide, narrow = model(text), model(text.replace("[M]", "[N]"))
+    found = check_equivalence(wide, narrow, narrower=True)
+    assert "M = N" in found.conditions
+    assert "M = N" not in check_equivalence(wide, wide, narrower=True).conditions
