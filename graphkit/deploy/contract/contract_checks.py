@@ -27,6 +27,7 @@ MOST = 1 << 44  # elements of an array
 MOST_ARENA = 1 << 44  # bytes
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 TOKENS = ("pad", "start")
+TOKENS_AXIS = 1  # of tokens, [batch, tokens]
 CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
 BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 KINDS = {
@@ -331,6 +332,18 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
         port_fed = fed.get(change.input)
         if change.length not in lengths or port_fed is None or not 0 <= change.axis < len(port_fed.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
+        elif port_fed.kind == "tokens" and change.axis != TOKENS_AXIS:
+            yield f"it changes length '{change.length}' by axis {change.axis} of its tokens, which are [batch, tokens]"
+    yield from _lengths(method, states, written)
+
+
+def _lengths(method: BundleMethod, states: Mapping[str, StateTensor], written: Sequence[str]) -> Iterator[str]:
+    """Yield the lengths that change though what they count does not, or that change twice."""
+    changed = [change.length for change in method.changes]
+    yield from (f"it changes length '{name}' twice" for name in sorted(set(changed)) if changed.count(name) > 1)
+    for state in states.values():
+        if state.update == "slots" and state.length in changed and state.name not in written:
+            yield f"it changes length '{state.length}', and does not write state '{state.name}'"
 
 
 def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:

@@ -97,10 +97,12 @@ def _port(port: BundlePort, value: Value) -> Iterator[str]:
 
 
 def _is_same(declared: Sequence[int | str | None], said: Sequence[int | str]) -> bool:
-    """Whether dims have one rank and the same numbers; symbols have other names in a bundle."""
+    """Whether dims have one rank, and a model has no number where a host may give any size, or another number.
+
+    Symbols have other names in a bundle, and a bundle may have a number where its model would take more.
+    """
     return len(declared) == len(said) and all(
-        size == other_size or not (isinstance(size, int) and isinstance(other_size, int))
-        for size, other_size in zip(declared, said, strict=True)
+        size == claim or not isinstance(size, int) for size, claim in zip(declared, said, strict=True)
     )
 
 

@@ -21,10 +21,12 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.infer import infer
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
+from graphkit.verify.equivalence.method_interface import length_faults, port_faults
 from graphkit.verify.equivalence.method_originals import (
     MOST,
     OWN,
@@ -38,6 +40,7 @@ from graphkit.verify.originals import Originals
 
 __all__ = ["bundle_blocks", "check_bundle", "summarize_bundle"]
 
+ALL_KEPT = 0  # logits of all tokens, where a method can choose
 STATE = ("scatter", "tensor scatter")  # the axioms of writing in place
 
 
@@ -88,12 +91,24 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
     except UnknownMethodError as error:
-        proofs = [OutputProof(port.name, "unknown", reason=str(error)) for port in method.outputs]
-        return Equivalence(tuple(proofs))
+        return _unknown(method, str(error))
+    shapes = infer(pair[0], values=original.values)
+    faults = (*length_faults(contract, method), *port_faults(contract, method, model, pair[1], shapes))
+    if faults:
+        return _unknown(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
     found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
-    return replace(found, outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs))
+    kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
+    return replace(
+        found,
+        outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs),
+        conditions=(*found.conditions, *kept),
+    )
+
+
+def _unknown(method: BundleMethod, reason: str) -> Equivalence:
+    return Equivalence(tuple(OutputProof(port.name, "unknown", reason=reason) for port in method.outputs))
 
 
 class _Adapter:
@@ -143,7 +158,7 @@ class _Adapter:
         elif kind == "length":
             self._past_length()
         elif kind == "kept":
-            self.edit.number(0, port.name)
+            self.edit.number(ALL_KEPT, port.name)
         elif kind == "mask":
             one, most = self.edit.number(1), self.edit.number(MOST)
             self.edit.add("Slice", [self._whole_mask(), self._past_length(), most, one], port.name)

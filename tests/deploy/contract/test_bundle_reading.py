@@ -192,6 +192,11 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     ),
     "a change by no input": (setting(*STEP, "changes", 0, "input", to=KEY), "by an input that is not there"),
     "a change by no axis": (setting(*STEP, "changes", 0, "axis", to=2), "by an input that is not there"),
+    "a change by the rows": (setting(*STEP, "changes", 0, "axis", to=0), "by axis 0 of its tokens"),
+    "a change that comes twice": (
+        lambda plain: plain["methods"][1]["changes"].append(plain["methods"][1]["changes"][0]),
+        "it changes length 'past_length' twice",
+    ),
 }
 
 

@@ -207,6 +207,10 @@ RECORDED: dict[str, tuple[Callable[[Plain], None], str]] = {
         setting("methods", 0, "outputs", 0, "shape", to=["batch", 3]),
         r"output 'logits' is \['.*\], and said to be",
     ),
+    "a name for a number": (
+        setting("methods", 0, "outputs", 0, "shape", to=["batch", "tokens", "vocabulary"]),
+        r"output 'logits' is \['.*\], and said to be",
+    ),
     "a dtype": (
         setting("methods", 0, "outputs", 0, "dtype", to="int8"),
         "output 'logits' is float32, and said to be int8",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -21,6 +22,7 @@ from graphkit.errors import ModelError
 from graphkit.options import Update
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.equivalence import Equivalence, check_bundle
+from graphkit.verify.equivalence.method_interface import length_faults
 from graphkit.verify.originals import Originals
 
 Bundled = Callable[[str, Update], tuple[Originals, Path]]
@@ -140,3 +142,56 @@ def test_a_ring_is_unknown(bundled: Bundled) -> None:
     assert {reason for output in found["step"].outputs for reason in [output.reason]} == {
         "past_key_values.0.key is a ring"
     }
+
+
+def declared(folder: Path, name: str, axis: int, dim: str | int) -> None:
+    """Declare another dim of an input of the step."""
+    file = folder / next(method.file for method in read_bundle(folder / "bundle.json").methods if method.name == "step")
+    step = onnx.load(file, load_external_data=False)
+    value = next(info for info in (*step.graph.input, *step.graph.output) if info.name == name)
+    value.type.tensor_type.shape.dim[axis].Clear()
+    setattr(value.type.tensor_type.shape.dim[axis], "dim_param" if isinstance(dim, str) else "dim_value", dim)
+    file.write_bytes(step.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "dim", "reason"),
+    [
+        ("input_ids", 1, "anything", ""),
+        ("input_ids", 1, 1, "input_ids is declared to have 1 along axis 1, and has seq"),
+        ("input_ids", 0, 1, "input_ids is declared to have 1 along axis 0, and has batch"),
+        ("input_ids", 1, "batch", "'batch' is declared for dims that may differ: batch, seq"),
+        ("logits", 0, 4, "logits is declared to have 4 along axis 0, and has batch"),
+    ],
+)
+def test_a_method_declares_what_its_ports_have(
+    name: str, axis: int, dim: str | int, reason: str, bundled: Bundled, tmp_path: Path
+) -> None:
+    originals, folder = bundled("causal", "scatter-nd")
+    shutil.copytree(folder, tmp_path / "out")
+    declared(tmp_path / "out", name, axis, dim)
+    step = check_bundle(originals, tmp_path / "out")["step"]
+    assert {output.reason for output in step.outputs} == {reason}
+    assert step.is_proven is not bool(reason)
+
+
+def test_a_method_makes_its_length_larger_by_its_tokens(bundled: Bundled) -> None:
+    contract = read_bundle(bundled("causal", "scatter-nd")[1] / "bundle.json", altered=True)
+    method = contract.method("step")
+    assert method is not None
+    assert not [*length_faults(contract, method)]
+    (change,) = method.changes
+    for changes in ((), (replace(change, axis=0),), (change, change)):
+        fault = next(length_faults(contract, replace(method, changes=changes)))
+        assert fault == "it does not make its length larger by its number of tokens"
+    outputs = tuple(port for port in method.outputs if port.writes != "past_key_values.0.key")
+    fault = next(length_faults(contract, replace(method, outputs=outputs)))
+    assert fault == "it does not write state 'past_key_values.0.key'"
+
+
+def test_a_proof_says_that_it_is_about_the_logits_of_all_tokens(bundled: Bundled) -> None:
+    originals, folder = bundled("causal", "scatter-nd")
+    contract, found = read_bundle(folder / "bundle.json", altered=True), check_bundle(originals, folder)
+    for method in contract.methods:
+        if method.name in found:
+            assert ("logits_kept = 0" in found[method.name].conditions) is ("kept" in method.sources)

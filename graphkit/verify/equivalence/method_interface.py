@@ -1,0 +1,97 @@
+"""What a method of a bundle declares, and what its contract says of lengths: both as the induction over calls needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
+from graphkit.dtypes import dtype_name
+from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes, infer, is_known
+from graphkit.shapes.tensor import Tensor
+from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
+
+__all__ = ["length_faults", "port_faults"]
+
+TOKENS = 1  # the axis of tokens
+
+
+def length_faults(contract: BundleContract, method: BundleMethod) -> Iterator[str]:
+    """Yield why the slots in use are not the past after a call, as they were before it.
+
+    A method with tokens makes the length larger by as many, and writes them into each state that is kept in slots.
+    """
+    slots = [state for state in contract.states if state.update == "slots"]
+    lengths, tokens = {state.length for state in slots}, method.sources.get("tokens", ())
+    if len(lengths) > 1 or len(tokens) > 1:
+        yield "it has several lengths, or several inputs of tokens"
+        return
+    wanted = [(length, port.name, TOKENS) for length in lengths for port in tokens]
+    if wanted != [(change.length, change.input, change.axis) for change in method.changes]:
+        yield "it does not make its length larger by its number of tokens"
+    if others := {port.of for port in method.sources.get("length", ())} - lengths:
+        yield f"it reads length '{min(others)}', which counts no slots"
+    written = {port.writes for port in method.outputs}
+    yield from (f"it does not write state '{state.name}'" for state in slots if state.name not in written)
+
+
+def port_faults(
+    contract: BundleContract, method: BundleMethod, model: Model, adapted: Model, original: Shapes
+) -> Iterator[str]:
+    """Yield what a method declares of its inputs and outputs, and they are not.
+
+    Args:
+        contract: The bundle.
+        method: The method.
+        model: Its model, as it is.
+        adapted: The same with the interface of its original, which computes all inputs.
+        original: The shapes of the original.
+    """
+    shapes, required = infer(adapted), RequiredProducts(required_equalities(original))
+    states = {state.name: state for state in contract.states}
+    ports = {port.name: port for port in (*method.inputs, *method.outputs)}
+    meanings: dict[str, set[str]] = {}
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        port = ports.get(value.name)
+        declared, given = declared_type(value), _given(adapted, shapes, value)
+        if port is None or declared is None or given is None:
+            continue
+        if given.dtype and declared.dtype != given.dtype:
+            yield f"{value.name} is declared {dtype_name(declared.dtype)}, and is {dtype_name(given.dtype)}"
+        if declared.dims is None:
+            continue
+        if given.dims is not None and len(given.dims) != len(declared.dims):
+            yield f"{value.name} is declared with another rank"
+            continue
+        dims = given.dims or [None] * len(declared.dims)
+        for axis, (claim, dim) in enumerate(zip(declared.dims, dims, strict=True)):
+            if isinstance(claim, str):
+                meanings.setdefault(claim, set()).add(_meaning(dim, required))
+            elif (
+                claim is not None and not _is_number(claim, dim) and not _is_slots(claim, axis, states.get(port.state))
+            ):
+                yield f"{value.name} is declared to have {claim} along axis {axis}, and has {_meaning(dim, required)}"
+    for name, found in meanings.items():
+        if len(found) > 1:
+            yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
+
+
+def _given(adapted: Model, shapes: Shapes, value: Value) -> Tensor | None:
+    """Return what is known of an input or output of a method where it has the interface of its original."""
+    found = adapted.graph.values.get(value.name)
+    return None if found is None else shapes[found]
+
+
+def _meaning(dim: Expr | None, required: RequiredProducts) -> str:
+    return str(required.expr(dim)) if dim is not None and is_known(dim) else "an unknown size"
+
+
+def _is_number(claim: Dim, dim: Expr | None) -> bool:
+    return dim is not None and dim.constant == claim
+
+
+def _is_slots(claim: Dim, axis: int, state: StateTensor | None) -> bool:
+    """Whether a number is that of all slots, which a method gets where they are no prefix."""
+    return state is not None and state.update == "slots" and axis == state.axis and state.shape[axis] == claim
