@@ -199,8 +199,8 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
     rows, mask, logits = len(prompt.tokens), prompt.mask, oracle.first(prompt.tokens, prompt.mask)
     begun = {state.name: _filled(state, rows, mask.shape[1]) for state in contract.states}
     feed = _feed(once, prompt, prompt.tokens, mask, begun, 0)
-    kept = logits if prompt.all_logits else logits[:, -1:]
-    calls = [Call(once, feed, past=0, exports=exports, logits=kept, mask=mask, states={})]
+    compared_logits = logits if prompt.all_logits else logits[:, -1:]
+    calls = [Call(once, feed, past=0, exports=exports, logits=compared_logits, mask=mask, states={})]
     for tokens in prompt.steps:
         past, fed = mask.shape[1], oracle.later_feed(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
@@ -208,8 +208,8 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
         if known.keys() != begun.keys():
             break
         axes = {state.name: _growing_axis(originals.step, state) for state in contract.states}
-        held = {s.name: _filled(s, rows, past + 1, known[s.name], axes[s.name]) for s in contract.states}
-        feed = _feed(step, prompt, tokens, np.ones_like(tokens), held, past)
+        states_before = {s.name: _filled(s, rows, past + 1, known[s.name], axes[s.name]) for s in contract.states}
+        feed = _feed(step, prompt, tokens, np.ones_like(tokens), states_before, past)
         exports, logits = ((originals.step, fed, ""),), oracle.step(tokens)
         calls.append(Call(step, feed, past=past, exports=exports, logits=logits, mask=mask, states=known))
     return calls
@@ -248,13 +248,13 @@ def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None =
     shape = [rows if at == state.batch else size for at, size in enumerate(state.shape)]
     if state.axis is not None:
         shape[state.axis] = state.in_use(used)
-    made = np.zeros(shape, state.dtype)
+    filled = np.zeros(shape, state.dtype)
     if known is not None and state.axis is not None:
         slots = state.shape[state.axis]
-        into, of = np.moveaxis(made, state.axis, 0), np.moveaxis(known, axis, 0)
+        into, of = np.moveaxis(filled, state.axis, 0), np.moveaxis(known, axis, 0)
         for place in range(max(0, len(of) - slots), len(of)):
             into[place % slots] = of[place]
-    return made
+    return filled
 
 
 def _feed(
@@ -263,12 +263,12 @@ def _feed(
     feed: dict[str, np.ndarray] = {}
     for port in method.inputs:
         if port.kind == "user":
-            made = prompt.inputs[port.name]
+            array = prompt.inputs[port.name]
         elif port.kind in ("tokens", "mask"):
-            made = tokens if port.kind == "tokens" else mask
+            array = tokens if port.kind == "tokens" else mask
         elif port.kind == "state":
-            made = states[port.of]
+            array = states[port.of]
         else:
-            made = np.array([past if port.kind == "length" else 0 if past or prompt.all_logits else 1])
-        feed[port.name] = np.ascontiguousarray(made, port.dtype)
+            array = np.array([past if port.kind == "length" else 0 if past or prompt.all_logits else 1])
+        feed[port.name] = np.ascontiguousarray(array, port.dtype)
     return feed

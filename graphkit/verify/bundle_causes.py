@@ -97,28 +97,28 @@ def _inputs(case: Case, roles: Collection[str] = ()) -> Iterator[Cause]:
 
 def _as_fed(case: Case, values: Mapping[str, Sequence[Value]], words: str) -> Iterator[Cause]:
     """Yield the cause whose undoing makes inputs of the export inputs of the models that read them."""
-    made: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for file, model in case.models.items():
         for name, same in values.items():
             declared, places = declared_type(same[0]), set(_places(model, same))
             if places and declared is not None:
                 rank = len(declared.dims or ())
-                made[file] = _fed(made.get(file, model), sorted(places), f"export/{name}", declared.dtype, rank)
+                models[file] = _fed(models.get(file, model), sorted(places), f"export/{name}", declared.dtype, rank)
 
     def more(call: Call) -> dict[str, np.ndarray]:
         return {f"export/{name}": feed[name] for name in values for _, feed, _ in call.exports if name in feed}
 
-    if made:
+    if models:
         names = " and ".join(f"'{name}'" for name in values)
-        yield Cause(f"{words}: with {names} as the export is fed, the logits are right.", case.undo(made, more))
+        yield Cause(f"{words}: with {names} as the export is fed, the logits are right.", case.undo(models, more))
 
 
-def _places(made: Model, values: Sequence[Value]) -> Iterator[Place]:
+def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
     """Yield the node inputs that stand for a graph input: those of nodes whose outputs have the names of its readers'.
 
     Where a rewrite has joined readers that only change the layout, these are what the last of them gives.
     """
-    outputs = {node.outputs[0].name: node for node in made.graph.nodes if node.outputs and node.outputs[0] is not None}
+    outputs = {node.outputs[0].name: node for node in model.graph.nodes if node.outputs and node.outputs[0] is not None}
     todo = [(reader, index, True) for value in values for reader, index in value.consumers]
     while todo:
         reader, index, is_first = todo.pop()
@@ -135,7 +135,7 @@ def _places(made: Model, values: Sequence[Value]) -> Iterator[Place]:
 def _writers(case: Case) -> Iterator[Cause]:
     """Yield the places where new slots are written, as the length says."""
     states = {state.name: state for state in case.contract.states}
-    made: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     slots: dict[str, tuple[int, bool]] = {}
     for file, model in case.models.items():
         ports = [port for method in case.contract.methods if method.file == file for port in method.inputs]
@@ -148,20 +148,22 @@ def _writers(case: Case) -> Iterator[Cause]:
                 name = f"export/slots of {state.shape[state.axis]}"
                 slots[name] = state.shape[state.axis], node.is_op("ScatterND")
                 places.setdefault(name, []).append((node.index, index))
-        for name, found in places.items():
-            made[file] = _fed(made.get(file, model), found, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1)
+        for name, node_inputs in places.items():
+            models[file] = _fed(
+                models.get(file, model), node_inputs, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1
+            )
 
     def more(call: Call) -> dict[str, np.ndarray]:
         rows = len(call.mask)
         new = range(call.past, call.mask.shape[1])
         return {
-            name: np.array([[at % size] for at in new[-size:]]) if each else np.full(rows, new[-size:][0] % size)
-            for name, (size, each) in slots.items()
+            name: np.array([[at % size] for at in new[-size:]]) if has_axis else np.full(rows, new[-size:][0] % size)
+            for name, (size, has_axis) in slots.items()
         }
 
-    if made:
+    if models:
         words = "New slots are not written behind those in use: written there, the logits are right."
-        yield Cause(words, case.undo(made, more))
+        yield Cause(words, case.undo(models, more))
 
 
 def _fed(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
@@ -180,17 +182,17 @@ def _by_name(contract: BundleContract) -> BundleContract:
     names = {state.name for state in contract.states}
 
     def right(port: BundlePort) -> BundlePort:
-        own = port.name.removesuffix("_after")
-        if own not in names or not port.state:
+        state_name = port.name.removesuffix("_after")
+        if state_name not in names or not port.state:
             return port
         if port.source is not None:
-            return replace(port, source=replace(port.source, of=own))
-        return replace(port, writes=own)
+            return replace(port, source=replace(port.source, of=state_name))
+        return replace(port, writes=state_name)
 
-    def method(each: BundleMethod) -> BundleMethod:
-        if each.when not in ("once", "step"):
-            return each
-        return replace(each, inputs=tuple(map(right, each.inputs)), outputs=tuple(map(right, each.outputs)))
+    def method(wrong: BundleMethod) -> BundleMethod:
+        if wrong.when not in ("once", "step"):
+            return wrong
+        return replace(wrong, inputs=tuple(map(right, wrong.inputs)), outputs=tuple(map(right, wrong.outputs)))
 
     return replace(contract, methods=tuple(map(method, contract.methods)))
 
@@ -198,7 +200,7 @@ def _by_name(contract: BundleContract) -> BundleContract:
 def _renamed(wrong: BundleContract, right: BundleContract) -> Iterator[str]:
     """Yield the ports whose state differs between two contracts, a sentence each."""
     for before, after in zip(wrong.methods, right.methods, strict=True):
-        for one, other in zip((*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True):
-            if one.state != other.state:
-                does = "reads" if one.source is not None else "writes"
-                yield f"'{one.name}' of {before.name} {does} state '{one.state}': it is right with '{other.state}'."
+        for port, twin in zip((*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True):
+            if port.state != twin.state:
+                does = "reads" if port.source is not None else "writes"
+                yield f"'{port.name}' of {before.name} {does} state '{port.state}': it is right with '{twin.state}'."

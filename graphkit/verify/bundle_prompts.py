@@ -114,21 +114,21 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     if slots // 2 <= LONGEST or not any(1 < length <= LONGEST for length in lengths):
         lengths.add(max(min(slots // 2, LONGEST), 1))
     batch = contract.sizes["batch"]
-    made: list[Prompt] = []
+    chosen: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
         ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
             ways = ways[:1]
         elif length > SHORT:  # once each: with two rows, or without padding and with it in turn
-            ways = ways[-1:] if batch > 1 or (made and not made[-1].is_padded) else ways[:1]
+            ways = ways[-1:] if batch > 1 or (chosen and not chosen[-1].is_padded) else ways[:1]
         for rows, is_padded in ways:
-            source = maker.sources[len(made) % len(maker.sources)]
-            made.append(maker.make(length, rows, slots, source, is_padded=is_padded))
+            source = maker.sources[len(chosen) % len(maker.sources)]
+            chosen.append(maker.make(length, rows, slots, source, is_padded=is_padded))
     if batch > 2:  # each row may read what is another's; the longest of those that are tried at both levels stays last
-        place = max(1, sum(prompt.tokens.shape[1] <= LONGEST for prompt in made) - 1)
-        made[place:place] = [maker.make(min(FEW, max(slots - 1, 1)), batch, slots, maker.sources[0], is_padded=True)]
-    made[1:1] = maker.special(originals.models, slots) if len(made) > 1 else []
-    return made
+        place = max(1, sum(prompt.tokens.shape[1] <= LONGEST for prompt in chosen) - 1)
+        chosen[place:place] = [maker.make(min(FEW, max(slots - 1, 1)), batch, slots, maker.sources[0], is_padded=True)]
+    chosen[1:1] = maker.special(originals.models, slots) if len(chosen) > 1 else []
+    return chosen
 
 
 class _Maker:
@@ -185,8 +185,8 @@ class _Maker:
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
         """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""
-        found = special_tokens(models, self.inputs.bound(self.tokens) or 0)
-        tokens = [*found.pads, *found][:SPECIAL]
+        special = special_tokens(models, self.inputs.bound(self.tokens) or 0)
+        tokens = [*special.pads, *special][:SPECIAL]
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
             prompt = self.make(min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
@@ -201,13 +201,13 @@ class _Maker:
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes = {**self.sizes, "batch": rows, "source": source}
-        made: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for port in self.ports:
             shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]
             padding: list[Padding] = ["full"] * (rows - 1)
             draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
-            made[port.name] = self.inputs.array(InputSpec(port.name, port.dtype), shape, draw)
-        return made
+            arrays[port.name] = self.inputs.array(InputSpec(port.name, port.dtype), shape, draw)
+        return arrays
 
 
 def _put(row: np.ndarray, tokens: Sequence[int | None]) -> None:
@@ -274,7 +274,7 @@ def record(
     if rows and pair is not None:
         begin(oracle, pair)
         oracle.reorder(rows)
-        reordered = [oracle.step(given[list(rows)]) for given in pair.steps[:2]]
+        reordered = [oracle.step(tokens[list(rows)]) for tokens in pair.steps[:2]]
     return Recording(logits, tokens, reordered)
 
 

@@ -71,8 +71,10 @@ def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
     return [start(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
 
 
-def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    return len(one) == len(other) and all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+def _are_same(arrays: Sequence[np.ndarray], other_arrays: Sequence[np.ndarray]) -> bool:
+    return len(arrays) == len(other_arrays) and all(
+        a.tobytes() == b.tobytes() for a, b in zip(arrays, other_arrays, strict=True)
+    )
 
 
 def _unused_slots(subject: Subject) -> str:
@@ -139,9 +141,9 @@ def _forks(subject: Subject) -> str:
     forks = [subject.bundle.fork() for _ in pair]
     together = [[start(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
     for step in range(max(len(prompt.steps) for prompt in pair)):
-        for fork, prompt, found in zip(forks, pair, together, strict=True):
+        for fork, prompt, logits in zip(forks, pair, together, strict=True):
             if step < len(prompt.steps):
-                found.append(fork.step(prompt.steps[step]))
+                logits.append(fork.step(prompt.steps[step]))
     return "" if all(map(_are_same, alone, together)) else "a fork changes what another decodes"
 
 
@@ -166,14 +168,14 @@ def _writes(subject: Subject) -> str:
         past = fork.length
         fork.step(tokens)
         for state in fork.contract.states:
-            one, other = before[state.name], fork.state[state.name]
+            old, new = before[state.name], fork.state[state.name]
             if step.access[state.name] in ("none", "read"):
-                if one.tobytes() != other.tobytes():
+                if old.tobytes() != new.tobytes():
                     return f"a step changes '{state.name}', which it only reads"
             elif state.axis is not None:
                 slot = past % state.shape[state.axis]
-                kept = [at for at in range(state.shape[state.axis]) if at != slot]
-                if np.take(one, kept, state.axis).tobytes() != np.take(other, kept, state.axis).tobytes():
+                other_slots = [at for at in range(state.shape[state.axis]) if at != slot]
+                if np.take(old, other_slots, state.axis).tobytes() != np.take(new, other_slots, state.axis).tobytes():
                     return f"a step changes '{state.name}' at other slots than {slot}"
     return "" if fork.state.address == place else "the state has moved"
 

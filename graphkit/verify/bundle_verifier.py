@@ -69,36 +69,36 @@ def verify_bundle(
     folder = Path(folder)
     contract = read_bundle(folder / "bundle.json", altered=True)
     tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
-    made = prompts(contract, originals, options.seed)
-    again = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
+    all_prompts = prompts(contract, originals, options.seed)
+    again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
     with isolation(options.limits):
-        truth = _plainly(originals, contract, made, progress, searches=options.same_tokens)
+        truth = _plainly(originals, contract, all_prompts, progress, searches=options.same_tokens)
         at_default = record(originals, again, optimize=True, progress=progress)
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
-    notes = [*_sizes_tried(contract), *_notes(made, allowed)]
+    notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
-    runs = _runs(bundle, made, truth, allowed, judge, progress, optimized=False)
-    checks = _checked(bundle, made, folder, progress)
+    runs = _runs(bundle, all_prompts, truth, allowed, judge, progress, optimized=False)
+    checks = _checked(bundle, all_prompts, folder, progress)
     if options.same_tokens:
-        checks |= _searches(bundle, made[0].first_row(), truth, notes, allowed.near, judge)
-    checks |= _choices(bundle, made, truth, allowed.near, judge)
+        checks |= _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge)
+    checks |= _choices(bundle, all_prompts, truth, allowed.near, judge)
     del bundle  # what it maps or has prepacked need not be there twice
-    failing = list(_failing(made, runs, allowed))
-    facts, found = list[WrongPart](), list[str]()
+    failing = list(_failing(all_prompts, runs, allowed))
+    facts, cause_texts = list[WrongPart](), list[str]()
     with isolation(options.limits):
         if options.same_weights or failing:
             progress("comparing weights")
             facts = _facts(originals.models, contract, folder)
         if failing:
             progress("looking for the cause")
-            found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
+            cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, progress, optimized=True)
     notes += judge.notes() if judge is not None else ()
-    proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
+    proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
     if not proof.passed:
         return proof
     progress("proving: normal forms of the methods")
@@ -108,21 +108,21 @@ def verify_bundle(
 def _plainly(
     originals: Originals,
     contract: BundleContract,
-    made: Sequence[Prompt],
+    prompts: Sequence[Prompt],
     progress: Callable[[str], None],
     *,
     searches: bool,
 ) -> Recording:
     """Record the originals in plain onnxruntime, with searches and reordered rows."""
     batch = contract.sizes["batch"]
-    steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
+    steps = min(contract.lengths[0].most - prompts[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
-    return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+    return record(originals, prompts, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
 
 
-def _failing(made: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance) -> Iterator[Prompt]:
+def _failing(prompts: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance) -> Iterator[Prompt]:
     """Yield the prompts whose logits are not those of the originals."""
-    for prompt, run in zip(made, runs, strict=True):
+    for prompt, run in zip(prompts, runs, strict=True):
         if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed)):
             yield prompt
 
@@ -132,34 +132,37 @@ def _sizes_tried(contract: BundleContract) -> Iterator[str]:
     method = contract.method("once")
     dims = (dim for port in (method.inputs if method is not None else ()) if port.kind == "user" for dim in port.shape)
     names = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str) and dim not in ("batch", "source")]
-    if told := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
-        yield f"Smaller inputs are not tried: all have {', '.join(told)}."
+    if largest := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
+        yield f"Smaller inputs are not tried: all have {', '.join(largest)}."
 
 
-def _notes(made: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
+def _notes(prompts: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
     if allowed.is_raised:
         yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
-    if last := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
+    if last := sorted({prompt.tokens.shape[1] for prompt in prompts if not prompt.all_logits}):
         lengths = ", ".join(f"{length:,}" for length in last)
         yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
-    if long := [prompt.tokens.shape[1] for prompt in made if prompt.tokens.shape[1] > LONGEST]:
+    if long := [prompt.tokens.shape[1] for prompt in prompts if prompt.tokens.shape[1] > LONGEST]:
         lengths = ", ".join(f"{length:,}" for length in long)
         yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
 
 
-def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
+def _apart(prompts: Sequence[Prompt], at_plain: Recording, at_default: Recording) -> float:
     """Return how far the two levels of onnxruntime are apart on the originals."""
-    found = 0.0
-    for prompt, plain, default in zip(made, one.logits, other.logits, strict=False):  # the longest come last, in one
+    largest = 0.0
+    # the longest prompts come last, and run at the plain level alone
+    for prompt, plain, default in zip(prompts, at_plain.logits, at_default.logits, strict=False):
         for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
-            found = max(found, distance_of_spread(prompt.counted(logits, number), prompt.counted(same, number)))
-    return found
+            largest = max(largest, distance_of_spread(prompt.counted(logits, number), prompt.counted(same, number)))
+    return largest
 
 
-def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
+def _checked(
+    bundle: Bundle, prompts: Sequence[Prompt], folder: Path, progress: Callable[[str], None]
+) -> dict[str, str]:
     """Run the checks of the state; return the fault of each by its name, "" where it passes."""
     checks = {}
-    subject = Subject(bundle, [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST], folder)
+    subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
     for number, (name, check) in enumerate(CHECKS.items(), start=1):
         progress(f"checking {number} of {len(CHECKS)}: {name}")
         checks[name] = tried(partial(check, subject))
@@ -174,7 +177,7 @@ def _within(prompt: Prompt, allowed: BundleTolerance) -> float:
 
 def _runs(
     bundle: Bundle,
-    made: Sequence[Prompt],
+    prompts: Sequence[Prompt],
     expected: Recording,
     allowed: BundleTolerance,
     judge: Float16Judge | None,
@@ -185,13 +188,13 @@ def _runs(
     """Decode all prompts with the bundle."""
     level = f"proving: {'default' if optimized else 'plain'} level"
     runs = []
-    for number in numbered(range(len(made)), level, progress, "prompt"):
-        within = allowed.fused if optimized else _within(made[number], allowed)
-        runs.append(_run(bundle, made[number], expected.logits[number], within, optimized=optimized))
+    for number in numbered(range(len(prompts)), level, progress, "prompt"):
+        within = allowed.fused if optimized else _within(prompts[number], allowed)
+        runs.append(_run(bundle, prompts[number], expected.logits[number], within, optimized=optimized))
     if judge is None or not any(run.failure for run in runs):
         return runs
     progress(f"{level}, in float32")
-    return judge.judged(bundle, made, runs, expected, allowed.fused if optimized else allowed.near)
+    return judge.judged(bundle, prompts, runs, expected, allowed.fused if optimized else allowed.near)
 
 
 def _run(
@@ -228,15 +231,15 @@ def _searches(
     bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
 ) -> dict[str, str]:
     """Decode greedily and by beams, and compare the tokens with those of the originals."""
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for width, expected in truth.tokens.items():
         name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
-        found[name] = tried(partial(_same_tokens, width, bundle, prompt, expected, allowed, judge))
+        faults[name] = tried(partial(_same_tokens, width, bundle, prompt, expected, allowed, judge))
     if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
     if max(truth.tokens) == 1:
         notes.append("A bundle of one row has no beams to try.")
-    return found
+    return faults
 
 
 def _same_tokens(
@@ -250,18 +253,18 @@ def _same_tokens(
 
 
 def _choices(
-    bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
+    bundle: Bundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
 ) -> dict[str, str]:
     """Check the options of a caller: rows in another order, and the logits of the last token alone."""
-    found: dict[str, str] = {}
-    pair = next((prompt for prompt in made if len(prompt.tokens) == 2 and prompt.steps), None)
+    faults: dict[str, str] = {}
+    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
-    long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
+        faults["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
+    long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     method = bundle.contract.method("once")
     if method is not None and any(port.kind == "kept" for port in method.inputs):
-        found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
-    return found
+        faults["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
+    return faults
 
 
 def _reordered(
@@ -316,10 +319,10 @@ def equal_tokens(
     """
     contract = read_bundle(folder / "bundle.json", altered=True)
     equal = tried = 0
-    made = prompts(contract, originals, seed)
+    all_prompts = prompts(contract, originals, seed)
     with isolation(limits):
         oracle, bundle = Oracle(originals, optimize=False), Bundle(folder, optimize=False, unchecked=True)
-        for prompt in numbered([each.first_row() for each in made], "counting equal tokens", progress, "prompt"):
+        for prompt in numbered([each.first_row() for each in all_prompts], "counting equal tokens", progress, "prompt"):
             expected = oracle.start(prompt.tokens, prompt.mask, prompt.inputs)[:, -1]
             actual = start(bundle, prompt)[:, -1]
             steps = min(STEPS, contract.lengths[0].most - prompt.tokens.shape[1] + 1)

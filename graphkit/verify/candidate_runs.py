@@ -82,7 +82,9 @@ def compared(
         failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:
             explains = partial(rounding.explains, run, tolerance=proof.tolerance)
-            failing = [each for each in failing if not explains(each, outcome.actual[each.output])]
+            failing = [
+                difference for difference in failing if not explains(difference, outcome.actual[difference.output])
+            ]
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         results.append(_run_proof(outcome, failing))
@@ -127,11 +129,11 @@ class _Tally:
         return OutputProof(name, absolute, relative, self.run, self.elements, self.failure)
 
 
-def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
+def _numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:
     """Return the largest differences, None where elements that differ are no numbers."""
-    if any(one.problem for one in found):
+    if any(d.problem for d in differences):
         return None, None
-    return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
+    return max((d.absolute for d in differences), default=0.0), max((d.relative for d in differences), default=0.0)
 
 
 def _run_proof(outcome: Outcome[Run], failing: Sequence[Difference]) -> RunProof:
@@ -151,7 +153,7 @@ def _run_failures(results: Sequence[RunProof]) -> list[str]:
 
 
 def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    missing, new = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
+    missing, new = ([name for name in a if name not in b] for a, b in ((before, after), (after, before)))
     failures = [f"output {', '.join(missing)} is missing"] if missing else []
     failures += [f"output {', '.join(new)} is none of the original's"] if new else []
     if not failures and list(before) != list(after):
@@ -161,8 +163,8 @@ def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str
 
 def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
     """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
-    found = _measured(runs, list(runs[0].expected), original)
-    scaled = [one for run in found.differences for one in run.values() if one < float("inf")]
+    measured = _measured(runs, list(runs[0].expected), original)
+    scaled = [size for run in measured.differences for size in run.values() if size < float("inf")]
     return max(scaled, default=None)
 
 
@@ -180,24 +182,24 @@ def prove_level(
     What exceeds the tolerance is left out where it is explained otherwise. Copies of the original whose data is moved
     a little count as the original does: see `graphkit.verify.quantized_rounding`.
     """
-    found = _measured(
+    measured = _measured(
         runs,
         outputs,
         rewritten,
-        lambda run, one, actual: one.scaled > tolerance and explains(run, one, actual, tolerance),
+        lambda run, difference, actual: difference.scaled > tolerance and explains(run, difference, actual, tolerance),
     )
-    worst = max((one for run in found.differences for one in run.values()), default=0.0)
-    if not found.problem and worst <= tolerance:
+    worst = max((scaled for run in measured.differences for scaled in run.values()), default=0.0)
+    if not measured.problem and worst <= tolerance:
         return LevelProof(len(runs), tolerance, worst, None, "", "")
     allowed = _measured(runs, outputs, original)
     if allowed.problem:
         note = f"At the default level nothing is compared, for the original does not load there: {allowed.problem}"
         return LevelProof(0, tolerance, None, None, "", note)
-    if found.problem:
-        return LevelProof(0, tolerance, None, None, found.problem, "")
+    if measured.problem:
+        return LevelProof(0, tolerance, None, None, measured.problem, "")
     for copy in moved:
         allowed = _larger(allowed, _measured(runs, outputs, copy))
-    return _judged(runs, tolerance, found, allowed)
+    return _judged(runs, tolerance, measured, allowed)
 
 
 @dataclass(frozen=True)
@@ -221,44 +223,44 @@ def _measured(
         return _Measured([], [], error.problem)
     differences, reasons = list[dict[str, float]](), list[str]()
     for outcome in outcomes(runs, lambda run: session.run(model.feed(run)), outputs):
-        kept = [one for one in outcome.differences if not is_left_out(outcome.call, one, outcome.actual[one.output])]
+        counting = [d for d in outcome.differences if not is_left_out(outcome.call, d, outcome.actual[d.output])]
         failed = dict.fromkeys(outputs, float("inf")) if outcome.failure else {}
-        differences.append(failed or {one.output: one.scaled for one in kept})
+        differences.append(failed or {d.output: d.scaled for d in counting})
         reasons.append(outcome.failure)
     return _Measured(differences, reasons)
 
 
-def _larger(one: _Measured, two: _Measured) -> _Measured:
+def _larger(measured: _Measured, of_copy: _Measured) -> _Measured:
     """Return the larger differences of two that were measured for the same runs; one that does not run counts not."""
-    if two.problem:
-        return one
-    pairs = zip(one.differences, two.differences, two.reasons, strict=True)
+    if of_copy.problem:
+        return measured
+    pairs = zip(measured.differences, of_copy.differences, of_copy.reasons, strict=True)
     differences = [
         a if reason else {name: max(scaled, b.get(name, 0.0)) for name, scaled in a.items()} for a, b, reason in pairs
     ]
-    return _Measured(differences, one.reasons)
+    return _Measured(differences, measured.reasons)
 
 
-def _judged(runs: Sequence[Run], tolerance: float, found: _Measured, allowed: _Measured) -> LevelProof:
+def _judged(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed: _Measured) -> LevelProof:
     """Allow each output the tolerance, or the difference of the original in any run."""
-    own: dict[str, float] = {}
+    drift: dict[str, float] = {}
     for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
         for name, scaled in differences.items() if not reason else ():
-            own[name] = max(own.get(name, 0.0), scaled)
+            drift[name] = max(drift.get(name, 0.0), scaled)
     counted = [index for index, reason in enumerate(allowed.reasons) if not reason]
     factor = FACTOR
     if tolerance >= QUANTIZED_TOLERANCE:  # what falls on the other side of a rounding reaches all outputs behind it
-        factor, most = ROUNDED_FACTOR, max((scaled for scaled in own.values() if scaled < float("inf")), default=0.0)
-        own = {name: max(scaled, most) for name, scaled in own.items()}
+        factor, most = ROUNDED_FACTOR, max((scaled for scaled in drift.values() if scaled < float("inf")), default=0.0)
+        drift = {name: max(scaled, most) for name, scaled in drift.items()}
     worst, reference, failures = 0.0, 0.0, list[str]()
-    found_there = [(at, name, scaled) for at in counted for name, scaled in found.differences[at].items()]
-    for at, name, scaled in found_there:
-        if own.get(name, 0.0) == float("inf"):
+    measurements = [(at, name, scaled) for at in counted for name, scaled in measured.differences[at].items()]
+    for at, name, scaled in measurements:
+        if drift.get(name, 0.0) == float("inf"):
             continue
-        worst, reference = max(worst, scaled), max(reference, own.get(name, 0.0))
-        if scaled > max(tolerance, factor * own.get(name, 0.0)):
-            failures.append(f"{name} at {runs[at]}: {found.reasons[at] or _apart(scaled)}")
-    silent = sorted(name for name, scaled in own.items() if scaled == float("inf"))
+        worst, reference = max(worst, scaled), max(reference, drift.get(name, 0.0))
+        if scaled > max(tolerance, factor * drift.get(name, 0.0)):
+            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or _apart(scaled)}")
+    silent = sorted(name for name, scaled in drift.items() if scaled == float("inf"))
     note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
     failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
     largest = worst if worst < float("inf") else None

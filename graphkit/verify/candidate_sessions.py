@@ -43,8 +43,8 @@ class Called:
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
-        found = self.session.run({self.own[name]: array for name, array in feed.items()})
-        return {self.names.get(name, name): array for name, array in found.items()}
+        outputs = self.session.run({self.own[name]: array for name, array in feed.items()})
+        return {self.names.get(name, name): array for name, array in outputs.items()}
 
 
 class Only:
@@ -55,8 +55,8 @@ class Only:
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return these outputs by name."""
-        found = self.session.run(feed)
-        return {name: found[name] for name in self.outputs}
+        outputs = self.session.run(feed)
+        return {name: outputs[name] for name in self.outputs}
 
 
 Item = TypeVar("Item")
@@ -111,8 +111,8 @@ class Part:
         for value in part.graph.inputs:
             declared = declared_type(value) if value.name in self.cuts else None
             if declared is not None and declared.dtype not in HELD:
-                what = f"a subgraph that begins at '{value.name}'"
-                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {what}"
+                subgraph = f"a subgraph that begins at '{value.name}'"
+                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {subgraph}"
         return ""
 
 
@@ -154,9 +154,9 @@ class TwoModels:
         if self.part is None:
             return run
         expected = {name: run.expected[name] for name in self.part.ends}
-        one = replace(run, expected=expected)
-        self.given[one] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
-        return one
+        rewritten_run = replace(run, expected=expected)
+        self.given[rewritten_run] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
+        return rewritten_run
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
         source, known = self.sources[index], self.models[index]
@@ -215,15 +215,15 @@ def prove_inlined(
         return replace(proof, failures=(f"its functions cannot be inlined, as other runtimes do: {reasons}",))
     result = run(replace(two, sources=(two.sources[0], inlined.model), models=(before, inlined.model)))
     if result.failures:
-        what = "with its functions inlined, as other runtimes run it"
-        return replace(proof, failures=tuple(f"{what}: {failure}" for failure in result.failures))
+        condition = "with its functions inlined, as other runtimes run it"
+        return replace(proof, failures=tuple(f"{condition}: {failure}" for failure in result.failures))
     worst = max((output.absolute or 0.0 for output in result.outputs), default=0.0)
-    found = f"differ by at most {worst:.3g}" if worst else "are equal to the last bit"
-    note = f"With its functions inlined, as other runtimes run it, outputs {found}."
+    verdict = f"differ by at most {worst:.3g}" if worst else "are equal to the last bit"
+    note = f"With its functions inlined, as other runtimes run it, outputs {verdict}."
     return replace(proof, notes=(*proof.notes, note))
 
 
 def _calls(model: Model) -> Counter[tuple[str, str, str]]:
     """Return how often a model calls each of its functions that onnxruntime may have a kernel for."""
-    functions = {(one.domain, one.name, one.overload) for one in model.proto.functions if one.domain in KERNELS}
+    functions = {(f.domain, f.name, f.overload) for f in model.proto.functions if f.domain in KERNELS}
     return Counter(key for node in all_nodes(model.scopes) if (key := key_of(node.proto)) in functions)

@@ -160,22 +160,24 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
 def _same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
     if expected.dtype != actual.dtype:
         return False
-    one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (expected, actual))
-    return np.array_equal(one, two)
+    expected_bytes, actual_bytes = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (expected, actual)
+    )
+    return np.array_equal(expected_bytes, actual_bytes)
 
 
 def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float) -> Difference:
     absolute = relative = largest = total = squares = 0.0
     count = 0
     for start in range(0, expected.size, BLOCK):
-        one, two = (array[start : start + BLOCK].astype(np.float64) for array in (expected, actual))
-        apart = elementwise(one, two, floor)
+        x, y = (array[start : start + BLOCK].astype(np.float64) for array in (expected, actual))
+        apart = elementwise(x, y, floor)
         if not np.isfinite(apart).all():
             return _problem(name, "NaNs or infinities differ")
         absolute = max(absolute, float(apart.max()))
-        scale = np.maximum(np.abs(one), np.abs(two))
-        relative = max(relative, float(np.divide(apart, scale, where=apart > 0, out=np.zeros_like(one)).max()))
-        known = _counted(one, floor)
+        scale = np.maximum(np.abs(x), np.abs(y))
+        relative = max(relative, float(np.divide(apart, scale, where=apart > 0, out=np.zeros_like(x)).max()))
+        known = _counted(x, floor)
         largest = max(largest, float(np.abs(known).max(initial=0.0)))
         count, total, squares = count + known.size, total + float(known.sum()), squares + float((known * known).sum())
     is_integer = expected.dtype.kind != "f"
@@ -197,10 +199,10 @@ def distance_of_spread(expected: np.ndarray, actual: np.ndarray) -> float:
 
 def elementwise(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> np.ndarray:
     """Return the absolute difference of each element, in float64; infinity where a NaN or an infinity differs."""
-    one, two = expected.astype(np.float64, copy=False), actual.astype(np.float64, copy=False)
+    x, y = expected.astype(np.float64, copy=False), actual.astype(np.float64, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(one - two)
-        same = (one == two) | (np.isnan(one) & np.isnan(two)) | ((one <= floor) & (two <= floor))
+        apart = np.abs(x - y)
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) | ((x <= floor) & (y <= floor))
         return np.asarray(np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)))
 
 

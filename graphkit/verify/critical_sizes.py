@@ -49,7 +49,7 @@ def thresholds(model: Model) -> tuple[Threshold, ...]:
     """Return the constants that dims of a model meet, each once, in the order of nodes."""
     shapes = infer(model)
     reader = _Reader(shapes, ValueRangeAnalysis(model, lambda value: shapes[value], typical=True))
-    return tuple(dict.fromkeys(one for node in all_nodes(model.scopes) for one in reader.of(node)))
+    return tuple(dict.fromkeys(threshold for node in all_nodes(model.scopes) for threshold in reader.of(node)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Reader:
         if constants:
             for value in node.inputs:
                 for dim in self._counted(value):
-                    yield from (found for number in constants for found in _threshold(number, dim))
+                    yield from (threshold for number in constants for threshold in _threshold(number, dim))
 
     def _cut(self, node: Node) -> Iterator[Threshold]:
         """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
@@ -106,8 +106,8 @@ class _Reader:
             return []
         tensor = self.shapes[value]
         if tensor.may_have_data and tensor.dtype in INTEGERS:
-            found = [one for one in tensor.elements or () if isinstance(one, Expr)]
-            return [one for one in found if one.symbols and is_known(one)]
+            exprs = [expr for expr in tensor.elements or () if isinstance(expr, Expr)]
+            return [expr for expr in exprs if expr.symbols and is_known(expr)]
         found_range = self.ranges.range(value)
         return [found_range.high] if found_range is not None and found_range.high.symbols else []
 
@@ -121,7 +121,7 @@ def _integers(value: Value | None) -> tuple[int, ...]:
     array = inline_array(value.constant) if value is not None else None
     if array is None or array.size > MAX_ELEMENTS or array.dtype.kind not in "iuf":
         return ()
-    return tuple(int(one) for one in array.ravel().tolist() if one == one and abs(one) <= MOST_MET and one == int(one))
+    return tuple(int(x) for x in array.ravel().tolist() if x == x and abs(x) <= MOST_MET and x == int(x))
 
 
 LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
@@ -208,15 +208,15 @@ def _may_embed(declared: TensorType) -> bool:
 
 def _are_positions(indices: Value, roles: Roles) -> bool:
     """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
-    found = False
+    counts_positions = False
     for value in reachable([indices], _computed_from):
         if value.producer is None:
-            found |= roles.of(value) == "positions"
+            counts_positions |= roles.of(value) == "positions"
         elif value.producer.is_op(*BUCKETING):
             return False
         else:
-            found |= _counts(value.producer)
-    return found
+            counts_positions |= _counts(value.producer)
+    return counts_positions
 
 
 def _counts(node: Node) -> bool:

@@ -157,8 +157,8 @@ def decode(
         past += 1
         return _logits(outputs, decoder.later)[:, -1]
 
-    made = list(greedy(_logits(outputs, decoder.first)[:, -1], step, steps))
-    return Decoded(np.stack([tokens for tokens, _ in made], 1), tuple(logits for _, logits in made))
+    decoded = list(greedy(_logits(outputs, decoder.first)[:, -1], step, steps))
+    return Decoded(np.stack([tokens for tokens, _ in decoded], 1), tuple(logits for _, logits in decoded))
 
 
 def greedy(
@@ -180,10 +180,10 @@ def greedy(
             logits = step(tokens)
 
 
-def _sizes(model: Model, given: Mapping[str, np.ndarray]) -> Sizes:
+def _sizes(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
     """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
     tokens, encoded = (
-        next(iter(_named(given, model, *roles).values()), None)
+        next(iter(_named(arrays, model, *roles).values()), None)
         for roles in (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
     )
     batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)

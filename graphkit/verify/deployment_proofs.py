@@ -155,10 +155,10 @@ class LoweringProof(Result):
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
         columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
-        found = [shares(Counter(stage.proven.values()), len(stage.outputs)) for stage in self.stages]
+        proven_shares = [shares(Counter(stage.proven.values()), len(stage.outputs)) for stage in self.stages]
         rows = [
             (stage.model, stage.name, share or "nothing", stage.unproven)
-            for stage, share in zip(self.stages, found, strict=True)
+            for stage, share in zip(self.stages, proven_shares, strict=True)
         ]
         yield Table(columns, rows)
 
@@ -168,7 +168,7 @@ class LoweringProof(Result):
             return
         yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
         columns = Column("Table", "code"), Column("Rows", "number"), Column("Proven"), Column("Those of", "code")
-        yield Table(columns, [(each.name, each.rows, _by_rows(each), each.source) for each in self.tables])
+        yield Table(columns, [(table.name, table.rows, _by_rows(table), table.source) for table in self.tables])
 
 
 def _by_rows(table: TableProof) -> str:
@@ -213,14 +213,14 @@ class Deviation:
 
     def words(self) -> str:
         """Return it as a clause."""
-        found = [
+        clauses = [
             f"{what} by up to {size:.1e}"
             for what, size in (("what runs once differs", self.once), ("logits differ", self.logits))
             if size is not None
         ]
         if self.tokens:
-            found.append(f"{self.others} of {self.tokens} greedy tokens are others")
-        return ", and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+            clauses.append(f"{self.others} of {self.tokens} greedy tokens are others")
+        return ", and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
 
 
 @dataclass(frozen=True)

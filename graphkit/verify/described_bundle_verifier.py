@@ -118,9 +118,9 @@ class _Originals:
         self.initial = initial
         self.caches: dict[str, Oracle] = {}
         for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
-            own = [chain for chain in chains if chain.cache == cache]
-            first = next((chain for chain in own if chain.when == "once"), own[0])
-            later = next((chain for chain in own if chain.when == "step"), own[0])
+            sharing = [chain for chain in chains if chain.cache == cache]
+            first = next((chain for chain in sharing if chain.when == "once"), sharing[0])
+            later = next((chain for chain in sharing if chain.when == "step"), sharing[0])
             pair = Originals(None, first.models[0], later.models[0])
             self.caches[cache] = Oracle(pair, optimize=optimize, prepack=optimize)
         self.state: Arrays = {}
@@ -146,8 +146,8 @@ class _Originals:
             return self._cached(chain, feed)
         known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
         for session in self.sessions[name]:
-            given = {port: known[chain.links.get(port, port)] for port in session.inputs}
-            known |= session.run(given)
+            session_feed = {port: known[chain.links.get(port, port)] for port in session.inputs}
+            known |= session.run(session_feed)
         for port, state in chain.writes.items():
             self.state[state] = known[port]
         return known
@@ -215,17 +215,17 @@ def _order(bundle: Bundle) -> list[BundleMethod]:
 def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
     originals.begin(feeds.rows)
     bundle.reset()
-    kept = [state.name for state in bundle.contract.states if state.axis is None]
+    fixed_states = [state.name for state in bundle.contract.states if state.axis is None]
 
     def repeated(method: BundleMethod, feed: Arrays) -> Arrays:
         outputs = {f"'{name}' of {method.name}": array for name, array in _called(bundle, method, feed).items()}
-        return outputs | {f"state '{name}' after {method.name}": bundle.state[name] for name in kept}
+        return outputs | {f"state '{name}' after {method.name}": bundle.state[name] for name in fixed_states}
 
     def steps() -> Iterator[Step]:
         for number, method in enumerate(_order(bundle), 1):
             feed = feeds.of(method)
             expected = {f"'{name}' of {method.name}": array for name, array in originals.run(method.name, feed).items()}
-            expected |= {f"state '{name}' after {method.name}": originals.state[name] for name in kept}
+            expected |= {f"state '{name}' after {method.name}": originals.state[name] for name in fixed_states}
             yield Step(f"run {number}", expected, partial(repeated, method, feed))
 
     def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
@@ -250,13 +250,13 @@ def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str
 
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
-        found: list[list[bytes]] = [[] for _ in users]
+        outputs_of_users: list[list[bytes]] = [[] for _ in users]
         for method in _order(bundle):
-            for user, made, each in zip(users, feeds, found, strict=True):
-                feed = made.of(method)
+            for user, user_feeds, outputs_of_user in zip(users, feeds, outputs_of_users, strict=True):
+                feed = user_feeds.of(method)
                 outputs = _called(user, method, feed)
-                each += [array.tobytes() for _, array in sorted(outputs.items())]
-        return found
+                outputs_of_user += [array.tobytes() for _, array in sorted(outputs.items())]
+        return outputs_of_users
 
     def again() -> str:
         used = bundle.fork()

@@ -40,9 +40,9 @@ def _least(
     """Yield legal sizes with the least size of a dim at which two expressions differ, if there is one."""
     sizes = np.arange(variable.low, LARGEST + 1)
     odd = sizes[_differ(left, right, {**legal.fixed, **dims}, {variable.name: sizes})]
-    found = next(iter(legal.near({**dims, variable.name: int(odd[0])})), None) if odd.size else None
-    if found is not None and _differ(left, right, {**legal.fixed, **found}).any():
-        yield found
+    sizes_near = next(iter(legal.near({**dims, variable.name: int(odd[0])})), None) if odd.size else None
+    if sizes_near is not None and _differ(left, right, {**legal.fixed, **sizes_near}).any():
+        yield sizes_near
 
 
 def _differ(left: Expr, right: Expr, dims: Assignment, varied: Mapping[str, np.ndarray] = {}) -> np.ndarray:

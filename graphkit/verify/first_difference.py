@@ -26,7 +26,7 @@ Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands befor
 
 def first_node(
     originals: Iterable[Export],
-    made: Model,
+    model: Model,
     feed: Arrays,
     differ: Differ,
     *,
@@ -36,7 +36,7 @@ def first_node(
 
     Args:
         originals: What it was made of, with their inputs.
-        made: The model.
+        model: The model.
         feed: Its inputs.
         differ: Whether an array is not another, that being the second.
         is_padded: Whether tensors of the model may be longer, with padding behind.
@@ -44,21 +44,24 @@ def first_node(
     Returns:
         The path, "" where no tensor of one name differs.
     """
-    mine = _floats(made, feed, made.graph.values, made.graph.values)
-    theirs: dict[str, list[np.ndarray]] = {}
+    arrays = _floats(model, feed, model.graph.values, model.graph.values)
+    original_arrays: dict[str, list[np.ndarray]] = {}
     for original, its_feed, prefix in originals:
-        names = {name.removeprefix(prefix) for name in mine if name.startswith(prefix)}
+        names = {name.removeprefix(prefix) for name in arrays if name.startswith(prefix)}
         for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
             for name, array in _floats(original, its_feed, names, scope.values).items():
-                theirs.setdefault(prefix + name, []).append(array)
+                original_arrays.setdefault(prefix + name, []).append(array)
 
     def is_wrong(name: str) -> bool:
-        pairs = [_cut(mine[name], right, is_padded=is_padded) for right in theirs[name]]
-        return all(one.shape == two.shape and not _is_rounding(one, two) and differ(one, two) for one, two in pairs)
+        pairs = [_cut(arrays[name], right, is_padded=is_padded) for right in original_arrays[name]]
+        return all(
+            array.shape == right.shape and not _is_rounding(array, right) and differ(array, right)
+            for array, right in pairs
+        )
 
-    for node in made.graph.nodes:
-        given = [value.name for value in node.outputs if value is not None]
-        if any(name in mine and name in theirs and is_wrong(name) for name in given):
+    for node in model.graph.nodes:
+        output_names = [value.name for value in node.outputs if value is not None]
+        if any(name in arrays and name in original_arrays and is_wrong(name) for name in output_names):
             return node.path
     return ""
 
@@ -77,15 +80,15 @@ def _cut(array: np.ndarray, right: np.ndarray, *, is_padded: bool) -> tuple[np.n
 
 def _floats(model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]) -> dict[str, np.ndarray]:
     """Return the computed floating-point tensors of these names; nothing where they do not run."""
-    wanted = [values[name] for name in values if name in names]
-    wanted = [value for value in wanted if value.producer is not None and not value.producer.bodies]
+    computed = [values[name] for name in values if name in names]
+    computed = [value for value in computed if value.producer is not None and not value.producer.bodies]
 
     def feeds(inputs: Sequence[Value]) -> Iterator[Arrays]:
         if all(value.name in feed for value in inputs):
             yield {value.name: feed[value.name] for value in inputs}
 
-    found: Arrays = next(run_part(model, wanted, feeds), {}) if wanted else {}
-    return {name: array for name, array in found.items() if array.dtype.kind == "f"}
+    arrays: Arrays = next(run_part(model, computed, feeds), {}) if computed else {}
+    return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
 def run_part(
@@ -152,27 +155,30 @@ def order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, dif
         differ: Whether an array is not what it should be, that being the second.
     """
     if axis is not None:
-        found = _places(differ, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
-        if found is not None:
-            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
+        places = _places(differ, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
+        if places is not None:
+            token, slot = next((token, slot) for token, slot in enumerate(places) if token != slot)
             return (
                 f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
             )
     part = state[tuple(slice(size) for size in known.shape)]
-    for other in range(1, known.ndim):
-        if other != axis and part.shape == known.shape:
-            found = _places(differ, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
-            if found is not None:
-                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
+    for head_axis in range(1, known.ndim):
+        if head_axis != axis and part.shape == known.shape:
+            places = _places(differ, np.moveaxis(known, head_axis, 0), np.moveaxis(part, head_axis, 0))
+            if places is not None:
+                return (
+                    f"heads are permuted: along axis {head_axis}, '{name}' has those of the original at places "
+                    f"{places}."
+                )
     return f"'{name}' does not hold what the original keeps."
 
 
 def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] | None:
     """Return where each part of an array is in another one, None where one is not there or all are in their places."""
-    found = []
+    places = []
     for part in known:
-        place = next((at for at, held in enumerate(state) if not differ(held, part)), None)
+        place = next((at for at, stored in enumerate(state) if not differ(stored, part)), None)
         if place is None:
             return None
-        found.append(place)
-    return found if found != list(range(len(found))) else None
+        places.append(place)
+    return places if places != list(range(len(places))) else None

@@ -185,23 +185,25 @@ class Float16Judge:
         try:
             oracle, wide = opened()
             exact = play(partial(begin, oracle), oracle)
-            actual, single = (play(partial(start, each), each) for each in (bundle, wide))
+            actual, single = (play(partial(start, decoder), decoder) for decoder in (bundle, wide))
         except GraphkitError:
             return None
-        found = Verdict(_worst(expected, actual), _worst(exact, expected), _worst(exact, single))
-        within = max(tolerance, FACTOR * found.own) if math.isfinite(found.own) else tolerance
-        if found.in_float32 > FLOAT32_TOLERANCE or _worst(exact, actual) > within:
+        verdict = Verdict(_worst(expected, actual), _worst(exact, expected), _worst(exact, single))
+        within = max(tolerance, FACTOR * verdict.own) if math.isfinite(verdict.own) else tolerance
+        if verdict.in_float32 > FLOAT32_TOLERANCE or _worst(exact, actual) > within:
             return None
-        self.explained.append(found)
-        return found
+        self.explained.append(verdict)
+        return verdict
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence about the differences that rounding explains, if there are any."""
         if self.explained:
-            own, single = (max(values) for values in zip(*((v.own, v.in_float32) for v in self.explained), strict=True))
+            of_export, single = (
+                max(values) for values in zip(*((v.own, v.in_float32) for v in self.explained), strict=True)
+            )
             yield (
-                f"Where logits are compared in float32, float16 puts those of the export itself {own:.1e} off; in "
-                f"float32 bundle and export differ by at most {single:.1e}."
+                f"Where logits are compared in float32, float16 puts those of the export itself {of_export:.1e} off; "
+                f"in float32 bundle and export differ by at most {single:.1e}."
             )
 
 
@@ -210,16 +212,16 @@ def _worst(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> floa
 
 
 def _wide(model: Model) -> Model:
-    made = in_float32(model, wide_inputs=True)
-    if made is None:
+    conversion = in_float32(model, wide_inputs=True)
+    if conversion is None:
         raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
-    return made[0]
+    return conversion[0]
 
 
 def _wide_originals(originals: Originals) -> Originals:
-    made = {model: _wide(model) for model in originals.models}
+    wide_models = {model: _wide(model) for model in originals.models}
     parts = (originals.encoder, originals.first, originals.step)
-    encoder, first, step = (None if part is None else made[part] for part in parts)
+    encoder, first, step = (None if part is None else wide_models[part] for part in parts)
     return Originals(encoder, first, step, is_changed=True)
 
 
@@ -230,11 +232,11 @@ def _wide_contract(contract: BundleContract) -> BundleContract:
         is_half = tensor.dtype == HALF
         return replace(tensor, dtype=_dtype(tensor.dtype), bytes=tensor.bytes << is_half, offset=2 * tensor.offset)
 
-    def port(each: BundlePort) -> BundlePort:
-        return replace(each, dtype=_dtype(each.dtype))
+    def port(narrow: BundlePort) -> BundlePort:
+        return replace(narrow, dtype=_dtype(narrow.dtype))
 
-    def method(each: BundleMethod) -> BundleMethod:
-        return replace(each, inputs=tuple(map(port, each.inputs)), outputs=tuple(map(port, each.outputs)))
+    def method(narrow: BundleMethod) -> BundleMethod:
+        return replace(narrow, inputs=tuple(map(port, narrow.inputs)), outputs=tuple(map(port, narrow.outputs)))
 
     states, methods = tuple(map(state, contract.states)), tuple(map(method, contract.methods))
     return replace(contract, arena=2 * contract.arena, states=states, methods=methods)

@@ -66,13 +66,13 @@ class Rounding:
         exact, rewritten = references.original[name], references.rewritten[name]
         if not _is_finite_with(exact, expected) or not _is_finite_with(rewritten, exact):
             return False
-        own, found, single = (_by_row(exact, array) for array in (expected, actual, rewritten))
+        of_original, of_candidate, of_rewritten = (_by_row(exact, array) for array in (expected, actual, rewritten))
         sensitivity = np.max([_by_row(exact, moved[name]) for moved in references.moved], axis=0)
         in_float32 = np.maximum(tolerance, FACTOR * sensitivity)
-        if (found > np.maximum(in_float32, FACTOR * own)).any() or (single > in_float32).any():
+        if (of_candidate > np.maximum(in_float32, FACTOR * of_original)).any() or (of_rewritten > in_float32).any():
             return False
         worst = self.explained.get((run, name), (0.0, 0.0))
-        self.explained[run, name] = max(worst[0], float(own.max())), max(worst[1], float(single.max()))
+        self.explained[run, name] = max(worst[0], float(of_original.max())), max(worst[1], float(of_rewritten.max()))
         return True
 
     def caveat(self) -> str:
@@ -84,9 +84,9 @@ class Rounding:
 
     def note(self) -> str:
         """Return how far off the original is there, and how far apart both are in float32, a sentence."""
-        own, difference = (max(values) for values in zip(*self.explained.values(), strict=True))
+        of_original, difference = (max(values) for values in zip(*self.explained.values(), strict=True))
         return (
-            f"Where outputs are compared in float32, float16 puts the original itself {own:.2g} of the largest "
+            f"Where outputs are compared in float32, float16 puts the original itself {of_original:.2g} of the largest "
             f"magnitude off; in float32 both differ by at most {difference:.2g}."
         )
 
@@ -102,7 +102,7 @@ class Rounding:
         feed = self.two.feed(run)
         try:
             return _References(
-                original.run(feed), rewritten.run(self.two.known(run)), tuple(one.run(feed) for one in moved)
+                original.run(feed), rewritten.run(self.two.known(run)), tuple(session.run(feed) for session in moved)
             )
         except RunError:
             return None
@@ -128,10 +128,10 @@ def _session(model: Model, names: Mapping[str, str] | None = None, shaken: int |
     Raises:
         ModelError: It cannot be converted, or onnxruntime does not load it.
     """
-    made = in_float32(model, shaken)
-    if made is None:
+    conversion = in_float32(model, shaken)
+    if conversion is None:
         raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
-    converted, renamed = made
+    converted, renamed = conversion
     called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
     return Called(IsolatedSession(converted), {**(names or {}), **called})
 
@@ -140,11 +140,11 @@ def _is_float(output: Output) -> bool:
     return isinstance(output, np.ndarray) and output.dtype.kind == "f" and bool(output.size)
 
 
-def _is_finite_with(output: Output, other: Output) -> bool:
+def _is_finite_with(output: Output, reference: Output) -> bool:
     """Whether an output has the shape of another one, and a finite number wherever that has one."""
-    if not isinstance(output, np.ndarray) or not isinstance(other, np.ndarray) or output.shape != other.shape:
+    if not isinstance(output, np.ndarray) or not isinstance(reference, np.ndarray) or output.shape != reference.shape:
         return False
-    return bool(np.isfinite(output[np.isfinite(other)]).all())
+    return bool(np.isfinite(output[np.isfinite(reference)]).all())
 
 
 def _by_row(exact: Output, array: Output) -> np.ndarray:

@@ -114,6 +114,6 @@ def _is_half(info: onnx.ValueInfoProto) -> bool:
     return info.type.tensor_type.elem_type == HALF
 
 
-def _keep(infos: MutableSequence[onnx.ValueInfoProto], kept: list[onnx.ValueInfoProto]) -> None:
+def _keep(infos: MutableSequence[onnx.ValueInfoProto], remaining: list[onnx.ValueInfoProto]) -> None:
     del infos[:]
-    infos.extend(kept)
+    infos.extend(remaining)

@@ -88,8 +88,8 @@ MAX_ROWS = 512  # that may be padded
 FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
 
 
-def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1, draw: Draw = USUAL) -> np.ndarray:
-    """Return ones, with zeros where the draw says; each row but an empty one keeps at least `kept` ones, and one.
+def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, least: int = 1, draw: Draw = USUAL) -> np.ndarray:
+    """Return ones, with zeros where the draw says; each row but an empty one keeps at least `least` ones, and one.
 
     Masks of more than two axes are of the last axis, the same for all that is between it and the first one.
     """
@@ -97,23 +97,23 @@ def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1
     if len(shape) < 2 or 0 in shape:
         return mask
     for row in range(min(shape[0], MAX_ROWS)):
-        mask[row] = _row(draw.row(row), shape[-1], max(kept, 1), rng)
+        mask[row] = _row(draw.row(row), shape[-1], max(least, 1), rng)
         if draw.row(row) == "holes" and len(shape) > 2:
             mask[row] &= rng.random(shape[1:]) < 0.7
             mask[row][..., 0] = 1
     return mask
 
 
-def _row(padding: Padding, size: int, kept: int, rng: np.random.Generator) -> np.ndarray:
+def _row(padding: Padding, size: int, least: int, rng: np.random.Generator) -> np.ndarray:
     row = np.ones(size, np.int64)
     if padding == "empty":
         return row * 0
-    if size <= kept or padding == "full":
+    if size <= least or padding == "full":
         return row
-    if padding == "holes" and size - kept >= 1 and size >= LEAST_WITH_HOLES:
-        row[rng.permutation(np.arange(1, size - 1))[: max(min((size - 1) // 2, size - kept), 1)]] = 0
+    if padding == "holes" and size - least >= 1 and size >= LEAST_WITH_HOLES:
+        row[rng.permutation(np.arange(1, size - 1))[: max(min((size - 1) // 2, size - least), 1)]] = 0
         return row
-    count = int(rng.integers(1, size - kept + 1))
+    count = int(rng.integers(1, size - least + 1))
     row[slice(0, count) if padding == "left" else slice(size - count, None)] = 0
     return row
 
@@ -185,15 +185,15 @@ class Marks:
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
     numbers = [number for node in all_nodes(model.scopes) if node.is_op(*COMPARING) for number in _numbers(node)]
-    integers = _distinct(int(one) for one in numbers if isinstance(one, int) or float(one).is_integer())
-    return Marks(integers[:MAX_MARKS], _distinct(float(one) for one in numbers)[:MAX_MARKS])
+    integers = _distinct(int(number) for number in numbers if isinstance(number, int) or float(number).is_integer())
+    return Marks(integers[:MAX_MARKS], _distinct(float(number) for number in numbers)[:MAX_MARKS])
 
 
 def _numbers(node: Node) -> Iterator[int | float]:
     for value in node.inputs:
         array = inline_array(value.constant) if value is not None else None
         if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
-            yield from (one for one in array.ravel().tolist() if np.isfinite(one) and abs(one) < 2**62)
+            yield from (element for element in array.ravel().tolist() if np.isfinite(element) and abs(element) < 2**62)
     for name in ("alpha", "min", "max"):
         if isinstance(number := node.attr(name, float), float) and np.isfinite(number):
             yield number
@@ -216,7 +216,7 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
             large: np.ndarray = np.clip(np.array(LARGE_FLOATS), np.finfo(dtype).min, np.finfo(dtype).max).astype(dtype)
             return large
     with np.errstate(over="ignore"):
-        near = [one for mark in marks.floats for one in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]
+        near = [number for mark in marks.floats for number in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]
         return np.array((*FLOATS, *near)).astype(dtype)
 
 
@@ -224,7 +224,7 @@ def _integer_edges(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     info = np.iinfo(dtype)
     ends = (int(info.max), int(info.min))
     chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *_around(marks.integers))
-    fitting = (one for one in chosen if info.min <= one <= info.max and (draw.divides or one not in (0, -1)))
+    fitting = (edge for edge in chosen if info.min <= edge <= info.max and (draw.divides or edge not in (0, -1)))
     return np.array(_distinct(fitting), dtype)
 
 
@@ -239,33 +239,33 @@ def drawn(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: 
     Small edges may stand anywhere, with rows of one element, and with the greatest at both ends. Extremes, NaN and
     infinities stay in two rows of a batch, so that what the other rows give still tells something.
     """
-    made: np.ndarray = usual.copy()
-    if not made.size:
-        return made
-    if made.size < len(edges):  # each run shows others
-        first = draw.number * made.size
-        picked = edges[(first + np.arange(made.size)) % len(edges)]
-        made[...] = picked.reshape(made.shape)
-        return made
+    array: np.ndarray = usual.copy()
+    if not array.size:
+        return array
+    if array.size < len(edges):  # each run shows others
+        first = draw.number * array.size
+        picked = edges[(first + np.arange(array.size)) % len(edges)]
+        array[...] = picked.reshape(array.shape)
+        return array
     if draw.kind == "edges":
-        made = np.where(rng.random(made.shape) < 0.6, rng.choice(edges, made.shape), made)
-        made.reshape(-1)[rng.permutation(made.size)[: len(edges)]] = edges
-        _tie(made, edges)
-    elif made.ndim > 1 and made.shape[0] > 2:
-        enough = max(2, -(-len(edges) // made[0].size))
-        rows = made[1 : max(min(1 + enough, made.shape[0] - 1), 2)]
+        array = np.where(rng.random(array.shape) < 0.6, rng.choice(edges, array.shape), array)
+        array.reshape(-1)[rng.permutation(array.size)[: len(edges)]] = edges
+        _tie(array, edges)
+    elif array.ndim > 1 and array.shape[0] > 2:
+        enough = max(2, -(-len(edges) // array[0].size))
+        rows = array[1 : max(min(1 + enough, array.shape[0] - 1), 2)]
         rows[...] = edges[(draw.number + np.arange(rows.size)) % len(edges)].reshape(rows.shape)
-        rows[-1] = np.where(rng.random(rows[-1].shape) < 0.5, rows[-1], made[0])
+        rows[-1] = np.where(rng.random(rows[-1].shape) < 0.5, rows[-1], array[0])
     else:
-        made.reshape(-1)[rng.permutation(made.size)[: len(edges)]] = edges
-    return made
+        array.reshape(-1)[rng.permutation(array.size)[: len(edges)]] = edges
+    return array
 
 
-def _tie(made: np.ndarray, edges: np.ndarray) -> None:
+def _tie(array: np.ndarray, edges: np.ndarray) -> None:
     """Let a row have one element throughout, and in another one the greatest and the least occur twice."""
-    if not made.ndim or made.shape[-1] < 2:
+    if not array.ndim or array.shape[-1] < 2:
         return
-    rows = made.reshape(-1, made.shape[-1])
+    rows = array.reshape(-1, array.shape[-1])
     if len(rows) > 1:
         rows[1 % len(rows)] = edges[0]
     for row in rows[2:3] if len(rows) > 2 else rows[:1]:
@@ -292,9 +292,9 @@ class Defaults:
     @classmethod
     def of(cls, model: Model, others: Sequence[Model] = ()) -> Defaults:
         """Return those of a model that all others take as inputs too."""
-        arrays, kept, size = dict[str, np.ndarray](), list[str](), 0
+        arrays, not_overridden, size = dict[str, np.ndarray](), list[str](), 0
         for value in model.graph.inputs:
-            if value.tensor is None or not value.consumers or not all(_takes(other, value.name) for other in others):
+            if value.tensor is None or not value.consumers or not all(_takes(m, value.name) for m in others):
                 continue
             array = _array(model, value)
             if (
@@ -302,11 +302,11 @@ class Defaults:
                 or size + array.nbytes > MAX_BYTES
                 or any(i in value_inputs(n) for n, i in value.consumers)
             ):
-                kept.append(value.name)
+                not_overridden.append(value.name)
                 continue
             size += array.nbytes
             arrays[value.name] = array
-        return cls(arrays, tuple(kept))
+        return cls(arrays, tuple(not_overridden))
 
     def overridden(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""

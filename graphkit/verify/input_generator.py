@@ -95,10 +95,10 @@ class InputGenerator:
     @cached_property
     def marks(self) -> Marks:
         """The numbers that nodes compare with."""
-        found = Marks()
+        marks = Marks()
         for model in (self.model, *self._others):
-            found |= marks_of(model)
-        return found
+            marks |= marks_of(model)
+        return marks
 
     @cached_property
     def steering(self) -> frozenset[str]:
@@ -215,10 +215,10 @@ class InputGenerator:
             ModelError: No array can be made for its type or shape.
         """
         bound = self.bounds[value.name] if bound is None else bound
-        made = self._array(value, shape, past, rng, draw, bound)
+        array = self._array(value, shape, past, rng, draw, bound)
         if self.has_edges(value, draw) and bound is None and not self._is_index(value):
-            made = drawn(made, edges_of(made.dtype, draw, self.marks), rng, draw)
-        return made
+            array = drawn(array, edges_of(array.dtype, draw, self.marks), rng, draw)
+        return array
 
     def _is_index(self, value: Value) -> bool:
         return self.model.roles.of(value) in INDEX_ROLES
@@ -402,7 +402,7 @@ def is_flag(value: Value) -> bool:
 
 def index_bound(value: Value) -> int | None:
     """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
-    sizes = (table_entries(*found) for found in lookups(value))
+    sizes = (table_entries(*lookup) for lookup in lookups(value))
     return min((size for size in sizes if size is not None), default=None)
 
 
@@ -415,7 +415,7 @@ def steers(value: Value) -> bool:
     """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
     declared = declared_type(value)
     is_integer = declared is not None and declared.dtype in INTEGERS
-    uses = (use for found in reachable([value], _computed_with) for use in found.consumers)
+    uses = (use for reached in reachable([value], _computed_with) for use in reached.consumers)
     return any(_decides(node, index) or (is_integer and _trusts(node)) for node, index in uses)
 
 

@@ -43,29 +43,29 @@ class Change:
 
 
 def input_changes(
-    before: Model, after: Model, given: Sequence[str] = (), symbols: Mapping[str, str] = MappingProxyType({})
+    before: Model, after: Model, fixed_inputs: Sequence[str] = (), symbols: Mapping[str, str] = MappingProxyType({})
 ) -> list[Change]:
     """Return the changes of the inputs, without the sizes that they take.
 
     Args:
         before: The original.
         after: What was made of it.
-        given: Inputs that are always one array.
+        fixed_inputs: Inputs that are always one array.
         symbols: Symbols of the original by those of the rewritten model that are to stand for them.
     """
-    return [*_gone(before, after, given), *_order(before, after), *_labels(before, after, symbols)]
+    return [*_gone(before, after, fixed_inputs), *_order(before, after), *_labels(before, after, symbols)]
 
 
-def _gone(before: Model, after: Model, given: Sequence[str]) -> Iterator[Change]:
+def _gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
     now = {value.name: value for value in after.graph.inputs}
     lost = [value for value in before.graph.inputs if value.name not in now]
     plain = [value.name for value in lost if value.tensor is None]
     if plain:
         yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False)
     for value in lost:
-        if value.tensor is not None and value.name not in given:
-            what = f"input {value.name}, which has a default, is gone"
-            yield Change(what, narrows=bool(value.consumers))
+        if value.tensor is not None and value.name not in fixed_inputs:
+            text = f"input {value.name}, which has a default, is gone"
+            yield Change(text, narrows=bool(value.consumers))
     for value in before.graph.inputs:
         if value.tensor is None and value.name in now and now[value.name].tensor is not None:
             yield Change(f"input {value.name} has a default now", narrows=False)
@@ -160,12 +160,12 @@ class _Claims:
 
     def sizes(self, fed: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
         """Return the size of each symbol in a run, from the inputs that were fed."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name, dims in self.inputs.items():
             for dim, size in zip(dims or (), fed.get(name) or (), strict=False):
                 if (symbol := plain_symbol(dim)) is not None:
-                    found.setdefault(symbol, size)
-        return found
+                    sizes.setdefault(symbol, size)
+        return sizes
 
     def contradicted(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
         """Return the axes of an output whose size in a run is not the declared one; -1 for another rank."""
@@ -190,20 +190,20 @@ class _Claims:
 
     def _unbound(self, run: Run, sizes: Mapping[str, int]) -> dict[str, set[int]]:
         """Return the sizes that each label of outputs alone has in a run: one, if it is one dim."""
-        found: dict[str, set[int]] = {}
+        label_sizes: dict[str, set[int]] = {}
         for name, dims in self.outputs.items():
             array = run.expected.get(name)
             if dims is None or not isinstance(array, np.ndarray) or len(dims) != array.ndim:
                 continue
             for dim, size in zip(dims, array.shape, strict=True):
                 if isinstance(dim, str) and not parse(dim).symbols <= sizes.keys():
-                    found.setdefault(dim, set()).add(size)
-        return found
+                    label_sizes.setdefault(dim, set()).add(size)
+        return label_sizes
 
 
 def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> str:
     """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
-    was, now = (one.contradicted(name, run, fed) for one in claims)
+    was, now = (claim.contradicted(name, run, fed) for claim in claims)
     if not now or now <= was:
         return ""
     array = run.expected[name]
@@ -226,9 +226,9 @@ class Branch:
     is_cache: bool
 
     @classmethod
-    def of(cls, merged: Model, found: MergedDecoder, *, is_cache: bool) -> Branch:
+    def of(cls, merged: Model, decoder: MergedDecoder, *, is_cache: bool) -> Branch:
         """Return the first step, or the later ones."""
-        return cls(merged, found.condition.input.name, found.cache_when == is_cache, is_cache)
+        return cls(merged, decoder.condition.input.name, decoder.cache_when == is_cache, is_cache)
 
     def outputs(self) -> list[str]:
         """Return the outputs that it gives; constants without elements do not count."""
@@ -238,8 +238,8 @@ class Branch:
 
     def inputs(self) -> set[str]:
         """Return the inputs that its outputs need, without the condition."""
-        wanted = set(self.outputs())
-        values = [value for value in self.merged.graph.outputs if value.name in wanted]
+        output_names = set(self.outputs())
+        values = [value for value in self.merged.graph.outputs if value.name in output_names]
         return _needed(self.merged, values, self) - {self.condition}
 
     def body(self, node: Node) -> Scope | None:
@@ -273,24 +273,27 @@ class InterfaceFailures:
 
 def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
     """Compare the inputs and outputs of a model with those of a branch."""
-    wanted, given = branch.outputs(), [value.name for value in model.graph.outputs]
+    branch_outputs, model_outputs = branch.outputs(), [value.name for value in model.graph.outputs]
     read, inputs = branch.inputs(), {value.name: value for value in model.graph.inputs if value.tensor is None}
     known = {value.name for value in branch.merged.graph.inputs}
     used = _needed(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
-    outputs = {"missing": [name for name in wanted if name not in given]}
-    outputs[whose] = [name for name in given if name not in wanted]
+    outputs = {"missing": [name for name in branch_outputs if name not in model_outputs]}
+    outputs[whose] = [name for name in model_outputs if name not in branch_outputs]
     faults = {"input": {"missing": sorted(read - inputs.keys()), whose: strange}, "output": outputs}
-    told = {
-        kind: [_told(kind, names, what) for what, names in found.items() if names] for kind, found in faults.items()
+    failures = {
+        kind: [_told(kind, names, fault) for fault, names in names_by_fault.items() if names]
+        for kind, names_by_fault in faults.items()
     }
-    return InterfaceFailures(told["input"], told["output"])
+    return InterfaceFailures(failures["input"], failures["output"])
 
 
-def _told(kind: str, names: Sequence[str], what: str) -> str:
+def _told(kind: str, names: Sequence[str], fault: str) -> str:
     return (
-        f"{kind} {family_labels(names)} is {what}" if len(names) == 1 else f"{kind}s {family_labels(names)} are {what}"
+        f"{kind} {family_labels(names)} is {fault}"
+        if len(names) == 1
+        else f"{kind}s {family_labels(names)} are {fault}"
     )
 
 
@@ -308,4 +311,4 @@ def _sources(value: Value, branch: Branch | None) -> list[Value | None]:
     body = branch.body(node) if branch is not None else None
     if body is not None:
         return [*body.outputs[value.output_index : value.output_index + 1]]
-    return [*node.inputs, *(one for scope in node.bodies.values() for one in captures(scope))]
+    return [*node.inputs, *(captured for scope in node.bodies.values() for captured in captures(scope))]

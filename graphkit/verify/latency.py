@@ -62,7 +62,7 @@ def _check_kept(before: Sequence[Model], after: Model) -> None:
 def _latency(models: BeforeAndAfter) -> Latency:
     originals, result = models.sized()
     before, after = models.before, models.after
-    feeds = [_feed(model, each) for model, each in zip(before, originals, strict=True)]
+    feeds = [_feed(model, sized) for model, sized in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
         runs = [(stack.enter_context(_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
         last = (
@@ -110,7 +110,7 @@ def _feed(model: Model, sized: SizedModel) -> Feed:
         symbols=tuple(sized.known.items()),
     )
     later = sizes.past > 0
-    given = {
+    fixed_arrays = {
         decoder.condition.input.name: np.full(decoder.condition.shape, decoder.cache_when == later)
         for decoder in model.roles.merged
     }
@@ -118,8 +118,8 @@ def _feed(model: Model, sized: SizedModel) -> Feed:
     shapes = generator.shapes(sizes)
     rng = np.random.default_rng(0)
     for value, rows in _indices(sized):
-        given[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
-    return generator.arrays(shapes, past=sizes.past, given=given)
+        fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
+    return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
 
 
 def _indices(sized: SizedModel) -> Iterator[tuple[Value, int]]:
@@ -132,10 +132,10 @@ def _indices(sized: SizedModel) -> Iterator[tuple[Value, int]]:
 
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
     """Return the inputs of the original where the result takes the same, else others."""
-    made = _feed(after, result)
+    arrays = _feed(after, result)
     known = {name: array for feed in feeds for name, array in feed.items()}
     is_same = all(
         name in known and (known[name].shape, known[name].dtype) == (array.shape, array.dtype)
-        for name, array in made.items()
+        for name, array in arrays.items()
     )
-    return {name: known[name] for name in made} if is_same else made
+    return {name: known[name] for name in arrays} if is_same else arrays

@@ -39,11 +39,11 @@ def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generat
     with facts.undone(scene.host, facts.sure):
         if facts.sure and is_mended(scene.distances()):
             return []
-        found = list(_fed(scene)) or ([] if calm is None else list(leaks(calm, rng))) or list(_lost(scene))
+        causes = list(_fed(scene)) or ([] if calm is None else list(leaks(calm, rng))) or list(_lost(scene))
         suspects = (Cause(str(fact), partial(facts.undone, scene.host, (*facts.sure, fact))) for fact in facts.suspects)
-        if not found and (cause := sole_cause(scene.distances, suspects)):
-            found = [cause.words]
-        return found or [f"No simple cause; {_begin(scene, facts)}."]
+        if not causes and (cause := sole_cause(scene.distances, suspects)):
+            causes = [cause.words]
+        return causes or [f"No simple cause; {_begin(scene, facts)}."]
 
 
 def _fed(scene: Scene) -> Iterator[str]:
@@ -178,19 +178,19 @@ class _Steps:
         """Whether noise in place of an input leaves the logits of each step as they are, to the last bit."""
         plain, rng = [self._logits(moment) for moment in self.moments], np.random.default_rng(0)
         noise = rng.normal(0, NOISE, port.shape).astype(port.dtype)
-        with with_attributes(self.scene.host, alter=lambda each, _, made: noise if each is port else made):
+        with with_attributes(self.scene.host, alter=lambda fed_port, _, fed: noise if fed_port is port else fed):
             return all(map(np.array_equal, plain, map(self._logits, self.moments)))
 
     def _sees_past(self) -> bool:
         """Whether noise in the cache clearly changes the logits: to a lone token, its position may mean nothing."""
-        host, moment, rng, found = self.scene.host, self.moments[-1], np.random.default_rng(1), list[np.ndarray]()
+        host, moment, rng, logits = self.scene.host, self.moments[-1], np.random.default_rng(1), list[np.ndarray]()
         for _ in range(2):
             host.position = moment.past
             for name, state in host.state.items():
                 if host.axis[name] is not None:
                     state[...] = rng.normal(0, NOISE, state.shape)
-            found.append(host.step(moment.token).copy())
-        return self.scene.distance(*found) >= CLEAR
+            logits.append(host.step(moment.token).copy())
+        return self.scene.distance(*logits) >= CLEAR
 
     def _is_same_at_two_positions(self) -> bool:
         """Whether a token leaves the same in two slots, where it clearly leaves something else in the original."""
@@ -215,7 +215,10 @@ def _fits(state: np.ndarray, known: np.ndarray, axis: int | None) -> bool:
     if known.ndim != state.ndim or known.dtype != state.dtype:
         return False
     dims = enumerate(zip(known.shape, state.shape, strict=True))
-    return not any(one > two if axis is None else one != two and at != axis for at, (one, two) in dims)
+    return not any(
+        known_dim > state_dim if axis is None else known_dim != state_dim and at != axis
+        for at, (known_dim, state_dim) in dims
+    )
 
 
 def _changes(host: AlteredHost, when: str) -> Iterator[Cause]:
@@ -235,19 +238,19 @@ def _faults(host: Host, port: Port) -> Iterator[tuple[str, Changing]]:
     rows = host.tables[source.of]
     if source.kind == "embedding":
         factor = float(np.sqrt(rows.shape[-1]))
-        yield f"{{name}} is scaled twice: it is right divided by {factor:.6g}.", lambda _, made: made / factor
-        yield f"{{name}} is not scaled: it is right times {factor:.6g}.", lambda _, made: made * factor
+        yield f"{{name}} is scaled twice: it is right divided by {factor:.6g}.", lambda _, fed: fed / factor
+        yield f"{{name}} is not scaled: it is right times {factor:.6g}.", lambda _, fed: fed * factor
         if rows.ndim == 2 and source.by != "type":
             turned = np.asarray(rows).reshape(rows.shape[1:] + rows.shape[:1])
 
-            def looked_up(ids: Sequence[int], made: np.ndarray) -> np.ndarray:
-                pad = [host.contract.tokens["pad"] or 0] * (made.size // rows.shape[1] - len(ids))
+            def looked_up(ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
+                pad = [host.contract.tokens["pad"] or 0] * (fed.size // rows.shape[1] - len(ids))
                 return np.asarray(turned.T[[*ids, *pad]])
 
             yield "The table of {name} is transposed: it has its columns where its rows should be.", looked_up
     elif source.by == "position":
-        yield "Positions are added twice: the host feeds {name}, and the model adds them too.", lambda _, made: 0 * made
-        yield "Positions are added twice: {name} is twice what it should be.", lambda _, made: made / 2
+        yield "Positions are added twice: the host feeds {name}, and the model adds them too.", lambda _, fed: 0 * fed
+        yield "Positions are added twice: {name} is twice what it should be.", lambda _, fed: fed / 2
         yield "The host feeds another row of {name} than that of the position.", _row(host, rows, 0)
 
 
@@ -256,17 +259,17 @@ def _masks(host: Host, window: int) -> Iterator[tuple[str, Changing]]:
     if window:
         capacity, floor = host.contract.sizes["capacity"], host.contract.floor
 
-        def whole(_: Sequence[int], made: np.ndarray) -> np.ndarray:
-            return np.broadcast_to(slots_mask(host.position, capacity, 0, floor), made.shape)
+        def whole(_: Sequence[int], mask: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(slots_mask(host.position, capacity, 0, floor), mask.shape)
 
         yield "The contract gives {name} a window that it does not have: it is right without one.", whole
     if host.contract.floor > SHALLOW:
         words = f"The floor of {{name}} hides nothing: it is right with {FLOOR:g}."
-        yield words, lambda _, made: np.where(made == host.contract.floor, FLOOR, made)
+        yield words, lambda _, mask: np.where(mask == host.contract.floor, FLOOR, mask)
 
 
 def _row(host: Host, rows: np.ndarray, step: int) -> Changing:
-    return lambda _, made: rows[place] if 0 <= (place := host.position + step) < len(rows) else made
+    return lambda _, fed: rows[place] if 0 <= (place := host.position + step) < len(rows) else fed
 
 
 def _lost(scene: Scene) -> Iterator[str]:
@@ -274,19 +277,19 @@ def _lost(scene: Scene) -> Iterator[str]:
     model = scene.reference.originals.step
     scene.start()
     pairs = list(scene.steps()) if model is not None else []
-    if model is None or not pairs or any(one.shape != two.shape for one, two in pairs):
+    if model is None or not pairs or any(expected.shape != actual.shape for expected, actual in pairs):
         return
     offset = pairs[0][0].astype(np.float64) - pairs[0][1]
-    mended = [((one - offset).astype(two.dtype), two) for one, two in pairs]
+    mended = [((expected - offset).astype(actual.dtype), actual) for expected, actual in pairs]
     if not is_mended(itertools.starmap(scene.distance, mended), max(itertools.starmap(scene.distance, pairs))):
         return
     for value in (value for scope in all_scopes(model.scopes) for value in scope.initializers):
         if value.tensor is None or int(np.prod(value.tensor.dims)) != offset.size:
             continue
         array = model.array(value.tensor).reshape(-1).astype(np.float64)
-        for sign, what in ((-1, "is lost"), (1, "is added twice")):
+        for sign, fault in ((-1, "is lost"), (1, "is added twice")):
             if np.allclose(offset, sign * array, CLOSE, 1e-3 * np.abs(offset).max()):
-                yield f"Logits are off by the same numbers at every step: '{value.name}' of the original {what}."
+                yield f"Logits are off by the same numbers at every step: '{value.name}' of the original {fault}."
                 return
 
 
@@ -298,7 +301,7 @@ def _begin(scene: Scene, facts: Facts) -> str:
     if not is_mended(scene.once()) and once is not None and originals.encoder is not None:
         export = originals.encoder, scene.reference.fed_once(scene.source, scene.own), ""
         return _at(first_node([export], models[once], run.fed[once], scene.differ, is_padded=True), models[once].name)
-    step, found = originals.step, ""
+    step, begin = originals.step, ""
     for number, token in enumerate(scene.tokens):
         if step is None:
             break
@@ -306,10 +309,10 @@ def _begin(scene: Scene, facts: Facts) -> str:
         logits = scene.host.step(token)
         if scene.differ(logits, scene.reference.step(token)):
             node = first_node([export], models["step"], run.fed["step"], scene.differ, is_padded=False)
-            found = found or _at(node, models["step"].name)
+            begin = begin or _at(node, models["step"].name)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return _at(node, models["step"].name)
-    return found or "the greedy tokens alone differ"
+    return begin or "the greedy tokens alone differ"
 
 
 def _at(node: str, file: str) -> str:

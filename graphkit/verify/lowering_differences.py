@@ -85,17 +85,17 @@ def compared_tables(
             source = port.source
             if model is None or source is None or source.kind not in ("embedding", "rows"):
                 continue
-            found = _looked_up(model, tables[source.of], ROLES.get(source.by, ()))
+            comparison = _looked_up(model, tables[source.of], ROLES.get(source.by, ()))
             table = tables[source.of]
-            if found is None and source.kind == "rows":
-                found = _by_number(model, contract, port, table)
-            if found is None:
+            if comparison is None and source.kind == "rows":
+                comparison = _by_number(model, contract, port, table)
+            if comparison is None:
                 yield TableProof(source.of, len(table), 0, "")
-            elif found.wrong.any():
-                rows = tuple(int(row) for row in np.flatnonzero(found.wrong))
-                yield WrongTable(source.of, rows, len(table), found.right, found.source)
+            elif comparison.wrong.any():
+                rows = tuple(int(row) for row in np.flatnonzero(comparison.wrong))
+                yield WrongTable(source.of, rows, len(table), comparison.right, comparison.source)
             else:
-                yield TableProof(source.of, len(table), found.compared, found.source)
+                yield TableProof(source.of, len(table), comparison.compared, comparison.source)
 
 
 def _model(originals: Originals, method: Method) -> Model | None:
@@ -122,16 +122,16 @@ class Compared(NamedTuple):
 
 def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compared | None:
     """Compare a table with the export's lookups by ids of some roles; None where these give no such rows."""
-    found: list[Compared] = []
+    comparisons: list[Compared] = []
     for ids in model.roles.all(*roles):
         for node, rows in lookups(ids):
             count, value = table_entries(node, rows), node.outputs[0]
             while value is not None and count is not None and count >= len(table):
                 compared = _of_ids(model, value, ids, table)
-                found += [compared] if compared is not None else []
+                comparisons += [compared] if compared is not None else []
                 after = [reader for reader, at in value.consumers if at == 0 and reader.is_op(*AFTER)]
                 value = after[0].outputs[0] if after else None
-    return min(found, key=lambda each: int(each.wrong.sum()), default=None)
+    return min(comparisons, key=lambda comparison: int(comparison.wrong.sum()), default=None)
 
 
 def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compared | None:
@@ -154,8 +154,10 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compar
 
 def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Return which rows differ, in any byte."""
-    one, two = (np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table))
-    return np.asarray((one != two).any(axis=1))
+    right_bytes, table_bytes = (
+        np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table)
+    )
+    return np.asarray((right_bytes != table_bytes).any(axis=1))
 
 
 def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> Compared | None:
@@ -188,12 +190,12 @@ def _best(
     right, wrong = np.array(table), np.zeros(len(table), bool)
     is_step = port.by == "position"
     for row, array in enumerate(arrays):
-        made = None if array is None else _placed(array, table[row], row, contract, is_step=is_step)
-        if made is None:
+        expected_row = None if array is None else _placed(array, table[row], row, contract, is_step=is_step)
+        if expected_row is None:
             return None
-        right[row] = made
-        wrong[row] = not np.array_equal(made, table[row])
-    if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], each) for each in right[1:]):
+        right[row] = expected_row
+        wrong[row] = not np.array_equal(expected_row, table[row])
+    if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], later) for later in right[1:]):
         return None  # a constant is equal to any row that is like it
     return Compared(right, wrong, name, len(arrays))
 
@@ -208,21 +210,21 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
     if array.ndim != row.ndim:
         return None
     axes = [axis for axis in range(row.ndim) if row.shape[axis] != array.shape[axis]]
-    made = np.array(row)
+    placed = np.array(row)
     if is_step:  # what is past comes first, the new token last, and what is between counts for nothing
         if len(axes) != 1 or array.shape[axes[0]] != number + 1 or number >= row.shape[axes[0]]:
             return None
-        moved, old = np.moveaxis(made, axes[0], -1), np.moveaxis(array, axes[0], -1)
+        moved, old = np.moveaxis(placed, axes[0], -1), np.moveaxis(array, axes[0], -1)
         moved[...] = contract.floor
         moved[..., :number], moved[..., -1] = old[..., :number], old[..., -1]
-        return made
+        return placed
     if any(array.shape[axis] != number + 1 or array.shape[axis] > row.shape[axis] for axis in axes):
         return None
-    made[tuple(slice(size) for size in array.shape)] = array  # what padding sees does not count
+    placed[tuple(slice(size) for size in array.shape)] = array  # what padding sees does not count
     if array.shape[-1] != row.shape[-1]:
         padding = [*(slice(size) for size in array.shape[:-1]), slice(array.shape[-1], None)]
-        made[tuple(padding)] = contract.floor
-    return made
+        placed[tuple(padding)] = contract.floor
+    return placed
 
 
 def _runs(
@@ -249,8 +251,8 @@ def _runs(
             parts.append(fitting)
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
     outputs = (_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
-    for run, found in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
-        run.update(item for arrays in found for item in arrays.items())
+    for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
+        run.update(item for arrays in outputs_of_parts for item in arrays.items())
         if sum(array.size for array in run.values()) > MOST:
             return []
     return runs
@@ -273,8 +275,8 @@ def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
         if shape is not None and declared is not None and declared.is_float:
             zeros[name] = np.zeros(shape, declared.numpy_dtype)
     masks = {value.name for value, role in roles.inputs.items() if role in MASKS}
-    made = maker.make(sizes, zeros)
-    return {name: np.ones_like(array) if name in masks else array for name, array in made.items()}
+    feed = maker.make(sizes, zeros)
+    return {name: np.ones_like(array) if name in masks else array for name, array in feed.items()}
 
 
 def _without_data(model: Model) -> set[Value]:
@@ -336,10 +338,10 @@ def facts_of(originals: Originals, folder: Path, contract: Contract, host: Alter
     """Compare the files of a lowering with its export."""
     models = {method.name: load(folder / method.file) for method in contract.methods}
     tables = list(compared_tables(originals, contract, host.tables))
-    found: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
-    found += wrong_parts(originals.models, models.values())
-    sure = tuple(fact for fact in found if fact.is_sure)
-    return Facts(sure, tuple(fact for fact in found if not fact.is_sure), host.tables, models, _proofs(tables))
+    differences: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
+    differences += wrong_parts(originals.models, models.values())
+    sure = tuple(fact for fact in differences if fact.is_sure)
+    return Facts(sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _proofs(tables))
 
 
 def _proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:

@@ -31,15 +31,15 @@ def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
 def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
     size = scene.host.contract.sizes["source"]
 
-    def noisy(port: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
+    def noisy(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
         if (port.kind, port.by) != ("embedding", "source"):
-            return made
-        rows = made.reshape(size, -1).copy()
+            return fed
+        rows = fed.reshape(size, -1).copy()
         rows[len(ids) :] = rng.normal(0, NOISE, rows[len(ids) :].shape)
-        return np.asarray(rows.reshape(made.shape))
+        return np.asarray(rows.reshape(fed.shape))
 
     with with_attributes(scene.host, alter=noisy):
-        once, steps = (any(map(scene.differ, one, two)) for one, two in zip(_run(scene), plain, strict=True))
+        once, steps = (any(map(scene.differ, a, b)) for a, b in zip(_run(scene), plain, strict=True))
     if once:
         yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
     elif steps:
@@ -52,9 +52,9 @@ def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> I
         for port in method.inputs:
             if port.kind != "source_mask":
                 continue
-            with scene.host.altered(port, lambda _, made: 0 * made):
+            with scene.host.altered(port, lambda _, mask: 0 * mask):
                 runs = zip(_run(scene), plain, strict=True)
-            if all(np.array_equal(one, two) for alike in runs for one, two in zip(*alike, strict=True)):
+            if all(np.array_equal(a, b) for alike in runs for a, b in zip(*alike, strict=True)):
                 yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."
 
 

@@ -99,8 +99,8 @@ class AlteredHost(Host):
     def altered(self, port: Port, change: Changing) -> AbstractContextManager[None]:
         """Return a context in which an input is changed, from the token ids and the array."""
 
-        def alter(each: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(change(ids, made)).reshape(made.shape) if each is port else made
+        def alter(fed_port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(change(ids, fed)).reshape(fed.shape) if fed_port is port else fed
 
         return with_attributes(self, alter=alter)
 
@@ -115,12 +115,12 @@ class AlteredHost(Host):
         return [int(token) for token in self.rng.integers(0, self.vocabulary, count)]
 
     def _input(self, port: Port, ids: Ids) -> np.ndarray:
-        made = super()._input(port, ids)
+        array = super()._input(port, ids)
         if self.alter is None:
-            return made
+            return array
         if self.batch == 1 or port.kind != "embedding":
-            return self.alter(port, ids[self.sequence], made).astype(made.dtype, copy=False)
-        parts = np.split(made.reshape(-1), self.batch)
+            return self.alter(port, ids[self.sequence], array).astype(array.dtype, copy=False)
+        parts = np.split(array.reshape(-1), self.batch)
         parts[self.sequence] = self.alter(port, ids[self.sequence], parts[self.sequence]).reshape(-1)
         return np.concatenate(parts).reshape(port.shape)
 

@@ -115,7 +115,7 @@ class _Proof:
         failed = [run for run in runs if run.failure]
         self.progress("comparing tables and weights")
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
-        found = [str(fact) for fact in facts.sure] if same_weights else []
+        findings = [str(fact) for fact in facts.sure] if same_weights else []
         scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
         if lengths:
             tokens = self._ids(self._steps)
@@ -124,9 +124,9 @@ class _Proof:
         if failed and self.case is not None:
             self.progress("looking for the cause")
             self._take_sound(self.case_length)
-            found += named(self.case, scene, facts, self.rng)
+            findings += named(self.case, scene, facts, self.rng)
         elif scene is not None:
-            found += leaks(scene, self.rng)
+            findings += leaks(scene, self.rng)
         notes = [*self._left_out(lengths), *self._padding(lengths)]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
@@ -135,20 +135,20 @@ class _Proof:
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             notes.append(ties_note(ties))
         # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
-        tables = facts.proofs if same_weights and not (failed or found) else ()
-        return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes), tables=tables)
+        tables = facts.proofs if same_weights and not (failed or findings) else ()
+        return LoweringProof(self.tolerance, tuple(runs), tuple(findings), tuple(notes), tables=tables)
 
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
         if (sound := self.contract.sizes.get("sound", 0)) > 0:
             least, third = self.host.least_sound, sound // 3
-            wanted = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
-            return sorted({length for length in wanted if least <= length <= sound})
+            candidates = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
+            return sorted({length for length in candidates if least <= length <= sound})
         if not self.contract.takes_text:
             return [0]
-        found = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
-        return sorted({length for length in found if length is not None and 0 < length <= source})
+        nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
+        return sorted({length for length in nearest if length is not None and 0 < length <= source})
 
     def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
         if self.contract.sizes.get("sound", 0) > 0:
@@ -166,8 +166,8 @@ class _Proof:
             size = counted(source, "token(s)")
             yield f"Every source had {size}, which leaves no padding: it was not tested for leaks."
         elif self.reference.nearest_source(1) != 1:
-            told = ", ".join(map(str, lengths))
-            yield f"The original does not run at every length up to {source}: it was compared at {told}."
+            compared_lengths = ", ".join(map(str, lengths))
+            yield f"The original does not run at every length up to {source}: it was compared at {compared_lengths}."
 
     def _source(self, length: int) -> list[int]:
         return self._ids(length if self.contract.takes_text else 0)
@@ -188,22 +188,22 @@ class _Proof:
         """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
-        found = SourceRun(length, token=token)
+        summary = SourceRun(length, token=token)
         for where in places(length or steps):
-            other = next((each for each in self.plain.tolist() if each != token), token)
-            source = placed(token, self._ids(length), where, other)
+            usual_token = next((plain for plain in self.plain.tolist() if plain != token), token)
+            source = placed(token, self._ids(length), where, usual_token)
             later = where if not length else [min(place, steps - 1) for place in where]
-            tokens = placed(token, self._ids(steps), later, other)
+            tokens = placed(token, self._ids(steps), later, usual_token)
             run = self._compared(self._scene(source, tokens, self._given()))
             failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
-            found = replace(
-                found,
-                encoder=largest(found.encoder, run.encoder),
-                logits=largest(found.logits, run.logits),
-                steps=found.steps + run.steps,
-                failure=found.failure or failure,
+            summary = replace(
+                summary,
+                encoder=largest(summary.encoder, run.encoder),
+                logits=largest(summary.logits, run.logits),
+                steps=summary.steps + run.steps,
+                failure=summary.failure or failure,
             )
-        return found
+        return summary
 
     def _one(self, length: int) -> SourceRun:
         source, user = self._source(length), self._given()
@@ -248,8 +248,8 @@ class _Proof:
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
         steps = (
-            Step(f"step {at}", {"logits": wanted}, partial(self._repeated, token))
-            for at, (token, wanted) in enumerate(zip(tokens, expected, strict=True), start=1)
+            Step(f"step {at}", {"logits": logits}, partial(self._repeated, token))
+            for at, (token, logits) in enumerate(zip(tokens, expected, strict=True), start=1)
         )
         return self._followed(steps, "logits differ by {1:.1e} at {2}")
 

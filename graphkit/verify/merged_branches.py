@@ -74,41 +74,45 @@ def _flagged(branch: Branch, proof: RewriteProof) -> tuple[Branch, RewriteProof]
     )
 
 
-def _added(one: RewriteProof, other: RewriteProof) -> RewriteProof:
-    count, failures = len(one.runs), one.weights.failures + other.weights.failures
-    later = (replace(output, worst=output.worst and output.worst + count) for output in other.outputs)
+def _added(proof: RewriteProof, later: RewriteProof) -> RewriteProof:
+    count, failures = len(proof.runs), proof.weights.failures + later.weights.failures
+    outputs = (replace(output, worst=output.worst and output.worst + count) for output in later.outputs)
     return replace(
-        one,
-        runs=one.runs + other.runs,
-        skipped=one.skipped + other.skipped,
-        outputs=(*one.outputs, *later),
-        weights=replace(max(one.weights, other.weights, key=lambda weights: weights.equal), failures=failures),
-        level=_level(one.level, other.level),
-        notes=_union(one.notes, other.notes),
-        failures=one.failures + other.failures,
-        coverage="; ".join(_union((one.coverage,), (other.coverage,))),
-        caveats=_union(one.caveats, other.caveats),
-        interface=_union(one.interface, other.interface),
-        equivalence=_summary(one.equivalence, other.equivalence),
+        proof,
+        runs=proof.runs + later.runs,
+        skipped=proof.skipped + later.skipped,
+        outputs=(*proof.outputs, *outputs),
+        weights=replace(max(proof.weights, later.weights, key=lambda weights: weights.equal), failures=failures),
+        level=_level(proof.level, later.level),
+        notes=_union(proof.notes, later.notes),
+        failures=proof.failures + later.failures,
+        coverage="; ".join(_union((proof.coverage,), (later.coverage,))),
+        caveats=_union(proof.caveats, later.caveats),
+        interface=_union(proof.interface, later.interface),
+        equivalence=_summary(proof.equivalence, later.equivalence),
     )
 
 
-def _level(one: LevelProof, other: LevelProof) -> LevelProof:
+def _level(level: LevelProof, later: LevelProof) -> LevelProof:
     return LevelProof(
-        one.runs + other.runs,
-        max(one.tolerance, other.tolerance),
-        largest(one.scaled, other.scaled),
-        largest(one.reference, other.reference),
-        one.failure or other.failure,
-        one.note or other.note,
+        level.runs + later.runs,
+        max(level.tolerance, later.tolerance),
+        largest(level.scaled, later.scaled),
+        largest(level.reference, later.reference),
+        level.failure or later.failure,
+        level.note or later.note,
     )
 
 
-def _summary(one: EquivalenceSummary, other: EquivalenceSummary) -> EquivalenceSummary:
-    axioms = {name: one.axioms.get(name, 0) + other.axioms.get(name, 0) for name in {**one.axioms, **other.axioms}}
-    conditions = _union(one.conditions, other.conditions)
-    return EquivalenceSummary({**one.proven, **other.proven}, {**one.unproven, **other.unproven}, axioms, conditions)
+def _summary(summary: EquivalenceSummary, later: EquivalenceSummary) -> EquivalenceSummary:
+    axioms = {
+        name: summary.axioms.get(name, 0) + later.axioms.get(name, 0) for name in {**summary.axioms, **later.axioms}
+    }
+    conditions = _union(summary.conditions, later.conditions)
+    return EquivalenceSummary(
+        {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}, axioms, conditions
+    )
 
 
-def _union(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*one, *other)))
+def _union(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*texts, *more_texts)))

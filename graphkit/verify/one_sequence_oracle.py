@@ -78,16 +78,16 @@ class OneSequence:
         sounds = [value for value in encoder.roles.all("audio") if value.name in user]
         if mask is None or not sounds:
             raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
-        made, length = dict(user), 0
+        shortened, length = dict(user), 0
         for value in sounds:
-            array = made[value.name] = user[value.name].copy()
+            array = shortened[value.name] = user[value.name].copy()
             axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
             np.moveaxis(array, axis, 0)[self.valid :] = 0
             if self.is_cut:
-                array = made[value.name] = np.take(array, range(self.valid), axis)
+                array = shortened[value.name] = np.take(array, range(self.valid), axis)
             length = array.shape[axis]
-        made[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
-        return made
+        shortened[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
+        return shortened
 
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""
@@ -138,9 +138,9 @@ def padding_note(
     if reference.originals.step is None:
         return
     *shorter, longest = sorted(lengths)
-    found = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
-    if found:
-        apart, valid = max(found)
+    differing = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
+    if differing:
+        apart, valid = max(differing)
         yield (
             f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
             f"{counted(valid, 'place(s)')} differ by {apart:.1e} without padding. Host and models give what it gives "
@@ -156,16 +156,16 @@ def _apart(
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> float:
     """Return how far the first logits of a sound with zeros and without are apart; 0 if they are equal or unknown."""
-    reference.valid, found = valid, list[np.ndarray]()
+    reference.valid, logits = valid, list[np.ndarray]()
     try:
         for reference.is_cut in (False, True):
             reference.start([], user)
-            found.append(reference.step(token))
+            logits.append(reference.step(token))
     except ModelError:  # it does not run at that length
         return 0.0
     finally:
         reference.is_cut = False
-    padded, cut = found
+    padded, cut = logits
     if padded.shape != cut.shape or not differ(cut, padded):
         return 0.0
     return float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())

@@ -188,10 +188,10 @@ class Oracle:
             declared = declared_type(value)
             if role in ("past", "condition") or declared is None:
                 continue
-            made = known.get(role, self._inputs.get(value.name, states.get(value.name)))
-            if made is None:
+            array = known.get(role, self._inputs.get(value.name, states.get(value.name)))
+            if array is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
-            feed[value.name] = made.astype(declared.numpy_dtype)
+            feed[value.name] = array.astype(declared.numpy_dtype)
         return feed
 
 
@@ -224,9 +224,9 @@ def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray])
     """Return the dims of an input, symbols as other inputs have them; 1 for unknown symbols."""
     known: dict[object, int] = {}
     for value in model.roles.inputs:
-        other, array = declared_type(value), inputs.get(value.name)
-        if other is not None and other.dims is not None and array is not None:
-            known.update(zip(other.dims, array.shape, strict=True))
+        known_type, array = declared_type(value), inputs.get(value.name)
+        if known_type is not None and known_type.dims is not None and array is not None:
+            known.update(zip(known_type.dims, array.shape, strict=True))
     return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
 
 
@@ -301,7 +301,7 @@ def with_last_logits(model: Model, count: int) -> Model | None:
 
 def _head(logits: Value) -> list[Node]:
     """Return the nodes from the logits back to the product that makes them of the hidden state; none if unknown."""
-    declared, found = declared_type(logits), list[Node]()
+    declared, nodes = declared_type(logits), list[Node]()
     outputs = {value.name for value in logits.scope.outputs}
     if declared is None or declared.rank != 3:
         return []
@@ -311,9 +311,9 @@ def _head(logits: Value) -> list[Node]:
         others = [read for read in node.inputs[1:] if read is not None]
         if len(value.consumers) != (value is not logits) or (value is not logits and value.name in outputs):
             return []
-        found.append(node)
+        nodes.append(node)
         if node.is_op("MatMul"):
-            return found if _is_matrix(node.input(1)) else []
+            return nodes if _is_matrix(node.input(1)) else []
         if not node.is_op(*ALONE) and not (node.is_op(*BESIDE) and all(map(_is_alike, others))):
             return []
         value = node.input(0)

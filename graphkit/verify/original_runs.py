@@ -108,8 +108,8 @@ class Feeder:
 
     def flags(self) -> list[Flags]:
         """Return the combinations of flags to run, at least one."""
-        found = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
-        values = {name: self._values(name) for name in dict.fromkeys(found)}
+        names = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
+        values = {name: self._values(name) for name in dict.fromkeys(names)}
         if sum(len(choices) > 1 for choices in values.values()) > MAX_FLAGS:
             return [{name: choices[at] for name, choices in values.items()} for at in (0, -1)]
         return [dict(zip(values, flags, strict=True)) for flags in itertools.product(*values.values())]
@@ -132,8 +132,8 @@ class Feeder:
     @cached_property
     def thresholds(self) -> tuple[Threshold, ...]:
         """The constants that dims meet; those of the rewritten model alone come first."""
-        own, *others = map(thresholds, self.models)
-        return (*(one for found in others for one in found if one not in own), *own)
+        original, *others = map(thresholds, self.models)
+        return (*(met for rewritten in others for met in rewritten if met not in original), *original)
 
     def again(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run once more."""
@@ -147,10 +147,10 @@ class Feeder:
         has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
 
         def kinds(dims: Mapping[str, int]) -> dict[Kind, int]:
-            made = self.sizes.shapes(dims, is_first=is_first)
-            shapes = {name: shape for name, shape in made.items() if name not in self.given}
-            found = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
-            return {kind: draws for kind, draws in found.items() if draws}
+            input_shapes = self.sizes.shapes(dims, is_first=is_first)
+            shapes = {name: shape for name, shape in input_shapes.items() if name not in self.given}
+            draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
+            return {kind: draws for kind, draws in draws_by_kind.items() if draws}
 
         has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
         thresholds = self.thresholds if legal.variables else ()
@@ -184,8 +184,8 @@ class Feeder:
     def rows(self, run: Run) -> int:
         """Return how many rows the masks have in a run."""
         shapes = self.shapes(run)
-        found = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
-        return max((shape[0] for shape in found if shape), default=0)
+        mask_shapes = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
+        return max((shape[0] for shape in mask_shapes if shape), default=0)
 
     def edged(self, draw: Draw) -> list[str]:
         """Return the inputs that get edges with a draw."""
@@ -215,7 +215,7 @@ class LevelRuns:
 def run_original(
     session: Runner,
     feeder: Feeder,
-    wanted: int,
+    count: int,
     *,
     has_edges: bool = True,
     differing: Sequence[tuple[Expr, Expr]] = (),
@@ -227,10 +227,10 @@ def run_original(
     Raises:
         ModelError: No input can be made for it.
     """
-    found = Found()
+    record = Found()
     for flags in feeder.flags():
-        run_with(session, feeder, flags, wanted, found, has_edges=has_edges, differing=differing)
-    return found
+        run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
+    return record
 
 
 def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[Run]:
@@ -238,53 +238,53 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
 
     onnxruntime accepts some dims that an operator does not allow, and then gives what was in memory before.
     """
-    found: set[Run] = set()
+    unsteady: set[Run] = set()
     for run in (*reversed(runs), *runs):
-        again = session.run(feeder.again(run))
-        if not all(difference.within(0.0) for difference in compare_outputs(run.expected, again)):
-            found.add(run)
-    return [run for run in runs if run in found]
+        repeated = session.run(feeder.again(run))
+        if not all(difference.within(0.0) for difference in compare_outputs(run.expected, repeated)):
+            unsteady.add(run)
+    return [run for run in runs if run in unsteady]
 
 
 def run_with(
     session: Runner,
     feeder: Feeder,
     flags: Flags,
-    wanted: int,
-    found: Found,
+    count: int,
+    record: Found,
     *,
     has_edges: bool = True,
     differing: Sequence[tuple[Expr, Expr]] = (),
 ) -> None:
-    """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
+    """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `record`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
     end = time.monotonic() + current_limits().search()
     for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes, has_edges=has_edges)):
         if seed and time.monotonic() > end:
-            found.uncovered[FURTHER] = NO_TIME
+            record.uncovered[FURTHER] = NO_TIME
             return
         dims, draw = proposal.dims, Draw.usual(seed)
         try:
             expected = session.run(feeder.feed(dims, flags, seed, draw))
         except (RunError, TooLargeError) as error:
             if not proposal.is_probe:
-                found.skipped.append(SkippedRun(dims, flags, error.problem))
+                record.skipped.append(SkippedRun(dims, flags, error.problem))
             if isinstance(error, RunError) and error.is_final:
                 break
             continue
         successes.append(dims)
         cost += legal.cost(dims)
-        found.runs.append(Run(dims, flags, seed, expected, draw))
-        if len(successes) == wanted or cost > MAX_COST:
+        record.runs.append(Run(dims, flags, seed, expected, draw))
+        if len(successes) == count or cost > MAX_COST:
             break
     if successes and has_edges:
-        _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, found, end)
-    if legal.variables and len(successes) < min(wanted, ENOUGH):
+        _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, record, end)
+    if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
             len(successes), f"Only {len(successes)} sets of sizes were"
         )
-        found.notes.append(f"{few} found at which it runs{where}.")
+        record.notes.append(f"{few} found at which it runs{where}.")
 
 
 def _run_edges(
@@ -293,19 +293,19 @@ def _run_edges(
     flags: Flags,
     edges: Iterator[Edge],
     usual: Sequence[dict[str, int]],
-    found: Found,
+    record: Found,
     end: float,
 ) -> None:
     """Run a model at edges of sizes and values until a time; those at which it fails are not covered."""
     if min(map(feeder.legal(flags).cost, usual)) > MOST:
-        found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
+        record.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
         return
     for seed, edge in enumerate(edges, start=MAX_ATTEMPTS):
         if time.monotonic() > end:
-            found.uncovered[FURTHER] = NO_TIME
+            record.uncovered[FURTHER] = NO_TIME
             return
         attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
-        reason, runs = "at which the original fails" if attempts else "which take too long", len(found.runs)
+        reason, runs = "at which the original fails" if attempts else "which take too long", len(record.runs)
         for dims, draw in attempts:
             try:
                 expected = session.run(feeder.feed(dims, flags, seed, draw))
@@ -314,11 +314,11 @@ def _run_edges(
             if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
                 reason = "at which the original gives no numbers"
                 continue
-            found.runs.append(Run(dims, flags, seed, expected, draw, elements=_told(draw)))
+            record.runs.append(Run(dims, flags, seed, expected, draw, elements=_told(draw)))
             if not draw.only:
                 break
-        if len(found.runs) == runs and edge.what:
-            found.uncovered.setdefault(edge.what, reason)
+        if len(record.runs) == runs and edge.what:
+            record.uncovered.setdefault(edge.what, reason)
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
@@ -343,8 +343,8 @@ def _proposals(
     if not legal.variables:
         return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
     rows = ROWS if has_edges else (ONE, *ROWS)
-    found = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows)
-    return itertools.islice(found, MAX_ATTEMPTS)
+    proposals = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows)
+    return itertools.islice(proposals, MAX_ATTEMPTS)
 
 
 MAX_DIMS = 6
@@ -368,9 +368,9 @@ def _sizes(runs: Sequence[Run]) -> str:
         for name, size in run.dims.items():
             low, high = ends.get(name, (size, size))
             ends[name] = min(low, size), max(high, size)
-    told = [f"{name} {low:,} to {high:,}" if low < high else f"{name} {low:,}" for name, (low, high) in ends.items()]
-    more = [f"{counted(len(told) - MAX_DIMS, 'dim(s)')} more"] if len(told) > MAX_DIMS else []
-    return ", ".join([*told[:MAX_DIMS], *more])
+    texts = [f"{name} {low:,} to {high:,}" if low < high else f"{name} {low:,}" for name, (low, high) in ends.items()]
+    more = [f"{counted(len(texts) - MAX_DIMS, 'dim(s)')} more"] if len(texts) > MAX_DIMS else []
+    return ", ".join([*texts[:MAX_DIMS], *more])
 
 
 def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
@@ -388,14 +388,14 @@ def _values(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
 
 
-def caveats(feeder: Feeder, found: Found, *, is_exact: bool) -> tuple[str, ...]:
+def caveats(feeder: Feeder, record: Found, *, is_exact: bool) -> tuple[str, ...]:
     """Return the gaps of a proof, and why they exist."""
-    told = [f"{what}, {why}" for what, why in found.uncovered.items()]
+    gaps = [f"{gap}, {why}" for gap, why in record.uncovered.items()]
     if feeder.defaults.kept:
-        told.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
+        gaps.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
     if steering := feeder.maker.counting:
         verb = "decides" if len(steering) == 1 else "decide"
-        told.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
+        gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
     if not is_exact and feeder.maker.has_kind("extremes"):
-        told.append("extreme values, NaN and infinities, where rounding decides")
-    return tuple(told)
+        gaps.append("extreme values, NaN and infinities, where rounding decides")
+    return tuple(gaps)

@@ -71,11 +71,11 @@ def outcomes(
     """
     for call in calls:
         try:
-            given = candidate(call)
+            computed = candidate(call)
         except GraphkitError as error:
             yield Outcome(call, {}, error=error)
             continue
-        actual = {name: given[name] for name in (given if outputs is None else outputs) if name in given}
+        actual = {name: computed[name] for name in (computed if outputs is None else outputs) if name in computed}
         yield Outcome(call, actual, tuple(compare_outputs(call.expected, actual, any_width=any_width)))
 
 

@@ -134,15 +134,15 @@ def _key(node: onnx.NodeProto) -> Key:
 def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
     """Compute each of these values as the graph rounds it; return the rounded ones, or the reason against."""
     nodes: list[onnx.NodeProto] = []
-    found: dict[str, Key] = {}
+    roundings: dict[str, Key] = {}
     for node in graph.node:
         nodes.append(node)
         if not node.input or node.input[0] not in data or node.op_type not in (*QUANTIZING, *CONTRIB):
             continue
         name, how = node.input[0], _how(node)
-        if found.setdefault(name, how) != how:
+        if roundings.setdefault(name, how) != how:
             return f"'{name}' is rounded in two ways"
-        if any(f"{ROUNDED}{name}" in made.output for made in nodes):
+        if any(f"{ROUNDED}{name}" in earlier.output for earlier in nodes):
             continue
         parts = list(node.output) if node.op_type == "DynamicQuantizeLinear" else [node.output[0], *node.input[1:3]]
         if node.op_type in CONTRIB:
@@ -152,7 +152,7 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
         nodes[-1].attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
     del graph.node[:]
     graph.node.extend(nodes)
-    return list(found)
+    return list(roundings)
 
 
 def _how(node: onnx.NodeProto) -> Key:
@@ -180,9 +180,9 @@ def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
         for names in (node.input, node.output):
             names[:] = [f"{ORIGINAL}{name}" if name in computed else name for name in names]
         node.name = f"{ORIGINAL}{node.name}" if node.name else ""
-    own = list(proto.graph.node)
+    rewritten_nodes = list(proto.graph.node)
     del proto.graph.node[:]
-    proto.graph.node.extend((*nodes, *own))
+    proto.graph.node.extend((*nodes, *rewritten_nodes))
     have = {tensor.name for tensor in proto.graph.initializer}
     proto.graph.initializer.extend(tensor for tensor in original.graph.initializer if tensor.name not in have)
     domains = {opset.domain for opset in proto.opset_import}

@@ -149,8 +149,8 @@ class LevelProof:
     @property
     def result(self) -> str:
         """The largest difference, beside that of the original where it is known."""
-        own = f", the original itself {self.reference:.3g}" if self.reference else ""
-        return f"{self.scaled:.3g}{own}" if self.scaled is not None else "nothing was compared"
+        of_original = f", the original itself {self.reference:.3g}" if self.reference else ""
+        return f"{self.scaled:.3g}{of_original}" if self.scaled is not None else "nothing was compared"
 
 
 MAX_DIMS = 6  # symbols to write out one by one

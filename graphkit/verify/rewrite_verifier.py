@@ -202,9 +202,9 @@ class _Proof:
         kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
         others = (after,) if part is None else ()
         feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds)
-        wanted = frozenset(value.name for value in after.graph.inputs)
+        input_names = frozenset(value.name for value in after.graph.inputs)
         return cls(
-            two=TwoModels((source, target), (before, after), feeder, wanted, names, part),
+            two=TwoModels((source, target), (before, after), feeder, input_names, names, part),
             spec=spec,
             options=options,
             fixed=fixed,
@@ -229,25 +229,25 @@ class _Proof:
         proof = self._tested(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=shown) if proof.passed else proof
 
-    def _tested(self, wanted: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
+    def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
         self.progress("proving: loading the original")
-        total = wanted * len(feeder.flags())
+        total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
-        found = run_original(session, feeder, wanted, has_edges=has_edges, differing=differing)
+        record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         changes = self._input_changes(session)
         proof = replace(
             self.blank,
-            skipped=tuple(found.skipped),
-            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *found.notes),
-            coverage=coverage(feeder, found.runs),
-            caveats=caveats(feeder, found, is_exact=not has_edges or not self.blank.tolerance),
+            skipped=tuple(record.skipped),
+            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
+            coverage=coverage(feeder, record.runs),
+            caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
         )
-        if not found.runs:
+        if not record.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        return self._compared(proof, [two.handed_over(run) for run in found.runs], changes)
+        return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
 
     def _equivalence(self) -> Equivalence:
         """Return the equivalence by normal forms: it holds at every size and for every input."""
@@ -334,10 +334,10 @@ class _Proof:
     def _as_own_levels(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
         """Compare again within the difference of the original's own two levels, where that is larger."""
         self.progress("proving: the original, default level")
-        own = largest_own_difference(runs, self.two.at_default(len(runs), self.progress)[1])
-        if own is None or FACTOR * own <= proof.tolerance:
+        level_difference = largest_own_difference(runs, self.two.at_default(len(runs), self.progress)[1])
+        if level_difference is None or FACTOR * level_difference <= proof.tolerance:
             return proof, runs
-        tolerance = min(FACTOR * own, FLOAT16_TOLERANCE)
+        tolerance = min(FACTOR * level_difference, FLOAT16_TOLERANCE)
         return self._plain(replace(proof, tolerance=tolerance, runs=(), outputs=(), failures=()), runs)
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
@@ -355,8 +355,8 @@ class _Proof:
             session = two.rewritten()
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-        told = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
-        return compared(proof, runs, told, two.known, self.hollow, self.rounding)
+        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
+        return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
@@ -368,8 +368,8 @@ def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: Dim
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
-    told = tuple(change.text for change in changes if not change.narrows)
-    return replace(proof, interface=told, failures=(*proof.failures, *failures))
+    harmless = tuple(change.text for change in changes if not change.narrows)
+    return replace(proof, interface=harmless, failures=(*proof.failures, *failures))
 
 
 def _unknown(model: Model, reason: str) -> Equivalence:

@@ -88,18 +88,18 @@ def assignments(
     for choices in _wishes(legal, successes, lengths, is_first, rows):
         known = len(successes)
         for wish in choices:
-            found = _nearest(legal, wish, tried)
-            if found is None:
+            assignment = _nearest(legal, wish, tried)
+            if assignment is None:
                 continue
-            if legal.cost(found) > max_cost:
-                dear.append(found)
+            if legal.cost(assignment) > max_cost:
+                dear.append(assignment)
                 continue
-            tried.append(found)
-            yield Proposal(found, wish is not choices[-1])
+            tried.append(assignment)
+            yield Proposal(assignment, wish is not choices[-1])
             if len(successes) > known:
                 break
     if not successes:
-        yield from (Proposal(found, False) for found in sorted(dear, key=legal.cost)[:MAX_DEAR])
+        yield from (Proposal(assignment, False) for assignment in sorted(dear, key=legal.cost)[:MAX_DEAR])
 
 
 Choices = Sequence[dict[str, int]]  # of these one that runs is enough
@@ -180,8 +180,8 @@ def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
 def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
     """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
     known = {tuple(sorted(assignment.items())) for assignment in tried}
-    found = itertools.islice(legal.near(wish), len(known) + 1)
-    return next((one for one in found if tuple(sorted(one.items())) not in known), None)
+    candidates = itertools.islice(legal.near(wish), len(known) + 1)
+    return next((candidate for candidate in candidates if tuple(sorted(candidate.items())) not in known), None)
 
 
 COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
@@ -233,11 +233,11 @@ class Edges:
     def __iter__(self) -> Iterator[Edge]:
         number = len(self.usual)
         if self.legal.variables:
-            for what, choices in (*self._differing(), *self._large(), *self._thresholds()):
+            for gap, choices in (*self._differing(), *self._large(), *self._thresholds()):
                 number += 1
                 self.tried.extend(choices[:1])
-                if choices or what:
-                    yield Edge(what, tuple(choices), Draw.usual(number))
+                if choices or gap:
+                    yield Edge(gap, tuple(choices), Draw.usual(number))
         yield from self._values(number)
 
     @property
@@ -276,10 +276,10 @@ class Edges:
     def _thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for threshold in list(dict.fromkeys(self.thresholds))[:MAX_THRESHOLDS]:
             for size in (threshold.size, threshold.size + 1):
-                found = [dims for wish in self._wishes(threshold, size) for dims in self._legal(wish)]
-                cheap = [dims for dims in found if self.legal.cost(dims) <= self.budget]
+                legal_dims = [dims for wish in self._wishes(threshold, size) for dims in self._legal(wish)]
+                cheap = [dims for dims in legal_dims if self.legal.cost(dims) <= self.budget]
                 if not any(size in (dims.get(name) for name in threshold.symbols) for dims in self.usual):
-                    yield f"sizes past {threshold.size}" if found and not cheap else "", cheap[:2]
+                    yield f"sizes past {threshold.size}" if legal_dims and not cheap else "", cheap[:2]
 
     def _wishes(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
         """Yield sizes at which a threshold is met: of the dims that are said to meet it, or of lengths."""
@@ -287,24 +287,24 @@ class Edges:
         known = [variable.name for variable in self.legal.variables if variable.name in threshold.symbols]
         free = [variable.name for variable in self.legal.variables if variable.role not in ("batch", "total")]
         for name in known or free:
-            rest = sum(base[other] for other in known if other != name)
+            rest = sum(base[dim] for dim in known if dim != name)
             yield {**base, name: size if len(known) < 2 else max(size - rest, 1)}
 
     def _affordable(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
         """Return the first two sizes that cost little enough, and are larger than those that were tried."""
-        found: list[dict[str, int]] = []
+        affordable: list[dict[str, int]] = []
         for place, row in enumerate(rows):
             wish = wish_of(self.legal, row, 0, self.has_past)
             if others:
-                free = {one.name for one in self.legal.variables if one.role in ("other", "space")}
+                free = {variable.name for variable in self.legal.variables if variable.role in ("other", "space")}
                 wish.update(dict.fromkeys(free, others[place]))
-            found += [dims for dims in self._legal(wish) if self.legal.cost(dims) <= self.budget]
-            if len(found) > 1:
+            affordable += [dims for dims in self._legal(wish) if self.legal.cost(dims) <= self.budget]
+            if len(affordable) > 1:
                 break
-        return found
+        return affordable
 
     def _first(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
-        return next((one for one in choices if one is not None and self.legal.cost(one) <= self.budget), None)
+        return next((dims for dims in choices if dims is not None and self.legal.cost(dims) <= self.budget), None)
 
     def _at(self, row: Row) -> dict[str, int] | None:
         if not self.legal.variables:
@@ -312,5 +312,5 @@ class Edges:
         return next(iter(self.legal.near(wish_of(self.legal, row, 0, self.has_past))), None)
 
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
-        found = next(iter(self.legal.near(wish)), None)
-        return [found] if found is not None and found not in (*self.usual, *self.tried) else []
+        nearest = next(iter(self.legal.near(wish)), None)
+        return [nearest] if nearest is not None and nearest not in (*self.usual, *self.tried) else []

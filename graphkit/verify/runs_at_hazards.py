@@ -68,15 +68,15 @@ def check_hazards(
         return _checked(model, found, shapes)
 
 
-def _checked(model: Model, found: Hazards, shapes: Shapes | None) -> Hazards:
+def _checked(model: Model, hazards: Hazards, shapes: Shapes | None) -> Hazards:
     try:
         runs = _Runs(model, shapes or infer(model))
     except ModelError as error:
-        checks = [Check(None, _short(error.problem))] * len(found.hazards)
+        checks = [Check(None, _short(error.problem))] * len(hazards.hazards)
     else:
-        checks = [runs.check(hazard) for hazard in found.hazards]
-    pairs = zip(found.hazards, checks, strict=True)
-    return replace(found, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
+        checks = [runs.check(hazard) for hazard in hazards.hazards]
+    pairs = zip(hazards.hazards, checks, strict=True)
+    return replace(hazards, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
 
 
 class _Runs:
@@ -133,8 +133,8 @@ class _Runs:
         name = node.outputs[0].name
         if name not in [output.name for output in proto.graph.output]:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-        given = list(self._session(proto).run(self.feed(dict(hazard.dims), flags))[name].shape)
-        return Check(given == list(hazard.shape or ()), f"no error, and a shape of {given}")
+        shape = list(self._session(proto).run(self.feed(dict(hazard.dims), flags))[name].shape)
+        return Check(shape == list(hazard.shape or ()), f"no error, and a shape of {shape}")
 
     def feed(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, np.ndarray]:
         """Return inputs of some dims.
@@ -144,12 +144,12 @@ class _Runs:
         """
         self._check_size(dims)
         shapes = {value.name: self._shape(value.name, dims) for value in self.model.roles.inputs}
-        given = {name: np.full(shapes[name], flag) for name, flag in flags.items() if name in shapes}
+        arrays = {name: np.full(shapes[name], flag) for name, flag in flags.items() if name in shapes}
         for value, role in self.model.roles.inputs.items():
-            if self.shapes[value].dtype in INTEGERS and role not in MASKS and value.name not in given:
+            if self.shapes[value].dtype in INTEGERS and role not in MASKS and value.name not in arrays:
                 kind = onnx.helper.tensor_dtype_to_np_dtype(self.shapes[value].dtype)
-                given[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
-        return self.maker.arrays(shapes, given=given, draw=UNPADDED)
+                arrays[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
+        return self.maker.arrays(shapes, given=arrays, draw=UNPADDED)
 
     def _shape(self, name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
         tensor = self.shapes[name]
@@ -169,13 +169,13 @@ class _Runs:
 
 def _flags(scope: Scope | None) -> dict[str, bool]:
     """Return the inputs that make the branches around a scope run."""
-    found: dict[str, bool] = {}
+    flags: dict[str, bool] = {}
     while scope is not None:
         condition = trace_condition(scope.owner) if scope.owner is not None and scope.owner.is_op("If") else None
         if condition is not None:
-            found[condition.input.name] = scope.path.endswith("then_branch") != condition.negated
+            flags[condition.input.name] = scope.path.endswith("then_branch") != condition.negated
         scope = scope.parent
-    return found
+    return flags
 
 
 def _judged(problem: RunError | None, nodes: Sequence[Node]) -> Check:

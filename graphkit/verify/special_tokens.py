@@ -45,9 +45,9 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
     folders = dict.fromkeys(model.path.parent for model in models if model.path is not None)
     named = [token for folder in folders for token in _named(folder)]
     known = [token for token in dict.fromkeys([*compared, *named]) if 0 <= token < vocabulary and token not in pads]
-    found = Special(known[:MOST])
-    found.pads = tuple(token for token in pads if token < vocabulary)
-    return found
+    special = Special(known[:MOST])
+    special.pads = tuple(token for token in pads if token < vocabulary)
+    return special
 
 
 def places(length: int) -> list[tuple[int, ...]]:
@@ -56,20 +56,20 @@ def places(length: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([(), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)]))
 
 
-def placed(token: int, ids: Sequence[int], where: Sequence[int], other: int) -> list[int]:
+def placed(token: int, ids: Sequence[int], where: Sequence[int], usual: int) -> list[int]:
     """Return ids with a token at these places and another one wherever else it stood."""
-    return [token if place in where else other if known == token else known for place, known in enumerate(ids)]
+    return [token if place in where else usual if id_there == token else id_there for place, id_there in enumerate(ids)]
 
 
 def _compared(model: Model) -> dict[int, list[Node]]:
     """Return the constants that a model compares its ids with, and the nodes that do."""
-    found: dict[int, list[Node]] = {}
+    nodes_by_token: dict[int, list[Node]] = {}
     for ids in model.roles.all("tokens", "encoder tokens"):
         for node, index in readers(ids, lambda node, index: index == 0 and node.is_op(*MOVES)):
-            other = node.input(1 - index) if node.is_op(*COMPARING) else None
-            for token in _integers(model, other):
-                found.setdefault(token, []).append(node)
-    return found
+            compared_with = node.input(1 - index) if node.is_op(*COMPARING) else None
+            for token in _integers(model, compared_with):
+                nodes_by_token.setdefault(token, []).append(node)
+    return nodes_by_token
 
 
 def _integers(model: Model, value: Value | None) -> list[int]:
@@ -120,21 +120,21 @@ def _read(path: Path) -> Mapping[str, object]:
 
 def usual_specials(vocabulary: int, compared: Iterable[int] = ()) -> tuple[int, ...]:
     """Return the ids that models treat in their own way: the first ones, the last one, and those of comparisons."""
-    found = dict.fromkeys((vocabulary - 1, *compared, *USUAL_SPECIALS))
-    return tuple(token for token in found if 0 <= token < vocabulary)
+    specials = dict.fromkeys((vocabulary - 1, *compared, *USUAL_SPECIALS))
+    return tuple(token for token in specials if 0 <= token < vocabulary)
 
 
 def with_specials(ids: np.ndarray, specials: Sequence[int], draw: Draw) -> np.ndarray:
     """Return ids in which each row has a special token at one of its places, and no row another one by chance."""
-    made: np.ndarray = ids.copy()
-    if not made.size or not made.ndim or not specials:
-        return made
+    array: np.ndarray = ids.copy()
+    if not array.size or not array.ndim or not specials:
+        return array
     usual = next((token for token in range(int(ids.max()), -1, -1) if token not in specials), None)
     if usual is not None:
-        made[np.isin(made, specials)] = usual
-    for index, row in enumerate(made.reshape(-1, made.shape[-1])[:MAX_SPECIAL_ROWS]):
+        array[np.isin(array, specials)] = usual
+    for index, row in enumerate(array.reshape(-1, array.shape[-1])[:MAX_SPECIAL_ROWS]):
         turn = draw.number + index
         token, place, size = specials[turn % len(specials)], turn % TURNS, len(row)
         spots = ([0], [size // 2], [size - 1], [size // 3, size - 1], [0, size - 1], [])[place]
         row[spots] = token
-    return made
+    return array

@@ -112,10 +112,15 @@ class Loop:
         assert first.path is not None
         assert later.path is not None
         with (
-            IsolatedSession(first.path, prepack=False, known=first) as one,
-            IsolatedSession(later.path, prepack=False, known=later) as two,
+            IsolatedSession(first.path, prepack=False, known=first) as first_session,
+            IsolatedSession(later.path, prepack=False, known=later) as later_session,
         ):
-            return decode(Decoder(first, later, one, two), sizes=self.sizes, steps=self.steps, like=self.merged)
+            return decode(
+                Decoder(first, later, first_session, later_session),
+                sizes=self.sizes,
+                steps=self.steps,
+                like=self.merged,
+            )
 
     def compared(self, expected: Decoded, tolerance: float) -> LoopProof:
         """Decode with the pair on the same inputs, and compare."""
@@ -203,9 +208,9 @@ def _proof(
     contradictions = declarations(merged).notes
     merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
     source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
-    found = merged.roles.merged[0]
+    decoder = merged.roles.merged[0]
     parts = [
-        _Part.of(Branch.of(merged, found, is_cache=is_cache), model, options.seed)
+        _Part.of(Branch.of(merged, decoder, is_cache=is_cache), model, options.seed)
         for model, is_cache in ((first, False), (with_past, True))
     ]
     progress("comparing the weights")
@@ -255,11 +260,11 @@ class _Part:
     @classmethod
     def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
         """Compare the interfaces, and find the sizes that both take."""
-        found, notes = interface_failures(branch, model), list[str]()
-        failures = [*found.outputs, *found.inputs]
+        mismatches, notes = interface_failures(branch, model), list[str]()
+        failures = [*mismatches.outputs, *mismatches.inputs]
         feeder, equal = None, list[Pair]()
         try:
-            if not found.inputs:
+            if not mismatches.inputs:
                 pairs = fixed_by(branch.merged, model)
                 equal = [pair for pair in pairs if pair.size.constant is None]
                 feeder = _feeder(branch.merged, model, pairs, seed)
@@ -267,8 +272,8 @@ class _Part:
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
             failures.append(str(error))
-        made = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
-        return cls(branch, model, feeder, not failures, made, equal)
+        proof = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
+        return cls(branch, model, feeder, not failures, proof, equal)
 
     def with_equivalence(self, seconds: float | None, progress: Callable[[str], None]) -> _Part:
         """Add the outputs that are equal at every size and for every input."""
@@ -299,15 +304,15 @@ class _Part:
         if self.feeder is None:
             return self
         others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
-        found = Found()
+        record = Found()
         flags = {**others, self.branch.condition: self.branch.flag}
-        wanted = 1 if is_proven else RUNS
-        told = Counted(session, f"proving: the merged decoder as {self.model.name}", wanted, progress)
-        run_with(told, self.feeder, flags, wanted, found, has_edges=not is_proven, differing=self.differing)
-        skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
-        covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
+        count = 1 if is_proven else RUNS
+        counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
+        run_with(counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.differing)
+        skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
+        covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
-        return replace(self, found=found, proof=proof).narrowed(session, flags)
+        return replace(self, found=record, proof=proof).narrowed(session, flags)
 
     def narrowed(self, session: Runner, flags: Flags) -> _Part:
         """Let it fail where the merged decoder runs at sizes that the model does not take."""
@@ -394,7 +399,7 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
             continue
         runs.append(str(outcome.call))
         for difference in outcome.differences:
-            worst = max(worst, difference, key=lambda each: each.absolute)
+            worst = max(worst, difference, key=lambda measured: measured.absolute)
             if not difference.within(tolerance):
                 failures.append(f"{difference.output} at {outcome.call}: {difference}")
     more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
@@ -413,7 +418,7 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, prog
         session = IsolatedSession(source, optimize=True, known=known)
         return Counted(session, f"proving: {what}, default level", len(runs), progress)
 
-    own = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
+    of_model = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
     merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
-    level = prove_level(allowed, runs, part.branch.outputs(), own, merged)
+    level = prove_level(allowed, runs, part.branch.outputs(), of_model, merged)
     return replace(part, proof=with_level(part.proof, level))

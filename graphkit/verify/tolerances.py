@@ -198,8 +198,8 @@ def computes_in_half(model: Model) -> bool:
     """Whether a model rounds to float16 on its way; weights that are stored in it and read as float32 round nothing."""
     shapes = infer(model)
     rounding = (node for node in all_nodes(model.scopes) if _rounds(node))
-    made = (value for node in rounding for value in node.outputs if value is not None)
-    return any(shapes[value].dtype == TensorProto.FLOAT16 for value in made)
+    rounded = (value for node in rounding for value in node.outputs if value is not None)
+    return any(shapes[value].dtype == TensorProto.FLOAT16 for value in rounded)
 
 
 def _rounds(node: Node) -> bool:

@@ -136,13 +136,13 @@ class _Pool:
     def has_equal(self, weight: Weight) -> bool:
         """Whether there is a weight of the same dtype, dims and bytes."""
         same = self._kinds.get(weight.kind, [])
-        return any(_may_equal(one, weight) and one.difference(weight) is None for one in same)
+        return any(_may_equal(pooled, weight) and pooled.difference(weight) is None for pooled in same)
 
 
-def _may_equal(one: Weight, other: Weight) -> bool:
-    if one.place is not None and one.place == other.place:
+def _may_equal(pooled: Weight, weight: Weight) -> bool:
+    if pooled.place is not None and pooled.place == weight.place:
         return True
-    left, right = one.payload, other.payload
+    left, right = pooled.payload, weight.payload
     return bytes(left[:SAMPLE]) == bytes(right[:SAMPLE]) and bytes(left[-SAMPLE:]) == bytes(right[-SAMPLE:])
 
 

@@ -77,14 +77,14 @@ class WrongAttribute:
     is_sure: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        what = f"'{self.node}' ({self.operator}) of {self.file}"
-        return f"{what} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
+        place = f"'{self.node}' ({self.operator}) of {self.file}"
+        return f"{place} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
 
 
 WrongPart = WrongWeight | WrongAttribute
 
 
-def wrong_weights(originals: Sequence[Model], *made: Model) -> Iterator[WrongWeight]:
+def wrong_weights(originals: Sequence[Model], *candidates: Model) -> Iterator[WrongWeight]:
     """Yield the weights of models that none of the originals' weights of that name, dtype and dims is equal to.
 
     Bytes that models share in a data file are compared once. What an original computes of constants, and a model has
@@ -96,21 +96,23 @@ def wrong_weights(originals: Sequence[Model], *made: Model) -> Iterator[WrongWei
             for value in scope.values.values():
                 known.setdefault(_plain(value.name), []).append((model, value))
     same = SameBytes()
-    for each in made:
-        for value in (value for scope in all_scopes(each.scopes) for value in scope.values.values()):
-            if value.constant is not None and not each.shape_tensors.is_shape(value):
-                yield from _wrong(each, value, known, same)
+    for candidate in candidates:
+        for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
+            if value.constant is not None and not candidate.shape_tensors.is_shape(value):
+                yield from _wrong(candidate, value, known, same)
 
 
 def _wrong(
-    made: Model, value: Value, known: Mapping[str, Sequence[tuple[Model, Value]]], same: SameBytes
+    candidate: Model, value: Value, known: Mapping[str, Sequence[tuple[Model, Value]]], same: SameBytes
 ) -> Iterator[WrongWeight]:
     """Yield a weight if no original's of its name is equal to it."""
     for name, is_sure in _names(value.name):
         named = known.get(name, [])
-        found = [wrong for model, other in named if (wrong := _compared(made, value, model, other, same)) is not None]
-        if found and not any(wrong.count == 0 for wrong in found):
-            yield replace(min(found, key=lambda wrong: wrong.count), is_sure=is_sure)
+        faults = [
+            wrong for model, twin in named if (wrong := _compared(candidate, value, model, twin, same)) is not None
+        ]
+        if faults and not any(wrong.count == 0 for wrong in faults):
+            yield replace(min(faults, key=lambda wrong: wrong.count), is_sure=is_sure)
         if named:
             break
 
@@ -127,26 +129,26 @@ def _plain(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
-def _compared(made: Model, value: Value, model: Model, other: Value, same: SameBytes) -> WrongWeight | None:
+def _compared(candidate: Model, value: Value, original: Model, twin: Value, same: SameBytes) -> WrongWeight | None:
     """Compare two weights; None where they are not of one dtype and dims, or the other is no constant."""
-    mine, theirs = value.constant, other.constant
+    mine, theirs = value.constant, twin.constant
     assert mine is not None
     if theirs is not None and (theirs.data_type, list(theirs.dims)) != (mine.data_type, list(mine.dims)):
         return None
-    if theirs is not None and (model is made or same.holds(made, mine, model, theirs)):
-        return WrongWeight(made.name, value.name, 0, 0, (), np.zeros(0))
+    if theirs is not None and (original is candidate or same.holds(candidate, mine, original, theirs)):
+        return WrongWeight(candidate.name, value.name, 0, 0, (), np.zeros(0))
     if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == onnx.TensorProto.STRING:
         return None
-    right = model.array(theirs) if theirs is not None else _computed(model, other)
-    array = made.array(mine)
+    right = original.array(theirs) if theirs is not None else _computed(original, twin)
+    array = candidate.array(mine)
     if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
         return None
     differ = right != array if theirs is not None else ~np.isclose(right, array, CLOSE, CLOSE, equal_nan=True)
     if theirs is not None and not differ.any():  # NaN, or zeros of another sign
         differ = np.ones_like(differ)
     count = int(differ.sum())
-    first = tuple(int(each) for each in np.argwhere(differ)[0]) if count else ()
-    return WrongWeight(made.name, value.name, count, array.size, first, right)
+    first = tuple(int(index) for index in np.argwhere(differ)[0]) if count else ()
+    return WrongWeight(candidate.name, value.name, count, array.size, first, right)
 
 
 def _computed(model: Model, value: Value) -> np.ndarray | None:
@@ -160,48 +162,48 @@ def _computed(model: Model, value: Value) -> np.ndarray | None:
 def _is_constant(value: Value) -> bool:
     """Whether a value follows from constants alone."""
 
-    def sources(each: Value) -> Sequence[Value | None]:
-        return () if each.is_constant or each.producer is None else each.producer.inputs
+    def sources(source: Value) -> Sequence[Value | None]:
+        return () if source.is_constant or source.producer is None else source.producer.inputs
 
-    computed = (each for each in reachable([value], sources) if not each.is_constant)
-    nodes = (each.producer for each in computed)
+    computed = (source for source in reachable([value], sources) if not source.is_constant)
+    nodes = (source.producer for source in computed)
     return not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes)
 
 
-def wrong_attributes(originals: Sequence[Model], made: Model) -> Iterator[WrongAttribute]:
+def wrong_attributes(originals: Sequence[Model], candidate: Model) -> Iterator[WrongAttribute]:
     """Yield the numbers in attributes, such as an epsilon, that no node of that name and operator has."""
     known: dict[tuple[str, str], list[Node]] = {}
     for model in dict.fromkeys(originals):
         for node in all_nodes(model.scopes):
             if node.proto.name:
                 known.setdefault((node.proto.name, node.operator), []).append(node)
-    for node in all_nodes(made.scopes):
+    for node in all_nodes(candidate.scopes):
         same = known.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
         for name, attribute in node.attributes.items():
             if attribute.type != AttributeProto.FLOAT:
                 continue
-            right = [each.attributes[name].f for each in same if name in each.attributes]
+            right = [original_node.attributes[name].f for original_node in same if name in original_node.attributes]
             if right and attribute.f not in right:
-                yield WrongAttribute(made.name, node.proto.name, node.operator, name, attribute.f, right[0])
+                yield WrongAttribute(candidate.name, node.proto.name, node.operator, name, attribute.f, right[0])
 
 
-def wrong_parts(originals: Sequence[Model], made: Collection[Model]) -> list[WrongPart]:
+def wrong_parts(originals: Sequence[Model], candidates: Collection[Model]) -> list[WrongPart]:
     """Return the weights of models, and the numbers in attributes, that are not, or may not be, the originals'."""
-    attributes = (wrong for model in made for wrong in wrong_attributes(originals, model))
-    return [*wrong_weights(originals, *made), *attributes]
+    attributes = (wrong for model in candidates for wrong in wrong_attributes(originals, model))
+    return [*wrong_weights(originals, *candidates), *attributes]
 
 
 def mended(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict[str, Model]:
     """Return those of some models in which weights and attributes are wrong, by name, with these as they should be."""
     parts = {name: [part for part in wrong if part.file == model.name] for name, model in models.items()}
-    return {name: _mended(models[name], found) for name, found in parts.items() if found}
+    return {name: _mended(models[name], faults) for name, faults in parts.items() if faults}
 
 
-def _mended(made: Model, wrong: Sequence[WrongPart]) -> Model:
+def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
     proto = onnx.ModelProto()
-    proto.CopyFrom(made.proto)
-    weights = {each.name: each.right for each in wrong if isinstance(each, WrongWeight)}
-    numbers = {(each.node, each.name): each.right for each in wrong if isinstance(each, WrongAttribute)}
+    proto.CopyFrom(model.proto)
+    weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
+    numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
             if tensor.name in weights:
@@ -212,7 +214,7 @@ def _mended(made: Model, wrong: Sequence[WrongPart]) -> Model:
                     attribute.f = numbers[node.name, attribute.name]
                 elif node.op_type == "Constant" and attribute.name == "value" and node.output[0] in weights:
                     attribute.t.CopyFrom(numpy_helper.from_array(weights[node.output[0]]))
-    return made.with_proto(proto)
+    return model.with_proto(proto)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
