@@ -70,11 +70,11 @@ class Side(GraphSide):
     @cached_property
     def readers(self) -> Mapping[Value, tuple[Node, ...]]:
         """The nodes of the main graph that read each value, or have a body that does."""
-        found: dict[Value, list[Node]] = {}
+        readers: dict[Value, list[Node]] = {}
         for node, values in self.reads.items():
             for value in values:
-                found.setdefault(value, []).append(node)
-        return {value: tuple(nodes) for value, nodes in found.items()}
+                readers.setdefault(value, []).append(node)
+        return {value: tuple(nodes) for value, nodes in readers.items()}
 
     @cached_property
     def unholdable(self) -> frozenset[Value]:

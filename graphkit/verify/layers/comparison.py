@@ -110,18 +110,20 @@ class ModelComparison(Result):
         """Return where the models differ, a sentence each."""
         if not any(tensor.node for tensor in self.tensors):
             return ("Nothing that the models compute could be matched, so nothing is compared.",)
-        return tuple(f"{one.tensor} differs: {' '.join(c.text for c in one.causes)}" for one in self.divergences)
+        return tuple(f"{d.tensor} differs: {' '.join(c.text for c in d.causes)}" for d in self.divergences)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the verdict, where it begins, and the error by depth."""
         yield Prose(f"A is {self.a}, B is {self.b}.")
         yield self._verdict()
-        for one in self.divergences:
-            yield Heading(f"{'First difference' if one is self.divergences[0] else 'Another'}: {one.tensor}")
-            yield Prose(self._where(one))
-            yield from (Prose(cause.text, "warning") for cause in one.causes)
+        for divergence in self.divergences:
+            yield Heading(
+                f"{'First difference' if divergence is self.divergences[0] else 'Another'}: {divergence.tensor}"
+            )
+            yield Prose(self._where(divergence))
+            yield from (Prose(cause.text, "warning") for cause in divergence.causes)
         if self.tensors:
-            rows = _rows(self.tensors, {one.tensor for one in self.divergences})
+            rows = _rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
             yield Table(
                 (
@@ -140,7 +142,7 @@ class ModelComparison(Result):
 
     def _picture(self) -> Block:
         """Return the relative error of each tensor, that of one that cannot be compared as the largest."""
-        begins = {one.tensor for one in self.divergences}
+        begins = {divergence.tensor for divergence in self.divergences}
         known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
         points = [
             Point(tensor.a, known if tensor.problem else tensor.relative or 0.0, is_marked=tensor.a in begins)
@@ -164,16 +166,20 @@ class ModelComparison(Result):
         begins = len(self.divergences)
         return Prose(f"{how} {differ:,} {verb} by more than {within}; it begins at {begins:,} of them.", "warning")
 
-    def _where(self, one: Divergence) -> str:
-        measured = next(tensor for tensor in self.tensors if tensor.a == one.tensor)
-        node = f"Node '{one.node}' ({one.operator}) computes it in A." if one.node else "It is an input of A."
-        other = "" if one.other == one.tensor else f" In B it is '{one.other}'."
+    def _where(self, divergence: Divergence) -> str:
+        measured = next(tensor for tensor in self.tensors if tensor.a == divergence.tensor)
+        node = (
+            f"Node '{divergence.node}' ({divergence.operator}) computes it in A."
+            if divergence.node
+            else "It is an input of A."
+        )
+        in_b = "" if divergence.other == divergence.tensor else f" In B it is '{divergence.other}'."
         apart = f" {measured.problem}." if measured.problem else ""
         if measured.absolute is not None:
             apart = (
                 f" The largest difference is {measured.absolute:.3g}, {measured.relative or 0:.2g} of the magnitude."
             )
-        return f"{node}{other}{apart}"
+        return f"{node}{in_b}{apart}"
 
     def _unmatched(self) -> Iterator[Block]:
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
@@ -204,8 +210,8 @@ class _Row:
             "; ".join(text for text in (begins, note) if text) or None,
         )
 
-    def _most(self, what: str) -> float | None:
-        return max((value for tensor in self.tensors if (value := getattr(tensor, what)) is not None), default=None)
+    def _most(self, measure: str) -> float | None:
+        return max((value for tensor in self.tensors if (value := getattr(tensor, measure)) is not None), default=None)
 
 
 def _number(value: float | None) -> str | None:

@@ -32,26 +32,28 @@ MAX_TRIED = 12  # sizes to choose from
 TELLING = 24  # positions and sequences that are enough together
 
 
-def feeds(a: Model, b: Model | None, spec: DimSpec, given: Feed, told: Mapping[str, str], seed: int) -> Iterator[Feed]:
+def feeds(
+    a: Model, b: Model | None, spec: DimSpec, arrays: Feed, names_in_b: Mapping[str, str], seed: int
+) -> Iterator[Feed]:
     """Yield inputs for A, those at the most telling sizes first: a batch, several tokens, a past.
 
     Args:
         a: The model that is right.
         b: The other one; None for dumps.
         spec: Sizes that are wanted.
-        given: Arrays to take as they are.
-        told: Names of inputs of A, and what they are in B.
+        arrays: Arrays to take as they are.
+        names_in_b: Names of inputs of A, and what they are in B.
         seed: Of the generator.
 
     Raises:
         UsageError: B has inputs that A has not, or the sizes contradict each other.
         ModelError: No input can be made.
     """
-    spec = DimSpec.of(inputs={name: array.shape for name, array in given.items() if name in fed_inputs(a)}) | spec
-    same = b is not None and not told and set(fed_inputs(b)) <= set(fed_inputs(a))
+    spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items() if name in fed_inputs(a)}) | spec
+    same = b is not None and not names_in_b and set(fed_inputs(b)) <= set(fed_inputs(a))
     fixed = fixed_by(a, b) if b is not None and same else []
     numbers, relations = solve([*fixed, *given_shapes(a, spec.shapes)], spec.numbers)
-    feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), given, seed)
+    feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), arrays, seed)
     flags = feeder.flags()[0]
     legal = feeder.legal(flags)
     for dims in _telling(legal, a) if legal.variables else [{}]:
@@ -60,7 +62,7 @@ def feeds(a: Model, b: Model | None, spec: DimSpec, given: Feed, told: Mapping[s
 
 def _telling(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
     """Return legal sizes, those first that tell most."""
-    found = [
+    legal_dims = [
         proposal.dims for proposal in itertools.islice(assignments(legal, [], lengths=lengths_of(model)), MAX_TRIED)
     ]
     names = [variable.name for variable in legal.variables]
@@ -69,34 +71,34 @@ def _telling(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
         sizes = [dims[name] for name in names if name in dims]
         return sum(size > 1 for size in sizes), min(sum(sizes), TELLING)
 
-    return sorted(found, key=telling, reverse=True)
+    return sorted(legal_dims, key=telling, reverse=True)
 
 
-def renamed(a: Model, b: Model, feed: Feed, given: Feed, told: Mapping[str, str]) -> dict[str, np.ndarray]:
+def renamed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the feed of B for a feed of A.
 
     Raises:
         UsageError: B has an input that A has not, and none was given for it.
     """
-    theirs = {told.get(name, name): array for name, array in {**given, **feed}.items()}
-    wanted = fed_inputs(b)
-    for name in wanted:
-        if name not in theirs:
+    feed_of_b = {names_in_b.get(name, name): array for name, array in {**arrays, **feed}.items()}
+    inputs = fed_inputs(b)
+    for name in inputs:
+        if name not in feed_of_b:
             raise UsageError(
                 f"{b.label}: its input '{name}' is not one of {a.label} - name the one with --map NAME={name}, or give "
                 "an array with --inputs"
             )
     known = {value.name for value in b.graph.inputs}
-    return {name: array for name, array in theirs.items() if name in known}
+    return {name: array for name, array in feed_of_b.items() if name in known}
 
 
-def check_given(given: Feed, a: Model, b: Model | None) -> None:
+def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
     """Check that arrays fit the inputs of the models.
 
     Raises:
         UsageError: One is no input of either, or has another dtype or other dims.
     """
-    for name, array in given.items():
+    for name, array in arrays.items():
         values = [model.graph.values.get(name) for model in (a, b) if model is not None]
         inputs = [value for value in values if value is not None and value.kind in ("input", "initializer")]
         inputs = [value for value in inputs if value in value.scope.inputs]

@@ -37,26 +37,26 @@ class Measured:
     agrees: bool
 
 
-def measure(pair: Pair, one: np.ndarray, two: np.ndarray, tolerance: float) -> Measured:
+def measure(pair: Pair, array_a: np.ndarray, array_b: np.ndarray, tolerance: float) -> Measured:
     """Measure how far the array of B is from that of A."""
-    difference = compare(one, two, any_width=True, floor=FLOOR)
+    difference = compare(array_a, array_b, any_width=True, floor=FLOOR)
     if difference.problem:
         return Measured(pair, difference, None, agrees=False)
-    if one.dtype.kind in "OUS" or not one.size:
+    if array_a.dtype.kind in "OUS" or not array_a.size:
         return Measured(pair, None, None, agrees=True)
-    most = tolerance * max(1.0, difference.magnitude) if one.dtype.kind == "f" else 0.0
-    return Measured(pair, difference, _cosine(one.ravel(), two.ravel()), difference.absolute <= most)
+    most = tolerance * max(1.0, difference.magnitude) if array_a.dtype.kind == "f" else 0.0
+    return Measured(pair, difference, _cosine(array_a.ravel(), array_b.ravel()), difference.absolute <= most)
 
 
-def _cosine(one: np.ndarray, two: np.ndarray) -> float | None:
-    product = squares = squares_of_two = 0.0
-    for start in range(0, one.size, BLOCK):
-        x, y = (array[start : start + BLOCK].astype(np.float64) for array in (one, two))
+def _cosine(array_a: np.ndarray, array_b: np.ndarray) -> float | None:
+    product = squares_of_a = squares_of_b = 0.0
+    for start in range(0, array_a.size, BLOCK):
+        x, y = (array[start : start + BLOCK].astype(np.float64) for array in (array_a, array_b))
         known = np.isfinite(x) & np.isfinite(y) & ~((x <= FLOOR) & (y <= FLOOR))
         x, y = x[known], y[known]
-        product, squares = product + float(x @ y), squares + float(x @ x)
-        squares_of_two += float(y @ y)
-    norm = float(np.sqrt(squares) * np.sqrt(squares_of_two))
+        product, squares_of_a = product + float(x @ y), squares_of_a + float(x @ x)
+        squares_of_b += float(y @ y)
+    norm = float(np.sqrt(squares_of_a) * np.sqrt(squares_of_b))
     return min(product / norm, 1.0) if norm else None
 
 
@@ -67,9 +67,9 @@ def plain(array: np.ndarray) -> np.ndarray:
     return wide
 
 
-def allowed(one: np.ndarray, tolerance: float) -> float:
+def allowed(array: np.ndarray, tolerance: float) -> float:
     """Return the largest difference from an array that counts as none; 0 for integers."""
-    return tolerance * max(1.0, magnitude(one, FLOOR)) if one.dtype.kind == "f" else 0.0
+    return tolerance * max(1.0, magnitude(array, FLOOR)) if array.dtype.kind == "f" else 0.0
 
 
 MOST_TENSORS = 256  # in one step
@@ -140,9 +140,9 @@ def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
 
 def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
     """Return the pairs that differ though all their sources agree, in topological order."""
-    above = _ancestors([one.pair for one in measured], side)
-    bad = sum(1 << place for place, one in enumerate(measured) if not one.agrees)
-    return [one for place, one in enumerate(measured) if not one.agrees and not above[one.pair] & bad & ~(1 << place)]
+    above = _ancestors([m.pair for m in measured], side)
+    bad = sum(1 << place for place, m in enumerate(measured) if not m.agrees)
+    return [m for place, m in enumerate(measured) if not m.agrees and not above[m.pair] & bad & ~(1 << place)]
 
 
 def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
@@ -167,10 +167,10 @@ class _Bisection:
         bad = self._forward()
         while bad is not None:
             self.reader.back()
-            found = self._narrowed(bad)
-            before = [pair for pair in _of(self.above[found], self.pairs) if pair is not found]
+            origin = self._narrowed(bad)
+            before = [pair for pair in _of(self.above[origin], self.pairs) if pair is not origin]
             bad = self._first_bad(_ends(before, self.above))
-        return sorted(self.known.values(), key=lambda one: self.side.place[one.pair.a])
+        return sorted(self.known.values(), key=lambda m: self.side.place[m.pair.a])
 
     def _forward(self) -> Pair | None:
         """Return a pair that differs in the first part where one does."""
@@ -185,16 +185,16 @@ class _Bisection:
 
     def _narrowed(self, bad: Pair) -> Pair:
         """Return the pair that differs where its sources are taken to agree."""
-        left = self.above[bad] & ~self.agreed or self.above[bad]
-        while left.bit_count() > 1:
-            total = left.bit_count()
-            candidates = [pair for pair in _of(left, self.pairs) if pair is not bad]
-            middle = min(candidates, key=lambda pair: abs(2 * (self.above[pair] & left).bit_count() - total))
+        suspects = self.above[bad] & ~self.agreed or self.above[bad]
+        while suspects.bit_count() > 1:
+            total = suspects.bit_count()
+            candidates = [pair for pair in _of(suspects, self.pairs) if pair is not bad]
+            middle = min(candidates, key=lambda pair: abs(2 * (self.above[pair] & suspects).bit_count() - total))
             if self._first_bad([middle]) is None:
                 self.reader.keep()
-                left &= ~self.above[middle]
+                suspects &= ~self.above[middle]
             else:
-                bad, left = middle, left & self.above[middle]
+                bad, suspects = middle, suspects & self.above[middle]
                 self.reader.back()
         return bad
 

@@ -96,20 +96,20 @@ class Steps:
         """Return to the state remembered last."""
         self.held, self.done = dict(self._kept[0]), set(self._kept[1])
 
-    def values(self, wanted: Sequence[Value]) -> list[np.ndarray]:
+    def values(self, tensors: Sequence[Value]) -> list[np.ndarray]:
         """Return the arrays of some tensors.
 
         Raises:
             ModelError: The nodes that they need do not load, or fail.
         """
-        fresh = [value for value in wanted if value not in self.held]
+        fresh = [value for value in tensors if value not in self.held]
         constants = {value: self.model.array(value.tensor) for value in fresh if value.tensor is not None}
         nodes = self._together(self._cone([value for value in fresh if value not in constants], self.held.keys()))
-        found = {**constants, **(self._run(nodes, wanted) if nodes else {})}
-        result = [self.held[value] if value in self.held else found[value] for value in wanted]
+        arrays = {**constants, **(self._run(nodes, tensors) if nodes else {})}
+        result = [self.held[value] if value in self.held else arrays[value] for value in tensors]
         self.done |= nodes
-        self.pending -= set(wanted)
-        self.held.update((value, array) for value, array in found.items() if value not in constants)
+        self.pending -= set(tensors)
+        self.held.update((value, array) for value, array in arrays.items() if value not in constants)
         self.held = {**self.fed, **{value: array for value, array in self.held.items() if self._is_needed(value)}}
         return result
 
@@ -118,10 +118,10 @@ class Steps:
         later = self.readers.get(value, ())
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
-    def _cone(self, wanted: Iterable[Value], known: Iterable[Value]) -> set[Node]:
+    def _cone(self, ends: Iterable[Value], known: Iterable[Value]) -> set[Node]:
         """Return the nodes that some values need, where others are known."""
         stop, nodes = set(known), set[Node]()
-        todo = [value.producer for value in wanted if value.producer is not None and value not in stop]
+        todo = [value.producer for value in ends if value.producer is not None and value not in stop]
         while todo:
             node = todo.pop()
             if node in nodes or node.scope is not self.graph:
@@ -146,19 +146,19 @@ class Steps:
             read = [value for node in loose for value in self.reads[node]]
             nodes = nodes | loose | self._cone([value for value in read if value not in self.held], self.held.keys())
 
-    def _run(self, nodes: set[Node], wanted: Sequence[Value]) -> dict[Value, np.ndarray]:
-        made = [value for node in nodes for value in node.outputs if value is not None]
+    def _run(self, nodes: set[Node], tensors: Sequence[Value]) -> dict[Value, np.ndarray]:
+        computed = [value for node in nodes for value in node.outputs if value is not None]
         before = self.done
         self.done = before | nodes  # what only these nodes read is not held
-        asked = set(wanted)
-        outputs = [v for v in made if v not in self.unholdable and (v in asked or self._is_needed(v))]
+        requested = set(tensors)
+        outputs = [v for v in computed if v not in self.unholdable and (v in requested or self._is_needed(v))]
         self.done = before
-        read = {value for node in nodes for value in self.reads[node]} - set(made)
+        read = {value for node in nodes for value in self.reads[node]} - set(computed)
         inputs = {value.name: self.held[value] for value in read if value in self.held}
         part = self._part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
         with IsolatedSession(part, prepack=False) as session:
-            found = session.run(inputs)
-        return {value: found[value.name] for value in outputs}
+            arrays = session.run(inputs)
+        return {value: arrays[value.name] for value in outputs}
 
     def _part(
         self, nodes: Sequence[Node], read: set[Value], inputs: Mapping[str, np.ndarray], outputs: Sequence[Value]

@@ -27,7 +27,7 @@ def offset(case: Case) -> Iterator[Cause]:
         yield _even(case, mean)
         return
     for axis in reversed(range(case.x.ndim)):
-        column = case.difference.mean(axis=tuple(other for other in range(case.x.ndim) if other != axis), keepdims=True)
+        column = case.difference.mean(axis=tuple(at for at in range(case.x.ndim) if at != axis), keepdims=True)
         if not case.explains(case.difference - column):
             continue
         named = _added_constant(case, column.ravel())
@@ -57,9 +57,9 @@ def _even(case: Case, mean: float) -> Cause:
 def _added_constant(case: Case, column: np.ndarray) -> Cause | None:
     """Return the cause where a constant of one of the models has these values."""
     for part, sign, name in ((case.a, 1.0, "A"), (case.b, -1.0, "B"), (case.b, 1.0, "B"), (case.a, -1.0, "A")):
-        found = None if part is None else _equal(part, sign * column, case)
-        if found is not None:
-            return Cause("offset", f"constant offset: {_told(case, found, column, sign, name)}.", found.name)
+        constant = None if part is None else _equal(part, sign * column, case)
+        if constant is not None:
+            return Cause("offset", f"constant offset: {_told(case, constant, column, sign, name)}.", constant.name)
     return None
 
 
@@ -67,14 +67,14 @@ def _equal(part: Part, column: np.ndarray, case: Case) -> Value | None:
     return next((value for value, array in part.floats(column.size) if case.explains(array.ravel() - column)), None)
 
 
-def _told(case: Case, found: Value, column: np.ndarray, sign: float, owner: str) -> str:
+def _told(case: Case, constant: Value, column: np.ndarray, sign: float, owner: str) -> str:
     more, less = (("A", case.a), ("B", case.b)) if sign > 0 else (("B", case.b), ("A", case.a))
     if owner != more[0]:  # it is known only where it is missing
-        return f"{more[0]} has the initializer '{found.name}' of {owner} once more than {owner}"
+        return f"{more[0]} has the initializer '{constant.name}' of {owner} once more than {owner}"
     same = None if less[1] is None else _equal(less[1], sign * column, case)  # of the same name may be other numbers
-    if same is not None and same.name == found.name:
-        return f"{more[0]} adds the initializer '{found.name}' twice, {less[0]} once"
-    return f"{more[0]} adds its initializer '{found.name}', and {less[0]} does not"
+    if same is not None and same.name == constant.name:
+        return f"{more[0]} adds the initializer '{constant.name}' twice, {less[0]} once"
+    return f"{more[0]} adds its initializer '{constant.name}', and {less[0]} does not"
 
 
 CLOSE = 1e-3  # relative, of factors
@@ -98,7 +98,7 @@ def scale(case: Case) -> Iterator[Cause]:
         yield _whole(case, factor)
         return
     for axis in reversed(range(case.x.ndim)):
-        others = tuple(other for other in range(case.x.ndim) if other != axis)
+        others = tuple(at for at in range(case.x.ndim) if at != axis)
         below = (case.x * case.x).sum(axis=others, keepdims=True)
         factors = (case.x * case.y).sum(axis=others, keepdims=True) / np.where(below > 0, below, 1.0)
         if case.explains(case.y - factors * case.x):
@@ -113,18 +113,18 @@ def _whole(case: Case, factor: float) -> Cause:
     text = f"scale: B is {factor:.6g} times A"
     parts = [("A", case.a), *([("B", case.b)] if case.b is not None else [])]
     for owner, part in parts:
-        for one in _factors(part):
-            name, what = one.value.name, f"{one.node.op_type} by '{one.value.name}' of {owner}"
-            if math.isclose(one.factor, factor, rel_tol=CLOSE):
+        for scaling in _factors(part):
+            name, operation = scaling.value.name, f"{scaling.node.op_type} by '{scaling.value.name}' of {owner}"
+            if math.isclose(scaling.factor, factor, rel_tol=CLOSE):
                 is_known = owner == "A" or any(math.isclose(x.factor, factor, rel_tol=CLOSE) for x in _factors(case.a))
-                return Cause("scale", f"{text}: {_more(what, is_known)}.", name)
-            if math.isclose(one.factor * factor, 1.0, rel_tol=CLOSE):
-                return Cause("scale", f"{text}: B lacks the {what}, or A applies it twice.", name)
+                return Cause("scale", f"{text}: {_more(operation, is_known)}.", name)
+            if math.isclose(scaling.factor * factor, 1.0, rel_tol=CLOSE):
+                return Cause("scale", f"{text}: B lacks the {operation}, or A applies it twice.", name)
     return Cause("scale", f"{text}; no constant nearby has that factor.")
 
 
-def _more(what: str, is_known: bool) -> str:
-    return f"B applies the {what} twice" if is_known else f"B applies the {what}, and A does not"
+def _more(operation: str, is_known: bool) -> str:
+    return f"B applies the {operation} twice" if is_known else f"B applies the {operation}, and A does not"
 
 
 def _factors(part: Part) -> Iterator[_Factor]:
@@ -211,13 +211,13 @@ def rows(case: Case) -> Iterator[Cause]:
         return
     for table in _tables(case):
         for sign in (1.0, -1.0):
-            found = _found(table.array, sign * case.difference, case)
-            if found is not None:
-                yield _added(case, table, sign, found)
+            row_numbers = _found(table.array, sign * case.difference, case)
+            if row_numbers is not None:
+                yield _added(case, table, sign, row_numbers)
                 return
-        mine, theirs = (_found(table.array, array, case) for array in (case.x, case.y))
-        if mine is not None and theirs is not None:
-            yield _looked_up(table, mine, theirs)
+        rows_a, rows_b = (_found(table.array, array, case) for array in (case.x, case.y))
+        if rows_a is not None and rows_b is not None:
+            yield _looked_up(table, rows_a, rows_b)
             return
         moved = _moved(table.array, case)
         if moved is not None:
@@ -254,9 +254,9 @@ def _reads(case: Case, name: str) -> tuple[bool, bool]:
 
 def _found(table: np.ndarray, array: np.ndarray, case: Case) -> list[int] | None:
     """Return which row of a table each row of a tensor is, None where one is none."""
-    wanted = array.reshape(-1, array.shape[-1])[:MAX_ROWS]
+    tensor_rows = array.reshape(-1, array.shape[-1])[:MAX_ROWS]
     result = []
-    for row in wanted:
+    for row in tensor_rows:
         at = _nearest(table, row)
         if at is None or float(np.abs(table[at] - row).max()) > min(case.most, 0.02 * float(np.abs(row).max())):
             return None
@@ -295,23 +295,23 @@ def moved_cause(table: _Table, moved: int) -> Cause:
     return Cause("positions", f"{text}.", table.value.name)
 
 
-def _looked_up(table: _Table, mine: list[int], theirs: list[int]) -> Cause:
-    steps = {two - one for one, two in zip(mine, theirs, strict=True)}
+def _looked_up(table: _Table, rows_a: list[int], rows_b: list[int]) -> Cause:
+    steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
     name = table.value.name
     if len(steps) == 1:
         (step,) = steps
         close = "off by one: " if abs(step) == 1 else ""
-        text = f"{close}A looks up rows {_ends(mine)} of '{name}', B rows {_ends(theirs)}"
+        text = f"{close}A looks up rows {_ends(rows_a)} of '{name}', B rows {_ends(rows_b)}"
     else:
-        text = f"A and B look up other rows of '{name}': {_ends(mine)} and {_ends(theirs)}"
+        text = f"A and B look up other rows of '{name}': {_ends(rows_a)} and {_ends(rows_b)}"
     return Cause("positions", f"{text}.", name)
 
 
-def _added(case: Case, table: _Table, sign: float, found: list[int]) -> Cause:
+def _added(case: Case, table: _Table, sign: float, row_numbers: list[int]) -> Cause:
     length = case.x.shape[-2] if case.x.ndim > 1 else 1
-    is_counting = all(b == a + 1 for a, b in itertools.pairwise(found[:length]))
-    what = f"rows {_ends(found[:length])} of '{table.value.name}'"
-    kind = f"positions ({what})" if is_counting and length > 1 else what
+    is_counting = all(b == a + 1 for a, b in itertools.pairwise(row_numbers[:length]))
+    rows_text = f"rows {_ends(row_numbers[:length])} of '{table.value.name}'"
+    kind = f"positions ({rows_text})" if is_counting and length > 1 else rows_text
     more, less = ("A", "B") if sign > 0 else ("B", "A")
     adds_less = table.in_b if sign > 0 else table.in_a
     text = f"{more} adds {kind} twice, {less} once" if adds_less else f"{more} adds {kind}, and {less} does not"

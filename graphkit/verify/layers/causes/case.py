@@ -92,9 +92,9 @@ class Case:
     b: Part | None
 
     @classmethod
-    def of(cls, one: np.ndarray, two: np.ndarray, tolerance: float, a: Part, b: Part | None) -> Case:
+    def of(cls, array_a: np.ndarray, array_b: np.ndarray, tolerance: float, a: Part, b: Part | None) -> Case:
         """Return the case of two arrays."""
-        return cls(plain(one), plain(two), allowed(one, tolerance), one.dtype.kind != "f", a, b)
+        return cls(plain(array_a), plain(array_b), allowed(array_a, tolerance), array_a.dtype.kind != "f", a, b)
 
     @cached_property
     def difference(self) -> np.ndarray:
@@ -110,9 +110,9 @@ class Case:
         """Whether nothing remains of the difference."""
         return float(np.abs(rest).max(initial=0.0)) <= min(self.most, LEFT * self.largest)
 
-    def equal(self, one: np.ndarray, two: np.ndarray) -> bool:
+    def equal(self, first: np.ndarray, second: np.ndarray) -> bool:
         """Whether two arrays are equal within the tolerance."""
-        return one.shape == two.shape and float(np.abs(one - two).max(initial=0.0)) <= self.most
+        return first.shape == second.shape and float(np.abs(first - second).max(initial=0.0)) <= self.most
 
 
 def around(side: Side, value: Value) -> tuple[list[Value], tuple[Node, ...]]:
@@ -120,12 +120,12 @@ def around(side: Side, value: Value) -> tuple[list[Value], tuple[Node, ...]]:
     values, nodes = dict[Value, None](), dict[Node, None]()
     border = [value]
     for _ in range(HOPS):
-        found = [one.producer for one in border if one.producer is not None and one.producer not in nodes]
-        nodes.update(dict.fromkeys(found))
-        border = [one for node in found for one in side.reads[node] if one in side.place and one not in values]
+        producers = [v.producer for v in border if v.producer is not None and v.producer not in nodes]
+        nodes.update(dict.fromkeys(producers))
+        border = [v for node in producers for v in side.reads[node] if v in side.place and v not in values]
         values.update(dict.fromkeys(sorted(border, key=side.place.__getitem__)))
-    held = [one for one in values if one not in side.unholdable and one is not value]
-    return held[:MAX_AROUND], tuple(nodes)
+    holdable = [v for v in values if v not in side.unholdable and v is not value]
+    return holdable[:MAX_AROUND], tuple(nodes)
 
 
 Agrees = Callable[[Mapping[str, np.ndarray]], bool]
@@ -164,5 +164,5 @@ def _only_where(case: Case, mask: np.ndarray) -> bool:
     """Whether only padded positions differ: dims [batch, length, ...] beside a mask [batch, length]."""
     if mask.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != mask.shape:
         return False
-    kept = mask.astype(bool)
-    return case.equal(case.x[kept], case.y[kept])
+    unpadded = mask.astype(bool)
+    return case.equal(case.x[unpadded], case.y[unpadded])

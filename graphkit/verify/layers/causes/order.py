@@ -29,8 +29,8 @@ Equal = Callable[[np.ndarray, np.ndarray], bool]
 def order(case: Case) -> Iterator[Cause]:
     """Yield how B's elements are those of A in another order."""
 
-    def equal(one: np.ndarray, two: np.ndarray) -> bool:
-        return case.equal(one, two) and (case.x.shape != case.y.shape or case.explains(one - two))
+    def equal(reordered: np.ndarray, target: np.ndarray) -> bool:
+        return case.equal(reordered, target) and (case.x.shape != case.y.shape or case.explains(reordered - target))
 
     yield from itertools.islice(arranged(case.x, case.y, equal), 1)
 
@@ -95,28 +95,28 @@ def _permuted(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
         n = x.shape[axis]
         for parts in (count for count in range(2, min(n, MAX_PARTS) + 1) if n % count == 0):
             blocks = [np.moveaxis(array, axis, 0).reshape(parts, -1) for array in (x, y)]
-            found = _permutation(*blocks)
-            if found is not None and equal(blocks[0][found], blocks[1]):
-                yield _told(x, axis, parts, found)
+            sources = _permutation(*blocks)
+            if sources is not None and equal(blocks[0][sources], blocks[1]):
+                yield _told(x, axis, parts, sources)
                 return
 
 
 def _permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     """Return which rows of an array those of another may be, None where they are all in their places."""
     weights = np.random.default_rng(0).standard_normal(x.shape[1])
-    one, two = np.argsort(x @ weights, kind="stable"), np.argsort(y @ weights, kind="stable")
-    found = np.empty(len(one), np.int64)
-    found[two] = one
-    return None if np.array_equal(found, np.arange(len(found))) else found
+    order_x, order_y = np.argsort(x @ weights, kind="stable"), np.argsort(y @ weights, kind="stable")
+    sources = np.empty(len(order_x), np.int64)
+    sources[order_y] = order_x
+    return None if np.array_equal(sources, np.arange(len(sources))) else sources
 
 
-def _told(x: np.ndarray, axis: int, parts: int, found: Sequence[int] | np.ndarray) -> Cause:
-    numbers = [int(number) for number in found]
+def _told(x: np.ndarray, axis: int, parts: int, sources: Sequence[int] | np.ndarray) -> Cause:
+    numbers = [int(number) for number in sources]
     shown = f"{numbers[:MAX_SHOWN]}"[:-1] + (", ...]" if parts > MAX_SHOWN else "]")
     size = x.shape[axis] // parts
     if size > 1:
-        what = "permuted heads" if x.ndim < 4 else "permuted"
-        text = f"{what}: along axis {axis}, the {parts} blocks of {size} in B are those {shown} of A"
+        kind = "permuted heads" if x.ndim < 4 else "permuted"
+        text = f"{kind}: along axis {axis}, the {parts} blocks of {size} in B are those {shown} of A"
     else:
         text = f"permuted: along axis {axis}, the {parts} slices of B are those {shown} of A"
     return Cause("permuted", f"{text}.")
@@ -127,10 +127,10 @@ def _cut(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
     axes = [axis for axis in range(x.ndim) if x.ndim == y.ndim and x.shape[axis] != y.shape[axis]]
     if len(axes) != 1:
         return
-    one, two = np.moveaxis(x, axes[0], 0), np.moveaxis(y, axes[0], 0)
-    names, long, short = ("B", "A"), one, two
-    if len(one) < len(two):
-        names, long, short = ("A", "B"), two, one
+    parts_x, parts_y = np.moveaxis(x, axes[0], 0), np.moveaxis(y, axes[0], 0)
+    names, long, short = ("B", "A"), parts_x, parts_y
+    if len(parts_x) < len(parts_y):
+        names, long, short = ("A", "B"), parts_y, parts_x
     for start in range(len(long) - len(short) + 1):
         if len(short) and equal(long[start : start + len(short)], short):
             text = f"along axis {axes[0]}, {names[0]} is {names[1]} from {start} to {start + len(short)}"
@@ -154,55 +154,57 @@ def attributes(case: Case) -> Iterator[Cause]:
     pairs = [(case.a.value, case.b.value)]
     for _ in range(HOPS):
         nodes = [(x.producer, y.producer) for x, y in pairs]
-        both = [(one, two) for one, two in nodes if one is not None and two is not None]
-        found = [cause for one, two in both for cause in _node_differences(case, one, two)]
-        if found:
-            yield from found
+        both = [(node_a, node_b) for node_a, node_b in nodes if node_a is not None and node_b is not None]
+        causes = [cause for node_a, node_b in both for cause in _node_differences(case, node_a, node_b)]
+        if causes:
+            yield from causes
             return
         pairs = [
             (x, y)
-            for one, two in both
-            if one.operator == two.operator
-            for x, y in zip(one.inputs, two.inputs, strict=False)
+            for node_a, node_b in both
+            if node_a.operator == node_b.operator
+            for x, y in zip(node_a.inputs, node_b.inputs, strict=False)
             if x is not None and y is not None and _are_equal(case, x, y) is False
         ]
 
 
-def _node_differences(case: Case, one: Node, two: Node) -> Iterator[Cause]:
+def _node_differences(case: Case, node_a: Node, node_b: Node) -> Iterator[Cause]:
     """Yield how nodes differ: one that computes something else of the same, or other numbers in attributes.
 
     An attribute that is not set has its default.
     """
-    if one.operator != two.operator:
-        inputs = list(zip(one.inputs, two.inputs, strict=False))
+    if node_a.operator != node_b.operator:
+        inputs = list(zip(node_a.inputs, node_b.inputs, strict=False))
         is_same = [x is y if x is None or y is None else _are_equal(case, x, y) for x, y in inputs]
-        if len(one.inputs) == len(two.inputs) and all(is_same):
-            text = f"'{two.label}' of B computes {two.operator}, and '{one.label}' of A {one.operator}."
+        if len(node_a.inputs) == len(node_b.inputs) and all(is_same):
+            text = f"'{node_b.label}' of B computes {node_b.operator}, and '{node_a.label}' of A {node_a.operator}."
             yield Cause("weights", text)
         return
-    for name in sorted(one.attributes.keys() | two.attributes.keys()):
-        mine, theirs = (node.attributes.get(name, default_of(node, name)) for node in (one, two))
+    for name in sorted(node_a.attributes.keys() | node_b.attributes.keys()):
+        attribute_a, attribute_b = (node.attributes.get(name, default_of(node, name)) for node in (node_a, node_b))
         if (
-            mine is not None
-            and theirs is not None
-            and mine.type == theirs.type
-            and mine.type in NUMBERS
-            and mine != theirs
+            attribute_a is not None
+            and attribute_b is not None
+            and attribute_a.type == attribute_b.type
+            and attribute_a.type in NUMBERS
+            and attribute_a != attribute_b
         ):
-            first, second = (_number(each) for each in (mine, theirs))
-            text = f"'{two.label}' ({two.operator}) of B has {name} {second}, and '{one.label}' of A has {first}."
+            first, second = (_number(attribute) for attribute in (attribute_a, attribute_b))
+            text = (
+                f"'{node_b.label}' ({node_b.operator}) of B has {name} {second}, and '{node_a.label}' of A has {first}."
+            )
             yield Cause("weights", text)
 
 
-def _are_equal(case: Case, one: Value, two: Value) -> bool | None:
+def _are_equal(case: Case, value_a: Value, value_b: Value) -> bool | None:
     """Whether two values are equal, None where one of them is not held."""
     assert case.b is not None
-    first, second = known(one), known(two)
-    if first is not None and second is not None:
-        same_type = (first.data_type, first.dims) == (second.data_type, second.dims)
-        return same_type and case.a.side.model.payload(first) == case.b.side.model.payload(second)
-    mine, theirs = case.a.arrays.get(one), case.b.arrays.get(two)
-    return None if mine is None or theirs is None else case.equal(plain(mine), plain(theirs))
+    tensor_a, tensor_b = known(value_a), known(value_b)
+    if tensor_a is not None and tensor_b is not None:
+        same_type = (tensor_a.data_type, tensor_a.dims) == (tensor_b.data_type, tensor_b.dims)
+        return same_type and case.a.side.model.payload(tensor_a) == case.b.side.model.payload(tensor_b)
+    array_a, array_b = case.a.arrays.get(value_a), case.b.arrays.get(value_b)
+    return None if array_a is None or array_b is None else case.equal(plain(array_a), plain(array_b))
 
 
 def _number(attribute: onnx.AttributeProto) -> str:
@@ -214,31 +216,36 @@ def weights(case: Case, *, only_named: bool = False) -> Iterator[Cause]:
     """Yield how the weights that B's node reads differ from those of A's; `only_named` for those of one name."""
     if case.b is None or case.a.value.producer is None or case.b.value.producer is None:
         return
-    for one, two in _paired(case.a.value.producer, case.b.value.producer):
-        first, second = known(one), known(two)
+    for value_a, value_b in _paired(case.a.value.producer, case.b.value.producer):
+        first, second = known(value_a), known(value_b)
         if (
             first is None
             or second is None
             or first.data_type != second.data_type
-            or only_named > (one.name == two.name)
+            or only_named > (value_a.name == value_b.name)
         ):
             continue
         if first.dims == second.dims and case.a.side.model.payload(first) == case.b.side.model.payload(second):
             continue
         if first.data_type not in FLOATS:
-            yield Cause("weights", f"'{two.name}' of B has other values than '{one.name}' of A.", one.name)
+            yield Cause("weights", f"'{value_b.name}' of B has other values than '{value_a.name}' of A.", value_a.name)
             continue
         x, y = constant_array(case.a.side.model, first), constant_array(case.b.side.model, second)
         kind, how = _how(x, y)
-        yield Cause(kind, f"'{two.name}' of B is not '{one.name}' of A: {how}", one.name)
+        yield Cause(kind, f"'{value_b.name}' of B is not '{value_a.name}' of A: {how}", value_a.name)
 
 
-def _paired(one: Node, two: Node) -> Iterator[tuple[Value, Value]]:
+def _paired(node_a: Node, node_b: Node) -> Iterator[tuple[Value, Value]]:
     """Yield the constants that two nodes read at the same place."""
-    if one.operator == two.operator:
-        for mine, theirs in zip(one.inputs, two.inputs, strict=False):
-            if mine is not None and theirs is not None and known(mine) is not None and known(theirs) is not None:
-                yield mine, theirs
+    if node_a.operator == node_b.operator:
+        for value_a, value_b in zip(node_a.inputs, node_b.inputs, strict=False):
+            if (
+                value_a is not None
+                and value_b is not None
+                and known(value_a) is not None
+                and known(value_b) is not None
+            ):
+                yield value_a, value_b
 
 
 def _how(x: np.ndarray, y: np.ndarray) -> tuple[Kind, str]:
@@ -249,12 +256,12 @@ def _how(x: np.ndarray, y: np.ndarray) -> tuple[Kind, str]:
     x, y = x.astype(np.float64), y.astype(np.float64)
     size = max(float(np.abs(x).max(initial=0.0)), 1e-30)
 
-    def equal(one: np.ndarray, two: np.ndarray) -> bool:
-        return one.shape == two.shape and float(np.abs(one - two).max(initial=0.0)) <= CLOSE * size
+    def equal(reordered: np.ndarray, target: np.ndarray) -> bool:
+        return reordered.shape == target.shape and float(np.abs(reordered - target).max(initial=0.0)) <= CLOSE * size
 
-    found = next(arranged(x, y, equal), None)
-    if found is not None:
-        return found.kind, found.text
+    cause = next(arranged(x, y, equal), None)
+    if cause is not None:
+        return cause.kind, cause.text
     if x.shape != y.shape:
         return "weights", f"dims {list(y.shape)}, expected {list(x.shape)}."
     factor = float((x * y).sum()) / max(float((x * x).sum()), 1e-30)
