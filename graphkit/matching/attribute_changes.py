@@ -12,14 +12,14 @@ from graphkit.matching.value_numbering import ValueNumbers, default_of
 __all__ = ["attribute_changes"]
 
 
-def attribute_changes(one: Node, two: Node, numbers: ValueNumbers) -> Iterator[Change]:
+def attribute_changes(node_a: Node, node_b: Node, numbers: ValueNumbers) -> Iterator[Change]:
     """Yield the attributes in which two nodes differ, without their bodies; graphs that one of them lacks are told."""
-    first, second = numbers.attributes[one], numbers.attributes[two]
+    first, second = numbers.attributes[node_a], numbers.attributes[node_b]
     for name in sorted({*first, *second}, key=str):
         if first.get(name) != second.get(name):
-            yield Change(as_text(name), _text(one, name), _text(two, name))
-    for name in sorted(one.bodies.keys() ^ two.bodies.keys(), key=str):
-        texts = ["a graph" if name in node.bodies else None for node in (one, two)]
+            yield Change(as_text(name), _text(node_a, name), _text(node_b, name))
+    for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
+        texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
         yield Change(as_text(name), *texts)
 
 

@@ -39,38 +39,38 @@ class Matching:
     how: dict[Value, How] = field(default_factory=dict)
     equal: dict[Node, Node] = field(default_factory=dict)
 
-    def add(self, one: Value, two: Value, how: How) -> bool:
+    def add(self, value_a: Value, value_b: Value, how: How) -> bool:
         """Match two values, unless one of them is matched."""
-        if one in self.forth or two in self.back:
+        if value_a in self.forth or value_b in self.back:
             return False
-        self.forth[one], self.back[two], self.how[one] = two, one, how
+        self.forth[value_a], self.back[value_b], self.how[value_a] = value_b, value_a, how
         return True
 
-    def release(self, one: Value) -> None:
+    def release(self, value_a: Value) -> None:
         """Take back the match of a value of A."""
-        del self.back[self.forth.pop(one)], self.how[one]
+        del self.back[self.forth.pop(value_a)], self.how[value_a]
 
-    def add_nodes(self, one: Node, two: Node, how: How) -> None:
+    def add_nodes(self, node_a: Node, node_b: Node, how: How) -> None:
         """Match the outputs of two nodes of one operator."""
-        for x, y in zip(one.outputs, two.outputs, strict=False):
+        for x, y in zip(node_a.outputs, node_b.outputs, strict=False):
             if x is not None and y is not None:
                 self.add(x, y, how)
 
-    def same_constants(self, one: Value, two: Value) -> bool:
+    def same_constants(self, value_a: Value, value_b: Value) -> bool:
         """Whether two constants have one dtype, the same dims and the same bytes."""
-        return self.numbers.value(source_of(one)) == self.numbers.value(source_of(two))
+        return self.numbers.value(source_of(value_a)) == self.numbers.value(source_of(value_b))
 
-    def corresponds(self, one: Node, two: Node, constants: Alike | None = None) -> bool:
+    def corresponds(self, node_a: Node, node_b: Node, constants: Alike | None = None) -> bool:
         """Whether two nodes compute the same of values that match; constants need one dtype and the same dims only."""
-        if not same_operator(one, two) or len(one.outputs) != len(two.outputs):
+        if not same_operator(node_a, node_b) or len(node_a.outputs) != len(node_b.outputs):
             return False
         attributes = self.numbers.attributes
-        if attributes[one] != attributes[two] or self._bodies(one) != self._bodies(two):
+        if attributes[node_a] != attributes[node_b] or self._bodies(node_a) != self._bodies(node_b):
             return False
         alike = constants or same_type
-        if self._pairwise(one.inputs, two.inputs, alike):
+        if self._pairwise(node_a.inputs, node_b.inputs, alike):
             return True
-        return one.is_op(*COMMUTATIVE) and self._pairwise(one.inputs, two.inputs[::-1], alike)
+        return node_a.is_op(*COMMUTATIVE) and self._pairwise(node_a.inputs, node_b.inputs[::-1], alike)
 
     def _bodies(self, node: Node) -> Mapping[str, int]:
         return {name: self.numbers.graphs[body] for name, body in node.bodies.items()}
@@ -78,12 +78,12 @@ class Matching:
     def _pairwise(self, ones: Sequence[Value | None], twos: Sequence[Value | None], constants: Alike) -> bool:
         return all(self._alike(x, y, constants) for x, y in zip(ones, twos, strict=True))
 
-    def _alike(self, one: Value | None, two: Value | None, constants: Alike) -> bool:
-        if one is None or two is None:
-            return one is two
-        if known(one) is not None and known(two) is not None:
-            return constants(one, two)
-        return self.forth.get(one) is two
+    def _alike(self, value_a: Value | None, value_b: Value | None, constants: Alike) -> bool:
+        if value_a is None or value_b is None:
+            return value_a is value_b
+        if known(value_a) is not None and known(value_b) is not None:
+            return constants(value_a, value_b)
+        return self.forth.get(value_a) is value_b
 
 
 def is_counted(name: str) -> bool:
@@ -91,14 +91,14 @@ def is_counted(name: str) -> bool:
     return COUNTED.fullmatch(name) is not None
 
 
-def same_operator(one: Node, two: Node) -> bool:
+def same_operator(node_a: Node, node_b: Node) -> bool:
     """Whether two nodes have one operator and as many inputs."""
-    return one.operator == two.operator and len(one.inputs) == len(two.inputs)
+    return node_a.operator == node_b.operator and len(node_a.inputs) == len(node_b.inputs)
 
 
-def same_type(one: Value, two: Value) -> bool:
+def same_type(value_a: Value, value_b: Value) -> bool:
     """Whether two constants have one dtype and the same dims."""
-    first, second = known(one), known(two)
-    if first is None or second is None:
+    tensor_a, tensor_b = known(value_a), known(value_b)
+    if tensor_a is None or tensor_b is None:
         return False
-    return (first.data_type, first.dims) == (second.data_type, second.dims)
+    return (tensor_a.data_type, tensor_a.dims) == (tensor_b.data_type, tensor_b.dims)

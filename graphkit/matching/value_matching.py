@@ -38,21 +38,21 @@ def match_graphs(
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         match_equal(matching, a.scope, b.scope)
         return
-    by_name = {two.name: two for two in b.place}
-    shared = [one for one in a.place if one.producer is not None and one.name in by_name]
+    by_name = {value_b.name: value_b for value_b in b.place}
+    shared = [value_a for value_a in a.place if value_a.producer is not None and value_a.name in by_name]
     is_renamed = 2 * len(shared) < min(len(a.nodes), len(b.nodes))
     if _are_permuted(matching, shared, by_name):
         by_name, is_renamed = {value.name: value for value in b.inputs}, True
-    for one in a.place:
-        two = by_name.get(one.name)
-        if two is None or (one.producer is None) != (two.producer is None):
+    for value_a in a.place:
+        value_b = by_name.get(value_a.name)
+        if value_b is None or (value_a.producer is None) != (value_b.producer is None):
             continue
         if (
-            one.producer is None
-            or not is_counted(one.name)
-            or matching.numbers.value(one) == matching.numbers.value(two)
+            value_a.producer is None
+            or not is_counted(value_a.name)
+            or matching.numbers.value(value_a) == matching.numbers.value(value_b)
         ):
-            matching.add(one, two, "name")
+            matching.add(value_a, value_b, "name")
     _match_by_structure(matching, a, b, by_name, changed=changed)
     if changed and (is_renamed or _names_are_kept(shared, a, b)):
         if is_renamed:
@@ -68,8 +68,8 @@ def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[
     """Whether most names that both graphs have stand for values that are there under other names."""
     number = matching.numbers.value
     theirs = {number(value) for value in by_name.values()}
-    honest = sum(number(one) == number(by_name[one.name]) for one in shared)
-    return sum(number(one) in theirs for one in shared) > 2 * honest
+    honest = sum(number(shared_value) == number(by_name[shared_value.name]) for shared_value in shared)
+    return sum(number(shared_value) in theirs for shared_value in shared) > 2 * honest
 
 
 def _names_are_kept(shared: Sequence[Value], a: GraphSide, b: GraphSide) -> bool:
@@ -80,10 +80,10 @@ def _names_are_kept(shared: Sequence[Value], a: GraphSide, b: GraphSide) -> bool
 
 def _match_names(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> None:
     """Match the remaining values by name, whatever their dims are, where the operators are the same."""
-    for one in shared:
-        two = by_name[one.name]
-        if one.producer is not None and two.producer is not None and same_operator(one.producer, two.producer):
-            matching.add(one, two, "name")
+    for x in shared:
+        y = by_name[x.name]
+        if x.producer is not None and y.producer is not None and same_operator(x.producer, y.producer):
+            matching.add(x, y, "name")
 
 
 def _match_by_structure(
@@ -121,19 +121,19 @@ def _lone_reader(
     for index, value in enumerate(node.inputs):
         if value is None or value not in matching.forth:
             continue
-        mine = [other for other in _readers(value, a, matching.forth) if other.input(index) is value]
+        mine = [reader for reader in _readers(value, a, matching.forth) if reader.input(index) is value]
         theirs = _readers(matching.forth[value], b, matching.back)
-        twins = [other for other in theirs if is_alike(node, other) and other.input(index) is matching.forth[value]]
-        if len(twins) == 1 and [other for other in mine if is_alike(other, twins[0])] == [node]:
+        twins = [reader for reader in theirs if is_alike(node, reader) and reader.input(index) is matching.forth[value]]
+        if len(twins) == 1 and [reader for reader in mine if is_alike(reader, twins[0])] == [node]:
             return twins[0]
     return None
 
 
-def _reads_others(one: Node, two: Node | None, matching: Matching) -> bool:
+def _reads_others(node_a: Node, node_b: Node | None, matching: Matching) -> bool:
     """Whether two nodes read, at one place, tensors that are both known to be others."""
-    return two is not None and any(
+    return node_b is not None and any(
         x in matching.forth and y in matching.back and matching.forth[x] is not y
-        for x, y in zip(one.inputs, two.inputs, strict=False)
+        for x, y in zip(node_a.inputs, node_b.inputs, strict=False)
         if x is not None and y is not None
     )
 
@@ -141,10 +141,10 @@ def _reads_others(one: Node, two: Node | None, matching: Matching) -> bool:
 def _same_inputs(matching: Matching) -> Callable[[Node, Node], bool]:
     """Return whether two nodes read the same tensors, whatever they compute."""
 
-    def same(one: Node, two: Node) -> bool:
-        return len(one.inputs) == len(two.inputs) and all(
+    def same(node_a: Node, node_b: Node) -> bool:
+        return len(node_a.inputs) == len(node_b.inputs) and all(
             matching.forth.get(x) is y if x is not None else y is None
-            for x, y in zip(one.inputs, two.inputs, strict=True)
+            for x, y in zip(node_a.inputs, node_b.inputs, strict=True)
         )
 
     return same
@@ -191,15 +191,17 @@ def _twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | 
     known = next((value for value in node.inputs if value is not None and value in matching.forth), None)
     if known is None:
         return None
-    theirs = [other for other in _readers(matching.forth[known], b, matching.back) if matching.corresponds(node, other)]
+    theirs = [
+        reader for reader in _readers(matching.forth[known], b, matching.back) if matching.corresponds(node, reader)
+    ]
     mine = [
-        other
-        for other in _readers(known, a, matching.forth)
-        if any(matching.corresponds(other, twin) for twin in theirs)
+        reader
+        for reader in _readers(known, a, matching.forth)
+        if any(matching.corresponds(reader, twin) for twin in theirs)
     ]
     if len(theirs) == len(mine) == 1 and not _is_another(theirs[0], node, matching, a):
         return theirs[0]
-    return next((other for other in theirs if matching.corresponds(node, other, matching.same_constants)), None)
+    return next((reader for reader in theirs if matching.corresponds(node, reader, matching.same_constants)), None)
 
 
 def _is_another(twin: Node, node: Node, matching: Matching, a: GraphSide) -> bool:
@@ -223,40 +225,42 @@ def _readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> l
     return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
 
 
-def _may_share_name(one: Value, two: Value, matching: Matching, a: GraphSide, b: GraphSide) -> bool:
+def _may_share_name(value_a: Value, value_b: Value, matching: Matching, a: GraphSide, b: GraphSide) -> bool:
     """Whether tensors of one counted name may be the same: operator and dims do not contradict it."""
-    if one.producer is None or two.producer is None:
+    if value_a.producer is None or value_b.producer is None:
         return False
-    if not same_operator(one.producer, two.producer) or not compatible(a.dims(one), b.dims(two)):
+    if not same_operator(value_a.producer, value_b.producer) or not compatible(a.dims(value_a), b.dims(value_b)):
         return False
-    return not _rival(one.producer, two.producer, matching)
+    return not _rival(value_a.producer, value_b.producer, matching)
 
 
-def _is_read_alike(one: Value, two: Value, a: GraphSide, b: GraphSide) -> bool:
+def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -> bool:
     """Whether two tensors are read at the same places by nodes whose operators and names are the same."""
     readers = [
         {(node.operator, place, *(v.name for v in node.outputs if v is not None)) for node, place in value.consumers}
-        for value in (one, two)
+        for value in (value_a, value_b)
     ]
-    return bool(readers[0]) and readers[0] == readers[1] and compatible(a.dims(one), b.dims(two))
+    return bool(readers[0]) and readers[0] == readers[1] and compatible(a.dims(value_a), b.dims(value_b))
 
 
-def _rival(one: Node, two: Node, matching: Matching) -> bool:
-    """Whether another node of `a` computes the same as `two`, so that the name was only counted alike."""
-    read = [value for value in two.inputs if value is not None and value in matching.back]
+def _rival(node: Node, twin: Node, matching: Matching) -> bool:
+    """Whether another node of `a` computes the same as `twin`, so that the name was only counted alike."""
+    read = [value for value in twin.inputs if value is not None and value in matching.back]
     return any(
-        matching.corresponds(other, two)
+        matching.corresponds(rival, twin)
         for value in read
-        for other, _ in matching.back[value].consumers
-        if other is not one and other.scope is one.scope
+        for rival, _ in matching.back[value].consumers
+        if rival is not node and rival.scope is node.scope
     )
 
 
-def compatible(one: Dims, two: Dims) -> bool:
+def compatible(dims_a: Dims, dims_b: Dims) -> bool:
     """Whether two shapes may be equal."""
-    if one is None or two is None:
+    if dims_a is None or dims_b is None:
         return True
-    return len(one) == len(two) and all(x is None or y is None or x == y for x, y in zip(one, two, strict=True))
+    return len(dims_a) == len(dims_b) and all(
+        x is None or y is None or x == y for x, y in zip(dims_a, dims_b, strict=True)
+    )
 
 
 def _backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
@@ -268,27 +272,27 @@ def _backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
             continue
         mine = [value for value in node.inputs if value is not None and value in a.place]
         theirs = [value for value in twin.inputs if value is not None and value in b.place]
-        left = [x for x in mine if x not in matching.forth], [y for y in theirs if y not in matching.back]
-        if len(mine) == len(theirs) and len(left[0]) == len(left[1]) == 1:
-            _read_alike(left[0][0], left[1][0], matching, a, b)
+        unmatched = [x for x in mine if x not in matching.forth], [y for y in theirs if y not in matching.back]
+        if len(mine) == len(theirs) and len(unmatched[0]) == len(unmatched[1]) == 1:
+            _read_alike(unmatched[0][0], unmatched[1][0], matching, a, b)
 
 
-def _read_alike(one: Value, two: Value, matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    if one.producer is None or two.producer is None or not compatible(a.dims(one), b.dims(two)):
+def _read_alike(value_a: Value, value_b: Value, matching: Matching, a: GraphSide, b: GraphSide) -> None:
+    if value_a.producer is None or value_b.producer is None or not compatible(a.dims(value_a), b.dims(value_b)):
         return
-    if one.name == two.name:
-        matching.add(one, two, "name")
-    elif one.output_index == two.output_index and same_operator(one.producer, two.producer):
-        matching.add(one, two, "structure")
+    if value_a.name == value_b.name:
+        matching.add(value_a, value_b, "name")
+    elif value_a.output_index == value_b.output_index and same_operator(value_a.producer, value_b.producer):
+        matching.add(value_a, value_b, "structure")
 
 
 def _by_order(matching: Matching, a: GraphSide, b: GraphSide) -> None:
     mine, theirs = _groups(a, matching.forth), _groups(b, matching.back)
-    for key, ones in mine.items():
-        twos = theirs.get(key, [])
-        if len(ones) == len(twos):
-            for one, two in zip(ones, twos, strict=True):
-                matching.add(one, two, "order")
+    for key, values_a in mine.items():
+        values_b = theirs.get(key, [])
+        if len(values_a) == len(values_b):
+            for value_a, value_b in zip(values_a, values_b, strict=True):
+                matching.add(value_a, value_b, "order")
 
 
 def _groups(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
