@@ -271,9 +271,9 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             if chosen not in REPORT_FORMATS:
                 from graphkit.errors import UsageError
 
-                what = "drawing" if chosen in DRAWINGS else "file"
+                output_kind = "drawing" if chosen in DRAWINGS else "file"
                 raise UsageError(
-                    f"{report_file}: a {chosen.value} {what} is for `graphkit report` - take another suffix"
+                    f"{report_file}: a {chosen.value} {output_kind} is for `graphkit report` - take another suffix"
                 )
             return command(format=chosen.value, **others)
 
@@ -291,16 +291,16 @@ def _check_report(file: Path, *, replaces: bool) -> None:
     from graphkit.errors import OutputError
 
     params = click.get_current_context().params
-    target, made = Path(os.path.realpath(file)), params.get("output")
-    place = Path(os.path.realpath(made)) if isinstance(made, Path) else None
-    if target == place:
+    target, output = Path(os.path.realpath(file)), params.get("output")
+    output_path = Path(os.path.realpath(output)) if isinstance(output, Path) else None
+    if target == output_path:
         raise OutputError(f"{file}: is what the command makes - name another file for the report")
     if target.is_dir():
         raise OutputError(f"{file}: is a folder - name a file in it for the report")
     if not replaces and not params.get("overwrite") and target.is_file():
         raise OutputError(f"{file}: exists - name another file for the report, or replace it with --overwrite")
     folder = target.parent
-    if not folder.is_dir() and folder != place:  # which the command makes
+    if not folder.is_dir() and folder != output_path:  # which the command makes
         raise OutputError(f"{folder}: is not a folder - create it, or name another file for the report")
     if folder.is_dir() and not os.access(folder, os.W_OK):
         raise OutputError(f"{file}: cannot be written: its folder takes no files - name another file for the report")

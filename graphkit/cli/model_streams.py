@@ -92,7 +92,7 @@ def destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
     return path, "inline"
 
 
-def finish(made: Result, format: str, files: str) -> None:
+def finish(result: Result, format: str, files: str) -> None:
     """Show the result; where its proof failed, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
@@ -105,10 +105,10 @@ def finish(made: Result, format: str, files: str) -> None:
 
     path = click.get_current_context().find_root().meta.get(OUTPUT)
     with contextlib.nullcontext() if path is None else contextlib.redirect_stdout(sys.stderr):
-        show(made, format)
-    if made.findings():
-        what = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
-        say(f"The proof failed. {what}.", is_error=True)
+        show(result, format)
+    if result.findings():
+        outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
+        say(f"The proof failed. {outcome}.", is_error=True)
         raise SystemExit(1)
     if path is not None:
         copied_out(path)

@@ -17,15 +17,15 @@ QUOTED = re.compile(r"'([^'\n]{1,400})'")
 UNQUOTED = "!~*'()"  # by encodeURIComponent, with which `render/page/elements.mjs` makes addresses
 
 
-def page_address(page: PurePath, made: Report | Comparison, text: str) -> str:
+def page_address(page: PurePath, result: Report | Comparison, text: str) -> str:
     """Return the address of the first node or value that a text names, "" if it names none of a model.
 
     Example:
-        >>> made = graphkit.report("example:merged-decoder")
-        >>> page_address(PurePath("page.html"), made, "'optimum::if' has two branches")
+        >>> report = graphkit.report("example:merged-decoder")
+        >>> page_address(PurePath("page.html"), report, "'optimum::if' has two branches")
         'page.html#node=optimum%3A%3Aif'
     """
-    reports = list(enumerate(made.reports))
+    reports = list(enumerate(result.reports))
     reports.sort(key=lambda each: not text.startswith(f"{each[1].model}: "))
     for name in QUOTED.findall(text):
         for number, report in reports:

@@ -201,14 +201,14 @@ def _gate(asked: ReportFlags) -> Gate:
     return Gate(asked.strict, read_kinds(asked.fail_on), baseline, asked.lock is not None)
 
 
-def _write_lock(made: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
+def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
     """Write the lock file of a report; one in which a model is missing would let that model change unseen."""
     from graphkit.analysis.verdict_lock import verdict_lock
 
-    if made.failures:
+    if report.failures:
         say(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
         return
-    put(verdict_lock(made).to_json(), lock, read)
+    put(verdict_lock(report).to_json(), lock, read)
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
@@ -218,8 +218,8 @@ def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_opt
     if has_options:
         raise UsageError(f"{folder} is a bundle: options other than --format and --output are for models")
     if chosen in (*DRAWINGS, *FINDINGS):
-        what = "drawing" if chosen in DRAWINGS else "findings"
-        raise UsageError(f"{folder} is a bundle, which has no {what} - take another --format")
+        output_kind = "drawing" if chosen in DRAWINGS else "findings"
+        raise UsageError(f"{folder} is a bundle, which has no {output_kind} - take another --format")
     _show(bundle_overview(folder), chosen, output, folder.iterdir())
 
 

@@ -127,11 +127,11 @@ def program(model: str, options: Asked[SizeFlags], language: str | None, output:
 
     spec = options.read().spec
     loaded = load(model)
-    made = make_program(loaded, spec)
+    shape_program = make_program(loaded, spec)
     suffix = output.suffix.lower() if output is not None else ""
     chosen = language or LANGUAGE_OF.get(suffix, "json")
     if chosen == "json":
-        text = made.to_json()
+        text = shape_program.to_json()
     else:
-        text = made.python() if chosen == "python" else made.javascript(export=suffix == ".mjs")
+        text = shape_program.python() if chosen == "python" else shape_program.javascript(export=suffix == ".mjs")
     put(text, output, loaded.files)

@@ -119,10 +119,10 @@ def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> N
     executor = _executor(asked)
     models = models_of(sources, sys.stdin or ())
     with progress_on_terminal() as progress:
-        made = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
-    kept = f", {made.kept:,} of them from an earlier run" if made.kept else ""
-    models_text, errors_text = counted(made.models, "model(s)"), counted(made.errors, "error(s)")
-    say(f"{models_text} in {output}{kept}, {errors_text}, {made.seconds:.1f} s.")
+        totals = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
+    kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
+    models_text, errors_text = counted(totals.models, "model(s)"), counted(totals.errors, "error(s)")
+    say(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
 
 
 def _executor(asked: SurveyFlags) -> Executor:

@@ -74,16 +74,16 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
         from graphkit.viewer.make_view import view as make_view
 
         progress("looking at the graph")
-        made = make_view(first, second, asked.spec, target=asked.target, errors=asked.errors)
+        shown_view = make_view(first, second, asked.spec, target=asked.target, errors=asked.errors)
     if asked.export is not None:
         from graphkit.viewer.export_view import export
 
         read = [path for path in (asked.errors,) if path is not None]
-        models = [each for each in (first, second) if each is not None]
-        show(export(made, models, asked.export, read=read, overwrite=asked.overwrite), format)
+        models = [drawn for drawn in (first, second) if drawn is not None]
+        show(export(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
         return
     from graphkit.io.signals import ended_by_interrupt
     from graphkit.viewer.serve_view import ANY_PORT, serve
 
     with ended_by_interrupt():
-        serve(made, port=asked.port or ANY_PORT, opens_browser=asked.browser)
+        serve(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)
