@@ -107,7 +107,7 @@ class Case:
                 return f"it begins at '{node}' of {call.method.file}"
         return f"it is in {call.method.file}"
 
-    def kept(self) -> str:
+    def state_difference(self) -> str:
         """Return the state that differs from the cache of the export, where each call alone is right; "" for none."""
         bundle = AlteredBundle(self.folder, self.contract, self.models)
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
@@ -117,11 +117,11 @@ class Case:
                 except GraphkitError:
                     break
                 for name, known in call.states.items():
-                    if words := self._held(name, bundle.state[name], known, call):
+                    if words := self._state_difference(name, bundle.state[name], known, call):
                         return f"Each call is right on the state of the export: {words}"
         return ""
 
-    def _held(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
+    def _state_difference(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
         tensor = self.contract.state(name)
         if tensor.update == "ring" and call.past > tensor.shape[tensor.axis or 0]:
             return ""

@@ -71,7 +71,7 @@ def causes(
     if by_name != contract and sole_cause(case.decoded, [renamed]):
         return list(_renamed(contract, by_name))
     if is_mended(case.distances()):
-        return [case.kept() or "No simple cause; each call is right on the state of the export."]
+        return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause(str(fact), case.undo(mended(case.models, [fact]))) for fact in suspects)
     singles = itertools.chain(_inputs(case), _writers(case), constants)

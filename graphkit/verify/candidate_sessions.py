@@ -121,19 +121,19 @@ class TwoModels:
     """An original and its rewrite, to be loaded one after the other.
 
     Attributes:
-        wanted: The inputs of the rewritten model, by their names in the original.
+        input_names: The inputs of the rewritten model, by their names in the original.
         names: Names in the original by names in the rewritten model, where these differ.
         part: What to expose of the original, where the rewritten model is a part of it.
-        given: What the original computed for the part, by run.
+        computed: What the original computed for the part, by run.
     """
 
     sources: tuple[Path | Model, Path | Model]
     models: tuple[Model, Model]
     feeder: Feeder
-    wanted: frozenset[str]
+    input_names: frozenset[str]
     names: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
-    given: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
+    computed: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def whole(self) -> Runner:
         """Return a session of the original with all of its outputs, and all that a part needs of it."""
@@ -155,7 +155,7 @@ class TwoModels:
             return run
         expected = {name: run.expected[name] for name in self.part.ends}
         rewritten_run = replace(run, expected=expected)
-        self.given[rewritten_run] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
+        self.computed[rewritten_run] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
         return rewritten_run
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
@@ -168,29 +168,29 @@ class TwoModels:
 
     def known(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs that the rewritten model still has, and the values that the original computed for it."""
-        fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
-        return {**fed, **self.given.get(run, {})}
+        fed = {name: array for name, array in self.feed(run).items() if name in self.input_names}
+        return {**fed, **self.computed.get(run, {})}
 
     def moved_originals(self, runs: int, progress: Callable[[str], None]) -> list[LevelRuns]:
         """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""
         if self.part is not None:
             return []
 
-        def told(model: Model) -> Runner:
+        def with_progress(model: Model) -> Runner:
             session = IsolatedSession(model, optimize=False, prepack=False, known=model)
             return Counted(session, "proving: the original with its data moved", runs, progress)
 
-        return [LevelRuns(partial(told, copy), self.feed) for copy in moved_copies(self.models[0])]
+        return [LevelRuns(partial(with_progress, copy), self.feed) for copy in moved_copies(self.models[0])]
 
     def at_default(self, runs: int, progress: Callable[[str], None]) -> tuple[LevelRuns, LevelRuns]:
         """Return how to run the rewritten model and the original at the default level, so many times."""
 
-        def told(session: Runner, name: str) -> Runner:
+        def with_progress(session: Runner, name: str) -> Runner:
             return Counted(session, f"proving: {name}, default level", runs, progress)
 
         return (
-            LevelRuns(lambda: told(self.rewritten(optimize=True), "the rewritten model"), self.known),
-            LevelRuns(lambda: told(self.original(optimize=True), "the original"), self.feed),
+            LevelRuns(lambda: with_progress(self.rewritten(optimize=True), "the rewritten model"), self.known),
+            LevelRuns(lambda: with_progress(self.original(optimize=True), "the original"), self.feed),
         )
 
 

@@ -311,7 +311,7 @@ class Defaults:
     def overridden(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""
         rng = np.random.default_rng(draw.number)
-        return {name: _other(array, rng) for name, array in self.arrays.items()}
+        return {name: _overriding(array, rng) for name, array in self.arrays.items()}
 
 
 def _takes(model: Model, name: str) -> bool:
@@ -326,7 +326,7 @@ def _array(model: Model, value: Value) -> np.ndarray | None:
         return None
 
 
-def _other(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _overriding(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if array.dtype.kind == "f":
         return (array * 0.75 + rng.standard_normal(array.shape) * 0.1).astype(array.dtype)
     if array.dtype.kind == "b":

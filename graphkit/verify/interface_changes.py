@@ -283,13 +283,13 @@ def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
     outputs[whose] = [name for name in model_outputs if name not in branch_outputs]
     faults = {"input": {"missing": sorted(read - inputs.keys()), whose: strange}, "output": outputs}
     failures = {
-        kind: [_told(kind, names, fault) for fault, names in names_by_fault.items() if names]
+        kind: [_fault_text(kind, names, fault) for fault, names in names_by_fault.items() if names]
         for kind, names_by_fault in faults.items()
     }
     return InterfaceFailures(failures["input"], failures["output"])
 
 
-def _told(kind: str, names: Sequence[str], fault: str) -> str:
+def _fault_text(kind: str, names: Sequence[str], fault: str) -> str:
     return (
         f"{kind} {family_labels(names)} is {fault}"
         if len(names) == 1

@@ -108,7 +108,7 @@ class _Proof:
             length = lengths[number % len(lengths)]
             self._take_sound(length)
             self.host.sequence = number % self.host.batch
-            runs.append(self._one(length))
+            runs.append(self._source_run(length))
         self.host.sequence = 0
         self._take_sound(lengths[-1] if lengths else 0)
         runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
@@ -119,7 +119,7 @@ class _Proof:
         scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
         if lengths:
             tokens = self._ids(self._steps)
-            scene = self._scene(self._source(middle), tokens, self._given())
+            scene = self._scene(self._source(middle), tokens, self._user_inputs())
         self._take_sound(middle)
         if failed and self.case is not None:
             self.progress("looking for the cause")
@@ -152,7 +152,7 @@ class _Proof:
 
     def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
         if self.contract.sizes.get("sound", 0) > 0:
-            mine = {name: self.host.own(array) for name, array in self._given().items()}
+            mine = {name: self.host.own(array) for name, array in self._user_inputs().items()}
             legal = {self.reference.nearest_source(length) or length for length in lengths}
             tried = {length for length in legal if length <= lengths[-1]} | {lengths[-1]}
             tried |= {(min(tried) + max(tried)) // 2}  # in between: the last samples alone may reach no window
@@ -181,7 +181,7 @@ class _Proof:
         """Return tokens of the whole vocabulary, but for those that pad."""
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
-    def _given(self) -> dict[str, np.ndarray]:
+    def _user_inputs(self) -> dict[str, np.ndarray]:
         return {name: self.inputs.array(InputSpec(name, port.dtype), port.shape) for name, port in self.user.items()}
 
     def _special(self, token: int, length: int) -> SourceRun:
@@ -194,7 +194,7 @@ class _Proof:
             source = placed(token, self._ids(length), where, usual_token)
             later = where if not length else [min(place, steps - 1) for place in where]
             tokens = placed(token, self._ids(steps), later, usual_token)
-            run = self._compared(self._scene(source, tokens, self._given()))
+            run = self._compared(self._scene(source, tokens, self._user_inputs()))
             failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
@@ -205,8 +205,8 @@ class _Proof:
             )
         return summary
 
-    def _one(self, length: int) -> SourceRun:
-        source, user = self._source(length), self._given()
+    def _source_run(self, length: int) -> SourceRun:
+        source, user = self._source(length), self._user_inputs()
         scene = self._scene(source, self._ids(self._steps), user)
         run = self._compared(scene)
         if not self._steps:

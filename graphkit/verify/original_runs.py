@@ -29,9 +29,9 @@ from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Pr
 __all__ = [
     "KINDS",
     "Feeder",
-    "Found",
     "LevelRuns",
     "Run",
+    "RunRecord",
     "at_both_levels",
     "caveats",
     "coverage",
@@ -59,7 +59,7 @@ class Run(RunSizes):
 
 
 @dataclass(frozen=True)
-class Found:
+class RunRecord:
     """The sizes and flags that an original runs at.
 
     Attributes:
@@ -219,7 +219,7 @@ def run_original(
     *,
     has_edges: bool = True,
     differing: Sequence[tuple[Expr, Expr]] = (),
-) -> Found:
+) -> RunRecord:
     """Run a model at so many assignments, if there are as many, with each combination of flags, and at edges.
 
     Edges are sizes too at which expressions of two models differ.
@@ -227,7 +227,7 @@ def run_original(
     Raises:
         ModelError: No input can be made for it.
     """
-    record = Found()
+    record = RunRecord()
     for flags in feeder.flags():
         run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
     return record
@@ -251,7 +251,7 @@ def run_with(
     feeder: Feeder,
     flags: Flags,
     count: int,
-    record: Found,
+    record: RunRecord,
     *,
     has_edges: bool = True,
     differing: Sequence[tuple[Expr, Expr]] = (),
@@ -293,7 +293,7 @@ def _run_edges(
     flags: Flags,
     edges: Iterator[Edge],
     usual: Sequence[dict[str, int]],
-    record: Found,
+    record: RunRecord,
     end: float,
 ) -> None:
     """Run a model at edges of sizes and values until a time; those at which it fails are not covered."""
@@ -314,7 +314,7 @@ def _run_edges(
             if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
                 reason = "at which the original gives no numbers"
                 continue
-            record.runs.append(Run(dims, flags, seed, expected, draw, elements=_told(draw)))
+            record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
             if not draw.only:
                 break
         if len(record.runs) == runs and edge.what:
@@ -330,7 +330,7 @@ def _all_finite(outputs: Mapping[str, Output]) -> bool:
     return all(elements == finite for elements, finite in map(element_counts, outputs.values()))
 
 
-def _told(draw: Draw) -> str:
+def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
@@ -388,7 +388,7 @@ def _values(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
 
 
-def caveats(feeder: Feeder, record: Found, *, is_exact: bool) -> tuple[str, ...]:
+def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, ...]:
     """Return the gaps of a proof, and why they exist."""
     gaps = [f"{gap}, {why}" for gap, why in record.uncovered.items()]
     if feeder.defaults.kept:

@@ -32,9 +32,9 @@ from graphkit.verify.narrowing import narrowing
 from graphkit.verify.original_runs import (
     Feeder,
     Flags,
-    Found,
     LevelRuns,
     Run,
+    RunRecord,
     at_both_levels,
     caveats,
     coverage,
@@ -57,7 +57,7 @@ class Loop:
     Attributes:
         pair: Decoder of the first step, decoder of later steps.
         first, later: What makes inputs for these; None where nothing fits both.
-        found: What the merged decoder runs at on the first step.
+        record: What the merged decoder runs at on the first step.
         fits: Whether the pair has the inputs and outputs of the merged decoder's branches.
     """
 
@@ -65,14 +65,14 @@ class Loop:
     pair: tuple[Model, Model]
     first: Feeder | None
     later: Feeder | None
-    found: Found
+    record: RunRecord
     steps: int
     fits: bool
 
     @property
     def note(self) -> str:
         """Why there is no loop to run, "" where there is one."""
-        if not self.fits or self.first is None or self.later is None or not self.found.runs:
+        if not self.fits or self.first is None or self.later is None or not self.record.runs:
             return "No greedy loop was run: the pair does not fit the merged decoder."
         if "past" in self.later.sizes.fixed_roles:
             return "No greedy loop was run: the decoder of later steps takes a past of one length."
@@ -99,7 +99,7 @@ class Loop:
         legal = self.first.sizes
         if "sequence" in legal.fixed_roles:
             return legal.fixed_roles["sequence"]
-        longest = max((legal.tokens.evaluate(run.dims) for run in self.found.runs), default=1) if legal.tokens else 1
+        longest = max((legal.tokens.evaluate(run.dims) for run in self.record.runs), default=1) if legal.tokens else 1
         beyond = next((length for length in self.first.lengths.beyond if length <= longest), longest)
         return max(min(longest - self.steps + 1, beyond - MARGIN - self.steps // 2), 1)
 
@@ -244,7 +244,7 @@ class _Part:
         feeder: Makes inputs that both take; None where there are none.
         fits: Whether the model has the inputs and outputs of the branch.
         equal: Dims of the merged decoder that the model takes for equal, or for another size than they have.
-        found: What the merged decoder gave.
+        record: What the merged decoder gave.
         differing: Dims and integers of the first terms that differ.
     """
 
@@ -254,7 +254,7 @@ class _Part:
     fits: bool
     proof: BranchProof
     equal: Sequence[Pair] = ()
-    found: Found = field(default_factory=Found)
+    record: RunRecord = field(default_factory=RunRecord)
     differing: Sequence[ExprPair] = ()
 
     @classmethod
@@ -304,7 +304,7 @@ class _Part:
         if self.feeder is None:
             return self
         others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
-        record = Found()
+        record = RunRecord()
         flags = {**others, self.branch.condition: self.branch.flag}
         count = 1 if is_proven else RUNS
         counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
@@ -312,7 +312,7 @@ class _Part:
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
         covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
-        return replace(self, found=record, proof=proof).narrowed(session, flags)
+        return replace(self, record=record, proof=proof).narrowed(session, flags)
 
     def narrowed(self, session: Runner, flags: Flags) -> _Part:
         """Let it fail where the merged decoder runs at sizes that the model does not take."""
@@ -357,7 +357,7 @@ def _weighed(part: _Part, *, is_exact: bool) -> _Part:
 
 def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
     for part in parts:
-        if part.feeder is not None and not part.found.runs and not part.feeder.sizes.fixed:
+        if part.feeder is not None and not part.record.runs and not part.feeder.sizes.fixed:
             tried = "; ".join(part.proof.skipped[:2])
             raise ModelError(
                 f"the merged decoder fails at all sizes tried ({tried})",
@@ -374,7 +374,7 @@ def _loop(parts: Sequence[_Part], steps: int) -> Loop:
         pair=(first.model, later.model),
         first=first.feeder,
         later=later.feeder,
-        found=first.found,
+        record=first.record,
         steps=steps,
         fits=fits,
     )
@@ -384,7 +384,7 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
     """Run the model made of a branch without optimizations, and compare."""
     if part.feeder is None:
         return part
-    if not part.found.runs:
+    if not part.record.runs:
         return part.failed("the merged decoder runs at no sizes that it takes, so nothing is proven")
     try:
         session = IsolatedSession(_path(part.model), prepack=False, known=part.model)
@@ -392,7 +392,7 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
-    numbered_runs = numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress)
+    numbered_runs = numbered(part.record.runs, f"proving: {part.model.name}, plain level", progress)
     for outcome in outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs):
         if outcome.failure:
             failures.append(f"it fails at {outcome.call}: {outcome.failure}")
@@ -412,7 +412,7 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, prog
     """Run the model at the default level, unless something differs already."""
     if not part.proof.is_equal:
         return part
-    allowed, runs = max(level_tolerance(part.branch.merged), tolerance), at_both_levels(part.found.runs)
+    allowed, runs = max(level_tolerance(part.branch.merged), tolerance), at_both_levels(part.record.runs)
 
     def opened(source: Path | Model, known: Model, what: str) -> Runner:
         session = IsolatedSession(source, optimize=True, known=known)

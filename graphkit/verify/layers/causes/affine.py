@@ -59,7 +59,9 @@ def _added_constant(case: Case, column: np.ndarray) -> Cause | None:
     for part, sign, name in ((case.a, 1.0, "A"), (case.b, -1.0, "B"), (case.b, 1.0, "B"), (case.a, -1.0, "A")):
         constant = None if part is None else _equal(part, sign * column, case)
         if constant is not None:
-            return Cause("offset", f"constant offset: {_told(case, constant, column, sign, name)}.", constant.name)
+            return Cause(
+                "offset", f"constant offset: {_added_text(case, constant, column, sign, name)}.", constant.name
+            )
     return None
 
 
@@ -67,7 +69,7 @@ def _equal(part: Part, column: np.ndarray, case: Case) -> Value | None:
     return next((value for value, array in part.floats(column.size) if case.explains(array.ravel() - column)), None)
 
 
-def _told(case: Case, constant: Value, column: np.ndarray, sign: float, owner: str) -> str:
+def _added_text(case: Case, constant: Value, column: np.ndarray, sign: float, owner: str) -> str:
     more, less = (("A", case.a), ("B", case.b)) if sign > 0 else (("B", case.b), ("A", case.a))
     if owner != more[0]:  # it is known only where it is missing
         return f"{more[0]} has the initializer '{constant.name}' of {owner} once more than {owner}"
@@ -211,11 +213,11 @@ def rows(case: Case) -> Iterator[Cause]:
         return
     for table in _tables(case):
         for sign in (1.0, -1.0):
-            row_numbers = _found(table.array, sign * case.difference, case)
+            row_numbers = _table_rows(table.array, sign * case.difference, case)
             if row_numbers is not None:
                 yield _added(case, table, sign, row_numbers)
                 return
-        rows_a, rows_b = (_found(table.array, array, case) for array in (case.x, case.y))
+        rows_a, rows_b = (_table_rows(table.array, array, case) for array in (case.x, case.y))
         if rows_a is not None and rows_b is not None:
             yield _looked_up(table, rows_a, rows_b)
             return
@@ -252,7 +254,7 @@ def _reads(case: Case, name: str) -> tuple[bool, bool]:
     return mine, theirs
 
 
-def _found(table: np.ndarray, array: np.ndarray, case: Case) -> list[int] | None:
+def _table_rows(table: np.ndarray, array: np.ndarray, case: Case) -> list[int] | None:
     """Return which row of a table each row of a tensor is, None where one is none."""
     tensor_rows = array.reshape(-1, array.shape[-1])[:MAX_ROWS]
     result = []
@@ -283,9 +285,9 @@ def _moved(table: np.ndarray, case: Case) -> int | None:
     if table.size > CHUNK:
         return None
     steps = table[1:].astype(np.float64) - table[:-1]
-    if _found(steps, -case.difference, case) is not None:
+    if _table_rows(steps, -case.difference, case) is not None:
         return 1
-    return -1 if _found(steps, case.difference, case) is not None else None
+    return -1 if _table_rows(steps, case.difference, case) is not None else None
 
 
 def moved_cause(table: _Table, moved: int) -> Cause:

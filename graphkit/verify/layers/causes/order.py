@@ -97,7 +97,7 @@ def _permuted(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
             blocks = [np.moveaxis(array, axis, 0).reshape(parts, -1) for array in (x, y)]
             sources = _permutation(*blocks)
             if sources is not None and equal(blocks[0][sources], blocks[1]):
-                yield _told(x, axis, parts, sources)
+                yield _permutation_cause(x, axis, parts, sources)
                 return
 
 
@@ -110,7 +110,7 @@ def _permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     return None if np.array_equal(sources, np.arange(len(sources))) else sources
 
 
-def _told(x: np.ndarray, axis: int, parts: int, sources: Sequence[int] | np.ndarray) -> Cause:
+def _permutation_cause(x: np.ndarray, axis: int, parts: int, sources: Sequence[int] | np.ndarray) -> Cause:
     numbers = [int(number) for number in sources]
     shown = f"{numbers[:MAX_SHOWN]}"[:-1] + (", ...]" if parts > MAX_SHOWN else "]")
     size = x.shape[axis] // parts
