@@ -7,7 +7,7 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.near_constants import is_kept
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["Change", "changed", "columns", "linear", "unscaled", "vector_of"]
@@ -37,11 +38,13 @@ class Change:
     Attributes:
         vector: In float64, one number or one for each channel.
         axis: The axis of the channels; None for one number.
+        error: How far the numbers may be from those of a model, as `Near` counts.
     """
 
     kind: Kind
     vector: np.ndarray
     axis: int | None
+    error: float = 0.0
 
     def is_moderate(self, dtype: int) -> bool:
         """Whether it is far from overflowing, and from hiding a number that it is added to."""
@@ -61,11 +64,11 @@ class Change:
         if None not in (self.axis, other.axis) and self.axis != other.axis:
             return None
         both = self.vector * other.vector if self.kind == "Scaled" else self.vector + other.vector
-        return Change(self.kind, both, axis)
+        return Change(self.kind, both, axis, self.error + other.error)
 
     def at(self, axis: int | None) -> Change:
         """Return the same change along an axis of another tensor."""
-        return Change(self.kind, self.vector, axis)
+        return Change(self.kind, self.vector, axis, self.error)
 
 
 def vector_of(array: np.ndarray, rank: int) -> tuple[np.ndarray, int | None] | None:
@@ -90,7 +93,7 @@ def _made(tools: Tools, term: Term, change: Change, *, is_apart: bool = False) -
     bare = term if is_apart else tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
         return tools.movement.expand(changed(tools, bare, change), term.dims)
-    constant = tools.near.of_array(change.vector, term.dtype)
+    constant = tools.near.of_array(change.vector, term.dtype, change.error)
     dims: Dims = (product(term.dims),)
     if change.axis is not None:
         before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
@@ -144,10 +147,10 @@ def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
         return None if made is None else move.transpose(made, term.attributes)  # type: ignore[arg-type]
     if term.op == "Shifted" and (found := _parts(tools, term)) is not None:  # scaled afterwards
         made = _pushed(tools, found[0], change)
-        shift = Change("Scaled", change.vector, change.axis).after(Change("Scaled", found[1].vector, found[1].axis))
+        shift = replace(change, kind="Scaled").after(replace(found[1], kind="Scaled"))
         if made is None or shift is None or not _is_beside(tools, made, shift):
             return None
-        return changed(tools, made, Change("Shifted", shift.vector, shift.axis))
+        return changed(tools, made, replace(shift, kind="Shifted"))
     return None
 
 
@@ -165,7 +168,7 @@ def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
         return None
     source, constant = inner.args
     array = None if constant is None else tools.constants.array(constant)
-    if source is None or array is None:
+    if source is None or constant is None or array is None:
         return None
     axis = None
     if array.ndim:
@@ -173,7 +176,8 @@ def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
         if axis is None:
             return None
     kind: Kind = "Scaled" if inner.op == "Scaled" else "Shifted"
-    return tools.movement.reshape(source, term.dims), Change(kind, array.astype(np.float64), axis)
+    error = tools.near.error[constant]
+    return tools.movement.reshape(source, term.dims), Change(kind, array.astype(np.float64), axis, error)
 
 
 def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
@@ -195,17 +199,21 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     array = tools.constants.array(weight)
     if array is None:
         return None
+    error = change.error + (0.0 if bias is None else tools.near.error[bias])
     if change.kind == "Shifted":
         bias = numbers + change.vector
         is_lost = _is_lost(term, array.astype(np.float64), (numbers, change.vector), bias)
-        return None if is_lost else _linear(tools, term, data, weight, bias)
+        return None if is_lost else _linear(tools, term, data, weight, bias, error)
     factor = (
         change.vector
         if term.attributes[0] == "MatMul" or not change.vector.ndim
         else _spread(change.vector, 0, array.ndim)
     )
-    scaled = tools.near.of_array(array.astype(np.float64) * factor, weight.dtype)
-    return _linear(tools, term, data, scaled, numbers * change.vector)
+    products = array.astype(np.float64) * factor
+    if not is_kept(products, weight.dtype) or not is_kept(numbers * change.vector, term.dtype):
+        return None
+    scaled = tools.near.of_array(products, weight.dtype, tools.near.error[weight] + change.error)
+    return _linear(tools, term, data, scaled, numbers * change.vector, error)
 
 
 def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray], bias: np.ndarray) -> bool:
@@ -216,9 +224,10 @@ def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray
     return bool((largest > LARGEST_SHIFT[term.dtype] * sizes).any())
 
 
-def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray) -> Term:
-    count = _count(like)
-    constant = tools.near.of_array(np.broadcast_to(bias, (count,)), like.dtype) if bias.any() else None
+def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray, error: float) -> Term:
+    """Return a product with another weight and bias, of which `error` says how far it may be from that of a model."""
+    whole = np.broadcast_to(bias, (_count(like),))
+    constant = tools.near.of_array(whole, like.dtype, error) if bias.any() else None
     return tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
 
 
@@ -253,7 +262,7 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
     assert sizes
     bias = np.zeros(sizes[1] if is_matrix else sizes[0])
     axis, takes = (1, 0) if is_matrix else (1, 1)
-    array = tools.constants.array(weight)
+    array, error = tools.constants.array(weight), 0.0
     while array is not None and (found := _parts(tools, data)) is not None:
         inner, change = found
         is_channel = change.axis == axis and sizes[takes] == change.vector.size
@@ -265,14 +274,16 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
         if change.kind == "Shifted":
             summed = (matrix * factor).sum(axis=0 if is_matrix else tuple(range(1, array.ndim)))
-            bias = bias + summed
+            bias, error = bias + summed, error + tools.near.error[weight] + change.error
+        elif not is_kept(matrix * factor, weight.dtype):
+            break
         else:
-            weight = tools.near.of_array(matrix * factor, weight.dtype)
+            weight = tools.near.of_array(matrix * factor, weight.dtype, tools.near.error[weight] + change.error)
             array = tools.constants.array(weight)
         data = inner
     weight = tools.near.of_term(weight)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
-    return _linear(tools, like, data, weight, bias) if bias.any() else like
+    return _linear(tools, like, data, weight, bias, error) if bias.any() else like
 
 
 def columns(tools: Tools, term: Term) -> Term | None:
@@ -293,12 +304,13 @@ def columns(tools: Tools, term: Term) -> Term | None:
     if array is None or first is None or not count or not behind:
         return None
     chosen = slice(first * behind, (first + count) * behind)
-    part = tools.near.of_array(np.asarray(array)[:, chosen], weight.dtype)
+    part = tools.near.of_array(np.asarray(array)[:, chosen], weight.dtype, tools.near.error[weight])
     dims = (whole.dims[0], const(count * behind))
     made = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
     numbers = None if bias is None else tools.constants.array(bias)
     if numbers is not None:
-        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64))
+        assert bias is not None
+        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64), tools.near.error[bias])
     return tools.movement.reshape(made, term.dims or ())
 
 
@@ -307,6 +319,7 @@ def unscaled(tools: Tools, term: Term) -> tuple[Term, float, bool]:
     inner = term
     while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
         inner = inner.args[0]
+    constant = inner.args[1] if len(inner.args) > 1 else None
     if inner.op == "Scaled" and inner.args[1] is not None:
         array = tools.constants.array(inner.args[1])
         if array is None or array.ndim or not array:
@@ -317,5 +330,6 @@ def unscaled(tools: Tools, term: Term) -> tuple[Term, float, bool]:
         number, is_weight = (1.0 if array is None or not array.size else float(np.abs(array).max())), True
     else:
         return term, 1.0, False
-    inverse = Change("Scaled", np.float64(1 / number if number else 0), None)
+    error = 0.0 if constant is None else tools.near.error[constant]
+    inverse = Change("Scaled", np.float64(1 / number if number else 0), None, error)
     return (changed(tools, term, inverse), number, is_weight) if inverse.is_moderate(term.dtype) else (term, 1.0, False)

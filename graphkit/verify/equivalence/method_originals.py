@@ -14,10 +14,20 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from graphkit.deploy.contract.bundle_contract import BundleMethod
 from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.verify.originals import Originals
 
-__all__ = ["MOST", "OWN", "InterfaceEdit", "MethodOriginal", "UnknownMethodError", "original_of", "past_length"]
+__all__ = [
+    "MOST",
+    "OWN",
+    "InterfaceEdit",
+    "MethodOriginal",
+    "UnknownMethodError",
+    "joining_fault",
+    "original_of",
+    "past_length",
+]
 
 OWN = "proof/"  # before names that a proof adds
 ENCODER = f"{OWN}encoder/"
@@ -189,8 +199,23 @@ def _links(encoder: Model, decoder: Model) -> dict[str, str]:
     return links
 
 
+def joining_fault(ahead: Model, behind: Model) -> str:
+    """Return why the nodes of a model may mean something else within another one, "" where they do not."""
+    imports = [{each.domain: each.version for each in model.proto.opset_import} for model in (ahead, behind)]
+    for domain in sorted({node.domain for node in all_nodes(ahead.scopes)}):
+        versions = [each.get(domain) for each in imports]
+        if versions[0] != versions[1]:
+            name = f"opset {versions[0]}" if not domain else f"version {versions[0]} of {domain}"
+            return f"{ahead.name} is of {name}, and {behind.name} of {versions[1]}"
+    if ahead.proto.functions or ahead.proto.graph.sparse_initializer:
+        return f"{ahead.name} has functions or sparse initializers"
+    return ""
+
+
 def _joined(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
     """Return an encoder and a decoder that reads it as one model, and the names of the encoder's inputs there."""
+    if fault := joining_fault(encoder, decoder):
+        raise UnknownMethodError(fault)
     links = _links(encoder, decoder)
     whole = decoder.with_proto(decoder.proto)
     ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph

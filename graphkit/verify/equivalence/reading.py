@@ -234,8 +234,9 @@ class _Reader:
             if value.tensor is not None:
                 self.define(value, self.constant(value))
             elif value.sparse is not None:
-                content = value.sparse.SerializeToString(deterministic=True)
-                self.define(value, self.tools.terms.make("Sparse", (content,), (), 0, None))
+                parts = (value.sparse.values, value.sparse.indices)
+                terms = tuple(self.tools.constants.of_tensor(self.model, part) for part in parts)
+                self.define(value, self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None))
         for node in in_order(scope) if scope.problems else scope.nodes:
             self.read_node(node, context)
 

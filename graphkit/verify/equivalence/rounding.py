@@ -51,7 +51,9 @@ def arithmetic(app: Application) -> Result:
             continue
         found = vector_of(array, len(app.dims))
         if found is None:
-            near = app.tools.near.of_term(app.tools.movement.unexpanded(other))
+            near = app.tools.movement.unexpanded(other)
+            if op in ("Mul", "Div") or Change("Shifted", array, None).is_moderate(app.dtype):
+                near = app.tools.near.of_term(near)
             return flat.elementwise(replace(app, args=[term, near] if is_left else [near, term]))
         if not movement.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
             return None

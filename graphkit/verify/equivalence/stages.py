@@ -22,6 +22,7 @@ from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import GRADES
 from graphkit.verify.equivalence.looseness import FINITE, Looseness
+from graphkit.verify.equivalence.method_originals import joining_fault
 
 __all__ = ["MASKS", "Stage", "StageProof", "prove_stages", "proven_throughout"]
 
@@ -134,7 +135,10 @@ def _unproven(stage: Stage, reason: str) -> StageProof:
 
 
 def _compared(stage: Stage) -> Equivalence:
-    after = _fed(stage) if stage.stands_for or stage.zeros else stage.after
+    is_fed = bool(stage.stands_for or stage.zeros)
+    if is_fed and (fault := joining_fault(stage.before, stage.after)):
+        raise ModelError(fault)
+    after = _fed(stage) if is_fed else stage.after
     left = {info.name for info in after.proto.graph.input}
     gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
     values = {name: stage.values[name] for name in gone if name in stage.values}

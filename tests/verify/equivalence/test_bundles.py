@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+import onnx.parser
 import pytest
 from bundle_faults import export
 from real_models import params
@@ -19,10 +20,12 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import ModelError
+from graphkit.model import Model
 from graphkit.options import Update
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.equivalence import Equivalence, check_bundle
 from graphkit.verify.equivalence.method_interface import length_faults
+from graphkit.verify.equivalence.method_originals import joining_fault
 from graphkit.verify.originals import Originals
 
 Bundled = Callable[[str, Update], tuple[Originals, Path]]
@@ -195,3 +198,25 @@ def test_a_proof_says_that_it_is_about_the_logits_of_all_tokens(bundled: Bundled
     for method in contract.methods:
         if method.name in found:
             assert ("logits_kept = 0" in found[method.name].conditions) is ("kept" in method.sources)
+
+
+JOINED = (
+    '<ir_version: 9, opset_import: ["" : {}, "com.microsoft" : {}]> {} (float[N] x) => (float[N] y) {{ y = {} (x) }}'
+)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "reason"),
+    [
+        ((17, 1, "encoder", "Neg"), ""),
+        ((17, 2, "encoder", "Neg"), ""),  # which it does not use
+        ((12, 1, "encoder", "Neg"), "encoder is of opset 12, and decoder of 17"),
+        ((17, 2, "encoder", "com.microsoft.Gelu"), "encoder is of version 2 of com.microsoft, and decoder of 1"),
+    ],
+)
+def test_models_are_joined_where_operators_mean_the_same(ahead: tuple[int, int, str, str], reason: str) -> None:
+    models = [
+        Model.from_proto(onnx.parser.parse_model(JOINED.format(*each)), Path(each[2]))
+        for each in (ahead, (17, 1, "decoder", "Neg"))
+    ]
+    assert joining_fault(*models) == reason
