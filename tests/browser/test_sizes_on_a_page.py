@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from page_checks import expect, heads
 
 import graphkit
@@ -131,12 +132,13 @@ def test_a_number_that_is_not_known_to_be_right_stays(open_page: Open, attention
 
 
 def test_sizes_that_do_not_go_together_are_told(open_page: Open) -> None:
-    pool = helper.make_node("MaxPool", ["x"], ["y"], "pool", kernel_shape=[9, 1])
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
+    kernel = numpy_helper.from_array(np.ones((1, 1, 9, 1), np.float32), "w")
     puts = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, dim, 8])
         for name, dim in (("x", "h"), ("y", None))
     ]
-    graph = helper.make_graph([pool], "pools", puts[:1], puts[1:])
+    graph = helper.make_graph([conv], "convs", puts[:1], puts[1:], [kernel])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     page = open_page(graphkit.report(Model.from_proto(proto)).to_html())
     expect(page.locator(".sizes .broken")).to_be_hidden()

@@ -339,7 +339,7 @@ def splits(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
     for part in parts:
         total = const(1)
         while total != part:
-            missing = part // total if total != 1 else part
+            missing = const(0) if total == 0 else part // total if total != 1 else part
             if not rest or missing == 0:
                 return None
             axis, dim = rest.pop()

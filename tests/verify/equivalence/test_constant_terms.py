@@ -15,7 +15,7 @@ from graphkit.model import Model, load
 from graphkit.shapes import const
 from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.movement import Movement
+from graphkit.verify.equivalence.movement import Movement, splits
 from graphkit.verify.equivalence.terms import Term, Terms
 
 NUMBERS = (0.0, -0.0, 1.0, np.nan, np.inf, -np.inf, 1e-45, 3e38)
@@ -90,3 +90,8 @@ def test_equal_bytes_at_several_places_of_the_original_are_one_constant(inside: 
         before = stored(TWO, tmp_path / f"wrong-{name}.onnx", inside=False, **wrong)
         assert not check_equivalence(before, after).is_proven
         assert not check_equivalence(after, before).is_proven
+
+
+def test_dims_beside_a_dim_of_0_have_no_known_factors() -> None:
+    assert splits((const(0), const(4)), (const(8),)) is None
+    assert splits((const(2), const(4)), (const(8),)) == [[const(2)], [const(4)]]
