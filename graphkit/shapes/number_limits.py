@@ -1,8 +1,9 @@
 """Which numbers a dtype holds as they are: elements of small tensors, which are numbers or expressions.
 
 Sizes are small: so is what models compute of them, as long as factors and degrees are, too. Where products of large
-sizes would not fit, a proof says so. Elements of inputs may be any numbers of their dtype. A symbol for one has both
-bounds, so that an expression of it can be told to fit or not.
+sizes would not fit, a proof says so. Elements may be any numbers of their dtype, but for those of int64 inputs, which
+count tokens and the like: they are taken to be at most 2^62, and a proof says so where that matters. A symbol for an
+element has both bounds, so that an expression of it can be told to fit or not.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from graphkit.shapes.expr import Atom, Expr, Monomial
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.shapes.tensor import Element, Ratio
 
-__all__ = ["EXACT", "USUAL", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
+__all__ = ["EXACT", "MOST_OF_INPUTS", "USUAL", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
 
 USUAL = 1 << 31  # no size is larger
+MOST_OF_INPUTS = 1 << 62  # no element of an int64 input is larger: one more token is one number more
 MODEST = {16: 1, 32: 1 << 10, 64: 1 << 12}  # sizes at which all must fit that is followed, by bits of the dtype
 # The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
 # around, and floats are rounded, at usual sizes.

@@ -10,12 +10,13 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, integer_range
 from graphkit.graph.view import all_nodes
-from graphkit.shapes import Expr, Shapes
+from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import EXACT, is_between, term_span
+from graphkit.shapes.number_limits import EXACT, MOST_OF_INPUTS, is_between, term_span
 from graphkit.shapes.rules.data_movement import product
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.required_products import needed_nodes
 
@@ -29,6 +30,7 @@ COUNTED: Mapping[int, str] = {
     TensorProto.UINT64: "numbers up to 2^64 where uint64 computes sizes",
     TensorProto.DOUBLE: "numbers and numerators up to 2^53 where float64 computes sizes",
 }
+OF_INPUTS = "elements of int64 inputs up to 2^62 where something is added to them"
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
@@ -36,7 +38,24 @@ Part = tuple[Monomial, int]  # a product of dims, and its factor
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return up to which numbers what is known of the tensors of some models holds, by dtype."""
     found = set().union(*map(_counting, models))
-    return tuple(text for dtype, text in COUNTED.items() if dtype in found)
+    elements = (OF_INPUTS,) if any(map(_adds_to_inputs, models)) else ()
+    return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements)
+
+
+def _adds_to_inputs(shapes: Shapes) -> bool:
+    """Whether a model computes numbers of elements of an int64 input that wrap around where these are the largest."""
+    for value, tensor in shapes.first.items():
+        if value.tensor is None and tensor.dtype == TensorProto.INT64 and tensor.may_have_data:
+            for expr in _exprs(tensor):
+                wide = {each.name: _of_dtype(each) for each in expr.walk_symbols() if each.upper == MOST_OF_INPUTS}
+                if wide and not is_between(expr.substitute(wide), *_range(tensor.dtype)):
+                    return True
+    return False
+
+
+def _of_dtype(element: Symbol) -> Expr:
+    """Return an element as one that may be any int64."""
+    return symbol(f"{element.name} of int64", *integer_range(TensorProto.INT64))
 
 
 def _counting(shapes: Shapes) -> set[int]:

@@ -103,15 +103,6 @@ PAIRS = {
         True,
         {"c": np.nan, "one": 1.0, "two": 2.0, "zero": 0.0},
     ),
-    "an element and the next": Pair(
-        "a = Add (e, one) y = Less (e, a)",
-        True,
-        "b = Min (e, one) a = Add (b, one) y = Less (b, a)",
-        True,
-        {"one": np.array(1)},
-        INT,
-        {"e": np.array(2**63 - 1)},
-    ),
     "a multiple of an element": Pair(
         "a = Mul (e, three) b = Mod (a, three) y = Equal (b, zero)",
         True,
@@ -219,3 +210,17 @@ def test_a_resize_by_scales_computes_in_float32() -> None:
     made = model(f"g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) {{ {body} }}", scales=[1.0, 1.0, 3.0, 3.0])
     found = check_equivalence(made, made).conditions
     assert "numbers and numerators up to 2^24 where float32 computes sizes" in found
+
+
+ADDED = "elements of int64 inputs up to 2^62 where something is added to them"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"), [("a = Add (e, one) y = Less (e, a)", True), ("a = Min (e, one) y = Less (a, two)", False)]
+)
+def test_what_adds_to_an_element_of_an_input_is_proven_up_to_a_number(body: str, is_told: bool) -> None:
+    pair = Pair(body, True, body, True, {"one": np.array(1), "two": np.array(2)}, INT)
+    before, after = built(pair, body), built(pair, "y = Identity (k)", k=True)
+    found = check_equivalence(before, after)
+    assert found.is_proven
+    assert (ADDED in found.conditions) == is_told
