@@ -332,4 +332,9 @@ def unscaled(tools: Tools, term: Term) -> tuple[Term, float, bool]:
         return term, 1.0, False
     error = 0.0 if constant is None else tools.near.error[constant]
     inverse = Change("Scaled", np.float64(1 / number if number else 0), None, error)
-    return (changed(tools, term, inverse), number, is_weight) if inverse.is_moderate(term.dtype) else (term, 1.0, False)
+    if not inverse.is_moderate(term.dtype):
+        return term, 1.0, False
+    made = inner = changed(tools, term, inverse)
+    while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
+        inner = inner.args[0]
+    return (made, number, is_weight) if inner.op != "Scaled" else (term, 1.0, False)  # a weight that does not hold it
