@@ -1,17 +1,20 @@
-"""A bundle of other models, or with another contract, than its files."""
+"""Bundles that do something else than a host asks for: with other models, another contract, or other logits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from graphkit.deploy.contract.bundle_contract import BundleContract
+import numpy as np
+
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod
 from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 
-__all__ = ["AlteredBundle"]
+__all__ = ["AlteredBundle", "KeepingBundle"]
 
 
 class AlteredBundle(Bundle):
@@ -29,3 +32,21 @@ class AlteredBundle(Bundle):
         opened = {file: Session(model, optimize=False, prepack=False) for file, model in models.items()}
         self._sessions.opened.update(opened)
         self._begin(BundleState(contract, self._state.initial))
+
+
+class KeepingBundle(Bundle):
+    """A bundle that asks for the logits of so many of the last tokens where a host asks for those of the last one.
+
+    Args:
+        bundle: The bundle, whose sessions and state it uses.
+        kept: How many tokens.
+    """
+
+    def __init__(self, bundle: Bundle, kept: int) -> None:
+        self.__dict__.update(bundle.__dict__)
+        self._kept = kept
+
+    def _decode(
+        self, method: BundleMethod, tokens: Tokens | None, mask: Tokens | None, inputs: Inputs, kept: int = 0
+    ) -> dict[str, np.ndarray]:
+        return super()._decode(method, tokens, mask, inputs, kept and self._kept)

@@ -1,40 +1,24 @@
-"""Prompts to prove a bundle with, around the lengths of rings and up to the last slot, and their recorded results."""
+"""Prompts to prove a bundle with, around the lengths of rings and up to the last slot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
-from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
-from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.decoding import greedy
 from graphkit.verify.input_elements import UNPADDED, Padding
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.one_sequence_oracle import nearest_length
-from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens
 
-__all__ = [
-    "LONGEST",
-    "Prompt",
-    "Recording",
-    "Search",
-    "begin",
-    "input_spec",
-    "prompts",
-    "record",
-    "search_of",
-    "searched",
-]
+__all__ = ["LONGEST", "Prompt", "input_spec", "prompts"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -43,6 +27,7 @@ SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
 SPECIAL = 6  # tokens of which each is tried at each place
+CHUNK = 3  # tokens of a step of several
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
 
@@ -82,6 +67,19 @@ class Prompt:
         if number or not self.all_logits or self.mask.all() or logits.shape[:2] != self.mask.shape:
             return logits
         return np.asarray(logits[self.mask.astype(bool)])
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the tokens of later steps and their mask, several at once, then one, then all others.
+
+        The last row of a chunk is padded where that of the prompt is, and the bundle takes the mask.
+        """
+        tokens = np.concatenate(self.steps, 1)
+        for part in np.split(tokens, [CHUNK, CHUNK + 1], 1):
+            mask = np.ones_like(part)
+            if self.has_mask and self.is_padded:
+                mask[-1, : part.shape[1] // 2] = 0
+            if part.size:
+                yield part, mask
 
 
 def input_spec(method: BundleMethod, port: BundlePort) -> InputSpec:
@@ -215,96 +213,3 @@ def _put(row: np.ndarray, tokens: Sequence[int | None]) -> None:
     for place, token in enumerate(tokens):
         if token is not None:
             row[round(place * (len(row) - 1) / (len(tokens) - 1))] = token
-
-
-Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
-WHOLE = 256 << 20  # bytes of logits that a prompt may have to run at once
-PART = 64 << 20  # bytes of logits of a part of a longer one
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """The results of the originals at one level.
-
-    Attributes:
-        logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
-        tokens: Of each search, by its number of beams: the tokens of each row.
-        reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
-    """
-
-    logits: Sequence[Sequence[np.ndarray]]
-    tokens: Mapping[int, list[list[int]]]
-    reordered: Sequence[np.ndarray]
-
-
-def record(
-    originals: Originals,
-    prompts: Sequence[Prompt],
-    *,
-    optimize: bool,
-    beams: Sequence[int] = (),
-    steps: int = 0,
-    rows: Sequence[int] = (),
-    progress: Callable[[str], None] = lambda _: None,
-) -> Recording:
-    """Decode the prompts with the originals.
-
-    Args:
-        originals: The models.
-        prompts: What to decode, with given tokens for the steps.
-        optimize: Whether onnxruntime may fuse operators.
-        beams: Numbers of beams to search for tokens with, from the first row of the first prompt.
-        steps: The most tokens of a search.
-        rows: The row that each row becomes; none where a bundle takes one row alone.
-        progress: Called with the name of each step before it starts.
-
-    Raises:
-        ModelError: A model is broken, or onnxruntime cannot run it.
-    """
-    name = f"proving: the export, {'default' if optimize else 'plain'} level"
-    oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
-    logits = [
-        [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
-        for prompt in numbered(prompts, name, progress, "prompt")
-    ]
-    first = prompts[0].first_row()
-    tokens = {width: searched(oracle, begin(oracle, first)[:, -1], steps, width) for width in beams}
-    reordered: list[np.ndarray] = []
-    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
-    if rows and pair is not None:
-        begin(oracle, pair)
-        oracle.reorder(rows)
-        reordered = [oracle.step(tokens[list(rows)]) for tokens in pair.steps[:2]]
-    return Recording(logits, tokens, reordered)
-
-
-def _needed(prompts: Sequence[Prompt]) -> int | None:
-    """Return of how many of the last tokens some prompt needs logits, None where each needs all of them."""
-    if all(prompt.all_logits for prompt in prompts):
-        return None
-    return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
-
-
-def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
-    """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
-    if beams > 1:
-        return search_of(beams)(oracle, logits, steps, ())
-    chosen = [tokens for tokens, _ in greedy(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
-    return [list(map(int, row)) for row in zip(*chosen, strict=True)]
-
-
-def search_of(beams: int) -> Search:
-    """Return the search with so many beams; one beam is greedy."""
-    return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
-
-
-def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
-    """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
-    tokens, mask = prompt.tokens, prompt.mask
-    length, part = tokens.shape[1], tokens.shape[1]
-    if prompt.logit_bytes * tokens.size > WHOLE and not oracle.is_cut and oracle.goes_on_as_it_starts:
-        part = max(1, PART // (prompt.logit_bytes * len(tokens)))
-    logits = oracle.start(tokens[:, :part], mask[:, :part], prompt.inputs)
-    for at in range(part, length, part):
-        logits = oracle.step(tokens[:, at : at + part], mask[:, at : at + part])
-    return logits if prompt.all_logits else logits[:, -1:].copy()

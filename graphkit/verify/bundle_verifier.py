@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,23 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.altered_bundle import KeepingBundle
+from graphkit.verify.bundle_calls import last_alone, reordered, several_at_once
 from graphkit.verify.bundle_causes import causes
-from graphkit.verify.bundle_prompts import LONGEST, Prompt, Recording, prompts, record, search_of
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
+from graphkit.verify.bundle_recording import Recording, record, search_of
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
-from graphkit.verify.float16_bundles import Float16Judge, last_alone, reordered
+from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
@@ -117,7 +121,27 @@ def _plainly(
     batch = contract.sizes["batch"]
     steps = min(contract.lengths[0].most - prompts[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
-    return record(originals, prompts, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+    return record(
+        originals,
+        prompts,
+        optimize=False,
+        beams=beams,
+        steps=steps,
+        rows=rows,
+        several=_several(contract, prompts),
+        progress=progress,
+    )
+
+
+def _several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
+    """Return the numbers of prompts to step several tokens from: the first, the first with padding and the last."""
+    step = contract.method("step")
+    tokens = step.sources.get("tokens", ()) if step is not None else ()
+    if any(isinstance(port.shape[-1], int) for port in tokens):
+        return []
+    fit = [at for at, prompt in enumerate(prompts) if prompt.tokens.shape[1] <= LONGEST and len(prompt.steps) > 1]
+    padded = [at for at in fit if prompts[at].is_padded]
+    return sorted({*fit[:1], *padded[:1], *fit[-1:]})
 
 
 def _failing(prompts: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance) -> Iterator[Prompt]:
@@ -255,15 +279,19 @@ def _same_tokens(
 def _choices(
     bundle: Bundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
 ) -> dict[str, str]:
-    """Check the options of a caller: rows in another order, and the logits of the last token alone."""
+    """Check the options of a caller: rows in another order, steps of several tokens, the logits of the last ones."""
     faults: dict[str, str] = {}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
         faults["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
+    if truth.chunks:
+        faults["steps of several tokens"] = tried(partial(_chunks, bundle, prompts, truth.chunks, allowed, judge))
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     method = bundle.contract.method("once")
     if method is not None and any(port.kind == "kept" for port in method.inputs):
         faults["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
+        if long.tokens.shape[1] > 1:
+            faults["the logits of the last two tokens"] = tried(partial(_last_two_logits, bundle, long, allowed))
     return faults
 
 
@@ -272,21 +300,47 @@ def _reordered(
 ) -> str:
     """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
     rows = [1, 0, 0][: len(expected[0])]
-    play = partial(reordered, prompt, rows)
-    worst = max(map(distance_of_spread, expected, play(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(play, expected, bundle, allowed)):
+    calls = partial(reordered, prompt, rows)
+    worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
+    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
         return ""
     return f"the logits of the next steps differ by {worst:.1e}"
+
+
+def _chunks(
+    bundle: Bundle,
+    prompts: Sequence[Prompt],
+    expected: Mapping[int, Sequence[np.ndarray]],
+    allowed: float,
+    judge: Float16Judge | None,
+) -> str:
+    """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
+    for number, logits in expected.items():
+        prompt = prompts[number]
+        calls = partial(several_at_once, prompt)
+        worst = max(map(distance_of_spread, logits, calls(partial(start, bundle), bundle)))
+        if not worst <= allowed and not (judge and judge.explains(calls, logits, bundle, allowed)):
+            rows, length = prompt.tokens.shape
+            words = f"{counted(rows, 'row(s)')} and {counted(length, 'token(s)')}"
+            return f"after a prompt of {words} they differ by {worst:.1e}"
+    return ""
 
 
 def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
     expected = [start(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    play = partial(last_alone, prompt)
-    worst = max(map(distance_of_spread, expected, play(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(play, expected, bundle, allowed)):
+    calls = partial(last_alone, prompt)
+    worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
+    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
         return ""
     return f"they differ by {worst:.1e} from those among the logits of all"
+
+
+def _last_two_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+    """Ask for the logits of each token and of the last two; only the last product has other sizes."""
+    expected = start(bundle, prompt)[:, -2:]
+    worst = distance_of_spread(expected, start(KeepingBundle(bundle, 2), replace(prompt, all_logits=False)))
+    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
 
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -32,7 +31,9 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.verify.altered_bundle import AlteredBundle
-from graphkit.verify.bundle_prompts import Prompt, Recording, begin, search_of, searched
+from graphkit.verify.bundle_calls import Calls, forced
+from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.bundle_recording import Recording, begin, search_of, searched
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import BundleRun
@@ -42,44 +43,9 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
-__all__ = ["Float16Judge", "last_alone", "reordered"]
+__all__ = ["Float16Judge"]
 
 HALF, SINGLE = "float16", "float32"
-
-
-class Decoding(Protocol):
-    """A decoder that has begun: an oracle or a bundle."""
-
-    def step(self, tokens: np.ndarray, /) -> np.ndarray:
-        """Return the logits of the next tokens."""
-        ...
-
-    def reorder(self, rows: Sequence[int], /) -> None:
-        """Let each row be a copy of another."""
-        ...
-
-
-Begin = Callable[[Prompt], np.ndarray]  # starts a decoder on a prompt
-Play = Callable[[Begin, Decoding], Sequence[np.ndarray]]  # decodes, and returns the logits of calls
-
-
-def forced(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
-    """Decode a prompt and its steps."""
-    logits = [begins(prompt), *(decoding.step(tokens) for tokens in prompt.steps)]
-    return [prompt.counted(array, number) for number, array in enumerate(logits)]
-
-
-def reordered(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:
-    """Decode two steps of a prompt whose rows have changed places."""
-    begins(prompt)
-    decoding.reorder(rows)
-    return [decoding.step(tokens[rows]) for tokens in prompt.steps[:2]]
-
-
-def last_alone(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
-    """Decode the last token of a prompt, asking for its logits alone, and a step."""
-    logits = begins(replace(prompt, all_logits=False))[:, -1:]
-    return [logits, *(decoding.step(tokens) for tokens in prompt.steps[:1])]
 
 
 @dataclass(frozen=True)
@@ -142,10 +108,10 @@ class Float16Judge:
         with isolation(self.limits):
             return [judged(*case) for case in zip(runs, prompts, truth.logits, strict=True)]
 
-    def explains(self, play: Play, expected: Sequence[np.ndarray], bundle: Bundle, tolerance: float) -> bool:
+    def explains(self, calls: Calls, expected: Sequence[np.ndarray], bundle: Bundle, tolerance: float) -> bool:
         """Whether rounding explains the logits that a bundle decodes so."""
         with isolation(self.limits):
-            return self._verdict(play, expected, bundle, tolerance, self._opened) is not None
+            return self._verdict(calls, expected, bundle, tolerance, self._opened) is not None
 
     def explains_tokens(
         self, bundle: Bundle, prompt: Prompt, beams: int, expected: Sequence[Sequence[int]], tolerance: float
@@ -158,9 +124,9 @@ class Float16Judge:
         steps = tuple(np.array(tokens, np.int64).reshape(-1, 1) for tokens in zip(*expected, strict=True))
         with isolation(self.limits):
             half = Oracle(self.originals, prepack=False)
-            play = partial(forced, replace(prompt, steps=steps[:-1]))
-            logits = play(partial(begin, half), half)
-            if self._verdict(play, logits, bundle, tolerance, self._opened) is None:
+            calls = partial(forced, replace(prompt, steps=steps[:-1]))
+            logits = calls(partial(begin, half), half)
+            if self._verdict(calls, logits, bundle, tolerance, self._opened) is None:
                 return False
             oracle, wide = self._opened()
             tokens = searched(oracle, begin(oracle, prompt)[:, -1], len(steps), beams)
@@ -175,7 +141,7 @@ class Float16Judge:
 
     def _verdict(
         self,
-        play: Play,
+        calls: Calls,
         expected: Sequence[np.ndarray],
         bundle: Bundle,
         tolerance: float,
@@ -184,8 +150,8 @@ class Float16Judge:
         """Decode in float32, and return how far logits are apart, None where rounding does not explain it."""
         try:
             oracle, wide = opened()
-            exact = play(partial(begin, oracle), oracle)
-            actual, single = (play(partial(start, decoder), decoder) for decoder in (bundle, wide))
+            exact = calls(partial(begin, oracle), oracle)
+            actual, single = (calls(partial(start, decoder), decoder) for decoder in (bundle, wide))
         except GraphkitError:
             return None
         verdict = Verdict(_worst(expected, actual), _worst(exact, expected), _worst(exact, single))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bundle_faults import Edit
 from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
 
@@ -293,5 +294,37 @@ def test_logits_of_another_token_than_the_last(copy_of: BundleOf) -> None:
     folder = copy_of("causal")
     edit(folder / "decode.onnx", one_earlier)
     found = proof(folder).findings()
-    assert len(found) == 1
+    assert len(found) == 2  # of the last two tokens as well
     assert found[0].startswith("the logits of the last token alone: they differ by ")
+
+
+def test_logits_of_the_last_two_tokens(copy_of: BundleOf) -> None:
+    """Where all logits are asked for, or those of the last token, all is right."""
+
+    def wrong_for_two(graph: onnx.GraphProto) -> None:
+        made = Edit(graph)
+        made.wrong_if([made.node("Greater", "logits_kept", made.constant([1]))], "logits")
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", wrong_for_two)
+    found = proof(folder).findings()
+    assert len(found) == 1
+    assert found[0].startswith("the logits of the last two tokens: they differ by ")
+
+
+def test_a_step_of_several_tokens(copy_of: BundleOf) -> None:
+    """A prompt of several tokens is right, and so is a step of one."""
+
+    def after_a_past(graph: onnx.GraphProto) -> None:
+        made = Edit(graph)
+        shape = made.node("Shape", "input_ids", start=1, end=2)
+        more = made.node("Sub", shape.output[0], made.constant([1]))
+        several = made.node("Mul", more.output[0], "past_length")
+        is_wrong = made.node("Greater", several.output[0], made.constant([0]))
+        made.wrong_if([shape, more, several, is_wrong], "logits")
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", after_a_past)
+    found = proof(folder).findings()
+    assert len(found) == 1
+    assert found[0].startswith("steps of several tokens: after a prompt of 1 row and 1 token they differ by ")

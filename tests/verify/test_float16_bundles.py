@@ -23,7 +23,8 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.verify import bundle_verifier, float16_bundles
-from graphkit.verify.bundle_prompts import prompts, record
+from graphkit.verify.bundle_prompts import prompts
+from graphkit.verify.bundle_recording import record
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.float16_bundles import Float16Judge

@@ -14,7 +14,8 @@ from sessions import run
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
-from graphkit.verify.bundle_prompts import prompts, record
+from graphkit.verify.bundle_prompts import prompts
+from graphkit.verify.bundle_recording import record
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import with_last_logits
 from graphkit.verify.originals import Originals

@@ -1,0 +1,117 @@
+"""The recorded results of a bundle's originals: the logits of prompts, steps and other calls, and chosen tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
+from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
+from graphkit.errors import GraphkitError
+from graphkit.verify.bundle_calls import reordered, several_at_once
+from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.candidate_sessions import numbered
+from graphkit.verify.decoding import greedy
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+
+__all__ = ["Recording", "Search", "begin", "record", "search_of", "searched"]
+
+Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
+WHOLE = 256 << 20  # bytes of logits that a prompt may have to run at once
+PART = 64 << 20  # bytes of logits of a part of a longer one
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The results of the originals at one level.
+
+    Attributes:
+        logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
+        tokens: Of each search, by its number of beams: the tokens of each row.
+        reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
+        chunks: Of prompts that have a step of several tokens, by their number: the logits of such steps.
+    """
+
+    logits: Sequence[Sequence[np.ndarray]]
+    tokens: Mapping[int, list[list[int]]]
+    reordered: Sequence[np.ndarray]
+    chunks: Mapping[int, Sequence[np.ndarray]]
+
+
+def record(
+    originals: Originals,
+    prompts: Sequence[Prompt],
+    *,
+    optimize: bool,
+    beams: Sequence[int] = (),
+    steps: int = 0,
+    rows: Sequence[int] = (),
+    several: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Recording:
+    """Decode the prompts with the originals.
+
+    Args:
+        originals: The models.
+        prompts: What to decode, with given tokens for the steps.
+        optimize: Whether onnxruntime may fuse operators.
+        beams: Numbers of beams to search for tokens with, from the first row of the first prompt.
+        steps: The most tokens of a search.
+        rows: The row that each row becomes; none where a bundle takes one row alone.
+        several: Numbers of prompts to decode once more with several tokens in a step, where the export takes these.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    name = f"proving: the export, {'default' if optimize else 'plain'} level"
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
+    logits = [
+        [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+        for prompt in numbered(prompts, name, progress, "prompt")
+    ]
+    begins, first = partial(begin, oracle), prompts[0].first_row()
+    tokens = {width: searched(oracle, begins(first)[:, -1], steps, width) for width in beams}
+    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
+    moved = reordered(pair, rows, begins, oracle) if rows and pair is not None else []
+    try:
+        chunks = {number: several_at_once(prompts[number], begins, oracle) for number in several}
+    except GraphkitError:  # a decoder that takes one token at a time
+        chunks = {}
+    return Recording(logits, tokens, moved, chunks)
+
+
+def _needed(prompts: Sequence[Prompt]) -> int | None:
+    """Return of how many of the last tokens some prompt needs logits, None where each needs all of them."""
+    if all(prompt.all_logits for prompt in prompts):
+        return None
+    return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
+
+
+def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
+    """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
+    if beams > 1:
+        return search_of(beams)(oracle, logits, steps, ())
+    chosen = [tokens for tokens, _ in greedy(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
+    return [list(map(int, row)) for row in zip(*chosen, strict=True)]
+
+
+def search_of(beams: int) -> Search:
+    """Return the search with so many beams; one beam is greedy."""
+    return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
+
+
+def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
+    """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
+    tokens, mask = prompt.tokens, prompt.mask
+    length, part = tokens.shape[1], tokens.shape[1]
+    if prompt.logit_bytes * tokens.size > WHOLE and not oracle.is_cut and oracle.goes_on_as_it_starts:
+        part = max(1, PART // (prompt.logit_bytes * len(tokens)))
+    logits = oracle.start(tokens[:, :part], mask[:, :part], prompt.inputs)
+    for at in range(part, length, part):
+        logits = oracle.step(tokens[:, at : at + part], mask[:, at : at + part])
+    return logits if prompt.all_logits else logits[:, -1:].copy()
