@@ -43,6 +43,8 @@ class Constants:
         self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
         self.sources: dict[Term, tuple[Model, TensorProto]] = {}
+        self.read: set[object] = set()  # the identities of what stands in a model
+        self.computed: set[object] = set()  # of what a node of constants gives, but for nodes that only move
 
     def of_tensor(self, model: Model, tensor: TensorProto) -> Term:
         """Return the term of a tensor."""
@@ -54,13 +56,22 @@ class Constants:
             identity = _hashed(model.payload(tensor))
         term = self._term(tensor.data_type, tuple(tensor.dims), identity)
         self.sources.setdefault(term, (model, tensor))
+        self.read.add(identity)
         return term
 
-    def of_array(self, array: np.ndarray, dtype: int) -> Term:
-        """Return the term of an array."""
-        term = self._term(dtype, array.shape, _hashed(np.ascontiguousarray(array).tobytes()))
+    def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False) -> Term:
+        """Return the term of an array; `is_computed` says that another order of its steps may give another one."""
+        identity = _hashed(np.ascontiguousarray(array).tobytes())
+        term = self._term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
+        if is_computed:
+            self.computed.add(identity)
         return term
+
+    def is_computed(self, term: Term) -> bool:
+        """Whether a node of constants gives its elements, and no model holds them."""
+        identity = term.attributes[2] if term.is_constant else None
+        return identity in self.computed and identity not in self.read
 
     def reshaped(self, term: Term, dims: Dims) -> Term | None:
         """Return a constant with other dims; None where they are not numbers."""
@@ -77,7 +88,8 @@ class Constants:
         array = None if sizes is None or math.prod(sizes) > MAX_COMPARED else self.array(term)
         if array is None or sizes is None or not array.size or not math.prod(sizes):
             return None
-        made = self.of_array(np.ascontiguousarray(np.broadcast_to(array, sizes)), term.dtype)
+        repeated = np.ascontiguousarray(np.broadcast_to(array, sizes))
+        made = self.of_array(repeated, term.dtype, is_computed=self.is_computed(term))
         self.bare.setdefault(made, self.unrepeated(self._padded(term, len(sizes))))
         return made
 
@@ -87,7 +99,7 @@ class Constants:
         if array is None or start.constant is None or length.constant is None:
             return None
         part = array[(slice(None),) * axis + (slice(start.constant, start.constant + length.constant),)]
-        return self.of_array(np.ascontiguousarray(part), term.dtype)
+        return self.of_array(np.ascontiguousarray(part), term.dtype, is_computed=self.is_computed(term))
 
     def _padded(self, term: Term, rank: int) -> Term:
         dims = term.dims or ()
@@ -105,7 +117,8 @@ class Constants:
                     first = bits[(slice(None),) * axis + (slice(0, 1),)]
                     bits = first if bits.shape[axis] > 1 and (bits == first).all() else bits
                 if bits.shape != array.shape:
-                    self.bare[term] = self.of_array(np.ascontiguousarray(bits).view(array.dtype), term.dtype)
+                    once = np.ascontiguousarray(bits).view(array.dtype)
+                    self.bare[term] = self.of_array(once, term.dtype, is_computed=self.is_computed(term))
         return self.bare[term]
 
     def periods(self, term: Term) -> list[list[Expr]] | None:

@@ -9,13 +9,21 @@ import onnx
 from onnx import numpy_helper
 
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import DIVIDING, RANDOM
+from graphkit.graph.operator_traits import DIVIDING, RANDOM, names
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 
 __all__ = ["constants_run_once"]
+
+# What gives the elements of its inputs as they are.
+MOVING = names(
+    """
+    Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg Pad Reshape
+    ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
+    """
+)
 
 
 def constants_run_once(app: Application) -> Result:
@@ -34,7 +42,10 @@ def constants_run_once(app: Application) -> Result:
     if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and np.isin(arrays[-1], (0, -1)).any():
         return "it divides by 0 or -1, which may end the process"
     result = _run(app, found)
-    return None if result is None else app.tools.constants.of_array(result, app.dtype)
+    if result is None:
+        return None
+    of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
+    return app.tools.constants.of_array(result, app.dtype, is_computed=of_computed or app.node.operator not in MOVING)
 
 
 def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
-from graphkit.verify.equivalence.near_constants import is_kept
+from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["Change", "changed", "columns", "linear", "unscaled", "vector_of"]
@@ -38,13 +38,13 @@ class Change:
     Attributes:
         vector: In float64, one number or one for each channel.
         axis: The axis of the channels; None for one number.
-        error: How far the numbers may be from those of a model, as `Near` counts.
+        doubt: How far rounding may have moved the numbers.
     """
 
     kind: Kind
     vector: np.ndarray
     axis: int | None
-    error: float = 0.0
+    doubt: Doubt = EXACT
 
     def is_moderate(self, dtype: int) -> bool:
         """Whether it is far from overflowing, and from hiding a number that it is added to."""
@@ -63,12 +63,22 @@ class Change:
         axis = self.axis if other.axis is None else other.axis
         if None not in (self.axis, other.axis) and self.axis != other.axis:
             return None
-        both = self.vector * other.vector if self.kind == "Scaled" else self.vector + other.vector
-        return Change(self.kind, both, axis, self.error + other.error)
+        doubts = self.doubt, other.doubt
+        if self.kind == "Scaled":
+            both, doubt = self.vector * other.vector, of_product(self.vector, other.vector, doubts)
+        else:
+            both, doubt = self.vector + other.vector, of_sum(self.vector, other.vector, doubts)
+        return Change(self.kind, both, axis, doubt)
+
+    def inverse(self) -> Change:
+        """Return what undoes a scale of relative doubt."""
+        assert isinstance(self.doubt, float)
+        with np.errstate(divide="ignore"):
+            return Change("Scaled", np.asarray(1 / self.vector), self.axis, self.doubt + 1)
 
     def at(self, axis: int | None) -> Change:
         """Return the same change along an axis of another tensor."""
-        return Change(self.kind, self.vector, axis, self.error)
+        return Change(self.kind, self.vector, axis, self.doubt)
 
 
 def vector_of(array: np.ndarray, rank: int) -> tuple[np.ndarray, int | None] | None:
@@ -93,7 +103,7 @@ def _made(tools: Tools, term: Term, change: Change, *, is_apart: bool = False) -
     bare = term if is_apart else tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
         return tools.movement.expand(changed(tools, bare, change), term.dims)
-    constant = tools.near.of_array(change.vector, term.dtype, change.error)
+    constant = tools.near.of_array(change.vector, term.dtype, change.doubt)
     dims: Dims = (product(term.dims),)
     if change.axis is not None:
         before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
@@ -176,8 +186,8 @@ def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
         if axis is None:
             return None
     kind: Kind = "Scaled" if inner.op == "Scaled" else "Shifted"
-    error = tools.near.error[constant]
-    return tools.movement.reshape(source, term.dims), Change(kind, array.astype(np.float64), axis, error)
+    change = Change(kind, array.astype(np.float64), axis, tools.near.doubt_of(constant))
+    return tools.movement.reshape(source, term.dims), change
 
 
 def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
@@ -199,11 +209,12 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     array = tools.constants.array(weight)
     if array is None:
         return None
-    error = change.error + (0.0 if bias is None else tools.near.error[bias])
+    doubts = tools.near.doubt_of(bias), change.doubt
     if change.kind == "Shifted":
         bias = numbers + change.vector
         is_lost = _is_lost(term, array.astype(np.float64), (numbers, change.vector), bias)
-        return None if is_lost else _linear(tools, term, data, weight, bias, error)
+        doubt = of_sum(numbers, change.vector, doubts)
+        return None if is_lost else _linear(tools, term, data, weight, bias, doubt)
     factor = (
         change.vector
         if term.attributes[0] == "MatMul" or not change.vector.ndim
@@ -212,8 +223,11 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     products = array.astype(np.float64) * factor
     if not is_kept(products, weight.dtype) or not is_kept(numbers * change.vector, term.dtype):
         return None
-    scaled = tools.near.of_array(products, weight.dtype, tools.near.error[weight] + change.error)
-    return _linear(tools, term, data, scaled, numbers * change.vector, error)
+    scaled = tools.near.of_array(
+        products, weight.dtype, of_product(array, factor, (tools.near.doubt_of(weight), change.doubt))
+    )
+    bias_doubt = of_product(numbers, change.vector, doubts)
+    return _linear(tools, term, data, scaled, numbers * change.vector, bias_doubt)
 
 
 def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray], bias: np.ndarray) -> bool:
@@ -224,10 +238,11 @@ def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray
     return bool((largest > LARGEST_SHIFT[term.dtype] * sizes).any())
 
 
-def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray, error: float) -> Term:
-    """Return a product with another weight and bias, of which `error` says how far it may be from that of a model."""
+def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray, doubt: Doubt) -> Term:
+    """Return a product with another weight and bias, and how far rounding may have moved the numbers of the bias."""
     whole = np.broadcast_to(bias, (_count(like),))
-    constant = tools.near.of_array(whole, like.dtype, error) if bias.any() else None
+    each = doubt if isinstance(doubt, float) else np.broadcast_to(doubt, whole.shape)
+    constant = tools.near.of_array(whole, like.dtype, each) if bias.any() else None
     return tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
 
 
@@ -262,7 +277,8 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
     assert sizes
     bias = np.zeros(sizes[1] if is_matrix else sizes[0])
     axis, takes = (1, 0) if is_matrix else (1, 1)
-    array, error = tools.constants.array(weight), 0.0
+    array = tools.constants.array(weight)
+    doubt: Doubt = EXACT  # of the bias
     while array is not None and (found := _parts(tools, data)) is not None:
         inner, change = found
         is_channel = change.axis == axis and sizes[takes] == change.vector.size
@@ -272,18 +288,34 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
             break
         matrix = array.astype(np.float64)
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
+        moved = change.doubt
+        if is_channel and not isinstance(moved, float):
+            moved = _spread(moved, takes, array.ndim)
+        doubts = tools.near.doubt_of(weight), moved
         if change.kind == "Shifted":
-            summed = (matrix * factor).sum(axis=0 if is_matrix else tuple(range(1, array.ndim)))
-            bias, error = bias + summed, error + tools.near.error[weight] + change.error
+            over = 0 if is_matrix else tuple(range(1, array.ndim))
+            summed, of_sums = (matrix * factor).sum(axis=over), _doubt_of_sums(matrix, factor, doubts, over)
+            bias, doubt = bias + summed, of_sum(bias, summed, (doubt, of_sums)) if bias.any() else of_sums
         elif not is_kept(matrix * factor, weight.dtype):
             break
         else:
-            weight = tools.near.of_array(matrix * factor, weight.dtype, tools.near.error[weight] + change.error)
+            weight = tools.near.of_array(matrix * factor, weight.dtype, of_product(matrix, factor, doubts))
             array = tools.constants.array(weight)
         data = inner
     weight = tools.near.of_term(weight)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
-    return _linear(tools, like, data, weight, bias, error) if bias.any() else like
+    return _linear(tools, like, data, weight, bias, doubt) if bias.any() else like
+
+
+def _doubt_of_sums(
+    matrix: np.ndarray, factor: np.ndarray, doubts: tuple[Doubt, Doubt], over: int | tuple[int, ...]
+) -> np.ndarray:
+    """Return the doubt of the sums of products along axes; roundings of a sum add up as a random walk does."""
+    products = np.abs(matrix * factor)
+    each = of_product(matrix, factor, doubts)
+    moved = products * each if isinstance(each, float) else each
+    sums = products.sum(axis=over)
+    return np.asarray(moved.sum(axis=over) + sums * np.sqrt(products.size / max(1, sums.size)))
 
 
 def columns(tools: Tools, term: Term) -> Term | None:
@@ -304,37 +336,47 @@ def columns(tools: Tools, term: Term) -> Term | None:
     if array is None or first is None or not count or not behind:
         return None
     chosen = slice(first * behind, (first + count) * behind)
-    part = tools.near.of_array(np.asarray(array)[:, chosen], weight.dtype, tools.near.error[weight])
+    doubt = tools.near.doubt_of(weight)
+    part = tools.near.of_array(
+        np.asarray(array)[:, chosen], weight.dtype, doubt if isinstance(doubt, float) else doubt[:, chosen]
+    )
     dims = (whole.dims[0], const(count * behind))
     made = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
     numbers = None if bias is None else tools.constants.array(bias)
     if numbers is not None:
         assert bias is not None
-        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64), tools.near.error[bias])
+        doubt = tools.near.doubt_of(bias)
+        doubt = doubt if isinstance(doubt, float) else doubt[chosen]
+        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64), doubt)
     return tools.movement.reshape(made, term.dims or ())
 
 
-def unscaled(tools: Tools, term: Term) -> tuple[Term, float, bool]:
+def unscaled(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     """Return a term without the number that it is scaled by, that number, and whether it is that of a weight."""
-    inner = term
+    inner, nothing = term, Change("Scaled", np.float64(1), None)
     while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
         inner = inner.args[0]
-    constant = inner.args[1] if len(inner.args) > 1 else None
-    if inner.op == "Scaled" and inner.args[1] is not None:
-        array = tools.constants.array(inner.args[1])
-        if array is None or array.ndim or not array:
-            return term, 1.0, False
-        number, is_weight = float(array), False
-    elif inner.op == "Linear" and inner.args[1] is not None:
-        array = tools.constants.array(inner.args[1])
-        number, is_weight = (1.0 if array is None or not array.size else float(np.abs(array).max())), True
-    else:
-        return term, 1.0, False
-    error = 0.0 if constant is None else tools.near.error[constant]
-    inverse = Change("Scaled", np.float64(1 / number if number else 0), None, error)
-    if not inverse.is_moderate(term.dtype):
-        return term, 1.0, False
+    constant = inner.args[1] if inner.op in ("Scaled", "Linear") else None
+    array = None if constant is None else tools.constants.array(constant)
+    if array is None or not array.size or (inner.op == "Scaled" and array.ndim):
+        return term, nothing, False
+    is_weight = inner.op == "Linear"
+    number = np.float64(np.abs(array).max() if is_weight else array)
+    scale = Change("Scaled", number, None, _relative(tools.near.doubt_of(constant), array))
+    inverse = scale.inverse()
+    if not number or not inverse.is_moderate(term.dtype):
+        return term, nothing, False
     made = inner = changed(tools, term, inverse)
     while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
         inner = inner.args[0]
-    return (made, number, is_weight) if inner.op != "Scaled" else (term, 1.0, False)  # a weight that does not hold it
+    return (
+        (made, scale, is_weight) if inner.op != "Scaled" else (term, nothing, False)
+    )  # a weight that does not hold it
+
+
+def _relative(doubt: Doubt, array: np.ndarray) -> float:
+    """Return the doubt of the largest element, relative to its size."""
+    if isinstance(doubt, float):
+        return doubt
+    at = np.abs(array).argmax()
+    return float(doubt.ravel()[at] / np.abs(array.ravel()[at]))

@@ -1,73 +1,100 @@
-"""Constants that are equal up to the rounding of their elements, as one."""
+"""Constants that are equal but for how what computed them was rounded, as one.
+
+What a model holds as it stands is exact: another number is another constant. What a proof computes of constants, a
+rewrite may have computed in another order, with another rounding at each step. So each constant has a doubt: how far
+rounding may have moved its elements, in halves of the spacing of floats at 1. A number is relative to the size of each
+element, and counts the steps that made it; an array is of each element, as sums lose more than their size tells.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
-from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["Near", "is_kept"]
+__all__ = ["EXACT", "Doubt", "Near", "is_kept", "of_product", "of_sum"]
 
-# How many times the spacing of floats two elements may differ, relative to the larger one: sums lose some. Of float16,
-# each is a thousandth.
-ULPS: Mapping[int, int] = {TensorProto.FLOAT: 64, TensorProto.DOUBLE: 64, TensorProto.FLOAT16: 2}
+Doubt: TypeAlias = "float | np.ndarray"
+EXACT = 0.0  # what stands in a model
+RUN = 4.0  # what onnxruntime computes of constants
+MARGIN = 4  # how many times a rewrite may round where a proof counts one step
 FIRST = 16  # elements that are compared before all are
 
 
-class Near:
-    """Finds the constant, among those that were asked for, whose elements are those of another one but for rounding.
+def of_product(left: np.ndarray, right: np.ndarray, doubts: tuple[Doubt, Doubt]) -> Doubt:
+    """Return the doubt of a product, given those of its factors."""
+    if isinstance(doubts[0], float) and isinstance(doubts[1], float):
+        return doubts[0] + doubts[1] + 1
+    sizes = np.abs(left), np.abs(right)
+    return np.asarray(
+        sizes[0] * _of_each(doubts[1], right) + sizes[1] * _of_each(doubts[0], left) + sizes[0] * sizes[1]
+    )
 
-    Two constants that both models hold as they stand are never taken for one: rounding makes none of them another.
+
+def of_sum(left: np.ndarray, right: np.ndarray, doubts: tuple[Doubt, Doubt]) -> Doubt:
+    """Return the doubt of a sum, given those of its addends."""
+    return np.asarray(_of_each(doubts[0], left) + np.abs(left) + _of_each(doubts[1], right) + np.abs(right))
+
+
+def _of_each(doubt: Doubt, array: np.ndarray) -> np.ndarray:
+    return np.asarray(doubt * np.abs(array.astype(np.float64)) if isinstance(doubt, float) else doubt)
+
+
+def _larger(one: Doubt, other: Doubt, array: np.ndarray) -> Doubt:
+    if isinstance(one, float) and isinstance(other, float):
+        return max(one, other)
+    return np.asarray(np.maximum(_of_each(one, array), _of_each(other, array)))
+
+
+class Near:
+    """Finds the constant, among those that were asked for, that another one stands for but for rounding.
 
     Attributes:
-        error: How far the elements of what a constant stands for may be from its own, as `ULPS` counts. What is
-            computed of it may be as far, so that many small steps do not add up to a large one.
+        doubt: Of constants that were computed, by term: that of its own elements, or of others that it stands for.
     """
 
     def __init__(self, constants: Constants) -> None:
         self.constants = constants
-        self.error: dict[Term, float] = defaultdict(float)
+        self.doubt: dict[Term, Doubt] = {}
+        self.own: dict[Term, Doubt] = {}  # of its own elements
         self.listed: dict[tuple[int, tuple[int, ...]], list[Term]] = defaultdict(list)
 
-    def of_array(self, array: np.ndarray, dtype: int, error: float = 0.0) -> Term:
-        """Return the constant of an array of float64, rounded to a dtype; `error` is of what it was computed of."""
+    def of_array(self, array: np.ndarray, dtype: int, doubt: Doubt = EXACT) -> Term:
+        """Return the constant of an array of float64, rounded to a dtype."""
         with np.errstate(over="ignore"):
             term = self.constants.of_array(np.asarray(array).astype(FLOATS[dtype], order="C"), dtype)
-        return self._nearest(term, error)
+        return self._nearest(term, doubt)
 
     def of_term(self, term: Term) -> Term:
         """Return the first constant that is nearly equal, the constant itself where there is none."""
-        return self._nearest(term, self.error[term])
+        return self._nearest(term, self.doubt_of(term))
 
-    def _nearest(self, term: Term, inherited: float) -> Term:
+    def doubt_of(self, term: Term | None) -> Doubt:
+        """Return how far rounding may have moved the elements of a constant; none is exact."""
+        if term is None:
+            return EXACT
+        return self.doubt.get(term, RUN if self.constants.is_computed(term) else EXACT)
+
+    def _nearest(self, term: Term, doubt: Doubt) -> Term:
         array = self.constants.array(term) if term.dtype in FLOATS else None
         if array is None:
             return term
         others = self.listed[term.dtype, array.shape]
-        allowed = ULPS[term.dtype] - inherited
         for other in others if term not in others else ():
-            if self._is_read(term) and self._is_read(other):
-                continue
-            known = self.constants.array(other)
-            if known is None or not _is_near(array.ravel()[:FIRST], known.ravel()[:FIRST], allowed):
-                continue
-            if _is_near(array, known, allowed):
-                self.error[other] = max(self.error[other], inherited + _distance(array, known))
+            known, own = self.constants.array(other), self.own[other]
+            if known is not None and _is_near(array, known, doubt, own):
+                self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, array, known), known)
                 return other
         if term not in others:
             others.append(term)
-        self.error[term] = max(self.error[term], inherited)
+        self.own[term] = _larger(doubt, self.own.get(term, EXACT), array)
+        self.doubt[term] = _larger(doubt, self.doubt.get(term, EXACT), array)
         return term
-
-    def _is_read(self, term: Term) -> bool:
-        """Whether a constant stands in a model."""
-        return term in self.constants.sources
 
 
 def is_kept(array: np.ndarray, dtype: int) -> bool:
@@ -77,15 +104,25 @@ def is_kept(array: np.ndarray, dtype: int) -> bool:
     return bool((np.isfinite(array) & (sizes <= kind.max) & ((sizes >= kind.tiny) | (sizes == 0))).all())
 
 
-def _is_near(left: np.ndarray, right: np.ndarray, ulps: float) -> bool:
-    largest = np.maximum(np.abs(left), np.abs(right))
-    with np.errstate(all="ignore"):
-        return bool(((left == right) | (np.abs(left - right) <= ulps * np.finfo(left.dtype).eps * largest)).all())
+def _is_near(left: np.ndarray, right: np.ndarray, doubt: Doubt, other_doubt: Doubt) -> bool:
+    """Whether elements are no further apart than rounding may have moved them; the first ones are compared before."""
+    unit = MARGIN * float(np.finfo(left.dtype).eps) / 2
+    first = (slice(0, 1),) * max(0, left.ndim - 1) + (slice(0, FIRST),) * bool(left.ndim)
+    for part in (first, ...):
+        one, other = left[part].astype(np.float64), right[part].astype(np.float64)
+        doubts = [each if isinstance(each, float) else each[part] for each in (doubt, other_doubt)]
+        with np.errstate(all="ignore"):
+            allowed = unit * (_of_each(doubts[0], one) + _of_each(doubts[1], other))
+            if not ((one == other) | (np.abs(one - other) <= allowed)).all():
+                return False
+    return True
 
 
-def _distance(left: np.ndarray, right: np.ndarray) -> float:
-    """Return the largest difference of two elements, as `ULPS` counts."""
-    largest, eps = np.maximum(np.abs(left), np.abs(right)).astype(np.float64), np.finfo(left.dtype).eps
+def _with_distance(doubt: Doubt, array: np.ndarray, known: np.ndarray) -> Doubt:
+    """Return the doubt of an array that another one stands for, so that this one's elements may be those of either."""
+    apart = np.abs(array.astype(np.float64) - known) / (float(np.finfo(array.dtype).eps) / 2)
+    if not isinstance(doubt, float):
+        return doubt + np.where(array == known, 0.0, apart)
+    sizes = np.abs(known.astype(np.float64))
     with np.errstate(all="ignore"):
-        apart = np.abs(left.astype(np.float64) - right) / (eps * largest)
-    return float(np.where((left == right) | np.isnan(apart), 0, apart).max(initial=0.0))
+        return doubt + float(np.where(array == known, 0.0, apart / sizes).max(initial=0.0))

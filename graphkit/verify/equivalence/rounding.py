@@ -20,13 +20,16 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.linear import Change, changed, columns, linear, unscaled, vector_of
 from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.near_constants import EXACT, Doubt, of_sum
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["ROUNDING_AXIOMS"]
 
+STEPS = 3.0  # that make a factor of a scale, a variance and an epsilon
 
-def constant_of(app: Application, term: Term | None) -> np.ndarray | None:
-    """Return the elements of a constant of floats, without those that only repeat along an axis."""
+
+def constant_of(app: Application, term: Term | None) -> tuple[np.ndarray, Doubt] | None:
+    """Return the elements of a constant of floats, without those that only repeat along an axis, and their doubt."""
     if term is None or app.dtype not in FLOATS:
         return None
     while term.op in ("Expand", "Reshape") and term.args[0] is not None and not term.is_constant:
@@ -35,8 +38,9 @@ def constant_of(app: Application, term: Term | None) -> np.ndarray | None:
         term = term.args[0]
     if not term.is_constant or term.dtype != app.dtype:
         return None
-    array = app.tools.constants.array(app.tools.movement.unexpanded(term))
-    return array if array is not None and np.isfinite(array).all() else None
+    bare = app.tools.movement.unexpanded(term)
+    array = app.tools.constants.array(bare)
+    return (array, app.tools.near.doubt_of(bare)) if array is not None and np.isfinite(array).all() else None
 
 
 def arithmetic(app: Application) -> Result:
@@ -47,32 +51,32 @@ def arithmetic(app: Application) -> Result:
     if op == "Neg":
         return changed(app.tools, left, Change("Scaled", np.float64(-1), None)) if left.dims == app.dims else None
     for term, other, is_left in ((left, right, True), (right, left, False)):
-        if term is None or other is None or term.is_constant or (array := constant_of(app, other)) is None:
+        if term is None or other is None or term.is_constant or (known := constant_of(app, other)) is None:
             continue
-        found = vector_of(array, len(app.dims))
+        found = vector_of(known[0], len(app.dims))
         if found is None:
             near = app.tools.movement.unexpanded(other)
-            if op in ("Mul", "Div") or Change("Shifted", array, None).is_moderate(app.dtype):
+            if op in ("Mul", "Div") or Change("Shifted", known[0], None).is_moderate(app.dtype):
                 near = app.tools.near.of_term(near)
             return flat.elementwise(replace(app, args=[term, near] if is_left else [near, term]))
         if not movement.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
             return None
-        vector, axis = found
         if term.dims != app.dims:
             return None
-        return _changed_by(app, op, term, vector, axis, is_left=is_left)
+        doubt = known[1] if isinstance(known[1], float) else known[1].reshape(found[0].shape)
+        return _changed_by(app, op, term, Change("Scaled", *found, doubt), is_left=is_left)
     return None
 
 
-def _changed_by(
-    app: Application, op: str, term: Term, vector: np.ndarray, axis: int | None, *, is_left: bool
-) -> Term | str | None:
-    if op == "Div" and (not is_left or not vector.all()):
+def _changed_by(app: Application, op: str, term: Term, by: Change, *, is_left: bool) -> Term | str | None:
+    if op in ("Mul", "Div") and not isinstance(by.doubt, float):
+        return "its constant is a sum"
+    if op == "Div" and (not is_left or not by.vector.all()):
         return None
     if op in ("Mul", "Div"):
-        change = Change("Scaled", vector if op == "Mul" else 1 / vector, axis)
+        change = by if op == "Mul" else by.inverse()
     else:
-        change = Change("Shifted", -vector if op == "Sub" and is_left else vector, axis)
+        change = Change("Shifted", -by.vector if op == "Sub" and is_left else by.vector, by.axis, by.doubt)
     if not change.is_moderate(app.dtype):
         return "its constant is very large, or very small"
     if op == "Sub" and not is_left:
@@ -82,19 +86,22 @@ def _changed_by(
 
 def batch_norm(app: Application) -> Result:
     data = app.arg(0)
-    arrays = [constant_of(app, term) for term in app.args[1:]]
-    if data is None or data.dims is None or len(arrays) != 4 or any(a is None or a.ndim > 1 for a in arrays):
+    known = [constant_of(app, term) for term in app.args[1:]]
+    arrays = [each[0] for each in known if each is not None]
+    if data is None or data.dims is None or len(arrays) != 4 or len(known) != 4 or any(a.ndim > 1 for a in arrays):
         return "its parameters are not constant"
     if app.node.scope.opset() < 9 or any(app.node.outputs[1:]) or app.attr("training_mode", 0) or len(data.dims) < 2:
         return "it may learn"
     count = data.dims[1].constant
     if count is None:
         return "how many channels it has is not known"
-    scale, bias, mean, variance = (np.broadcast_to(a.astype(np.float64), (count,)) for a in arrays if a is not None)
+    scale, bias, mean, variance = (np.broadcast_to(each.astype(np.float64), (count,)) for each in arrays)
     epsilon = app.attr("epsilon", 1e-5) or 0.0
     with np.errstate(invalid="ignore", divide="ignore"):  # what a wrong variance makes is not moderate
         factor = scale / np.sqrt(variance + epsilon)
-    changes = Change("Scaled", factor, 1), Change("Shifted", bias - mean * factor, 1)
+    moved = mean * factor
+    doubts = STEPS, of_sum(bias, moved, (EXACT, STEPS + 1))
+    changes = Change("Scaled", factor, 1, doubts[0]), Change("Shifted", bias - moved, 1, doubts[1])
     if not all(change.is_moderate(app.dtype) for change in changes):
         return "its parameters are very large, or very small"
     return changed(app.tools, changed(app.tools, data, changes[0]), changes[1])
@@ -121,14 +128,16 @@ def factors(app: Application) -> Result:
     if app.dtype not in FLOATS or left.is_constant or right.is_constant:
         return None
     (one, factor, is_weight), (other, more, is_other_weight) = (unscaled(app.tools, each) for each in (left, right))
+    nothing = Change("Scaled", np.float64(1), None)
     if is_weight and not is_other_weight:
-        one, factor = left, 1.0
+        one, factor = left, nothing
     if is_other_weight and not is_weight:
-        other, more = right, 1.0
+        other, more = right, nothing
     if one is left and other is right:
         return None
     made = _applied(app, "MatMul", [one, other], app.dims)
-    return None if made is None else changed(app.tools, made, Change("Scaled", np.float64(factor * more), None))
+    both = factor.after(more)
+    return None if made is None or both is None else changed(app.tools, made, both)
 
 
 def shared_heads(app: Application) -> Result:
@@ -217,17 +226,21 @@ def conv(app: Application) -> Result:
         return None
     if data.is_constant or data.dims is None or len(data.dims) < 3:
         return None
-    numbers = None if bias is None else constant_of(app, bias)
-    if bias is not None and numbers is None:
+    known = None if bias is None else constant_of(app, bias)
+    if bias is not None and known is None:
         return "its bias is not constant"
     data, key, is_padded = _padded(app, data)
     made = linear(app.tools, ("Conv", *key), data, weight, app.dims, is_padded=is_padded)
-    if numbers is None:
+    if known is None:
         return made
-    vector = numbers.astype(np.float64).reshape(-1)
-    return changed(
-        app.tools, made, Change("Shifted", vector, 1) if vector.size > 1 else Change("Shifted", vector[0], None)
-    )
+    vector = known[0].astype(np.float64).reshape(-1)
+    if vector.size == 1:
+        return changed(app.tools, made, Change("Shifted", vector[0], None, _of_one(known[1])))
+    return changed(app.tools, made, Change("Shifted", vector, 1, known[1]))
+
+
+def _of_one(doubt: Doubt) -> Doubt:
+    return doubt if isinstance(doubt, float) else doubt.reshape(())
 
 
 def _padded(app: Application, data: Term) -> tuple[Term, Key, bool]:

@@ -328,13 +328,12 @@ def _everything(*_: object) -> bool:
     return True
 
 
-LOOSE = dict.fromkeys(near_constants.ULPS, 2.0**16)
-ENDLESS = dict.fromkeys(near_constants.ULPS, np.inf)
+ENDLESS = dict.fromkeys(linear.LARGEST_FACTOR, np.inf)
 CONDITIONS = {  # what is proven without them
-    "constants are nearly equal": (near_constants, "ULPS", LOOSE, "one weight that is scaled"),
+    "constants are nearly equal": (near_constants, "MARGIN", 2**16, "one weight that is scaled"),
     "a constant of both models is that to the bit": (
-        near_constants.Near, "_is_read", lambda *_: False, "a weight that is edited a little"),
-    "so is a table": (near_constants.Near, "_is_read", lambda *_: False, "a table that is edited a little"),
+        near_constants.Near, "doubt_of", lambda *_: 32.0, "a weight that is edited a little"),
+    "so is a table": (near_constants.Near, "doubt_of", lambda *_: 32.0, "a table that is edited a little"),
     "factors are moderate": (linear, "LARGEST_FACTOR", ENDLESS, "an overflow"),
     "shifts are moderate": (linear, "LARGEST_SHIFT", ENDLESS, "an absorbed number"),
     "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),
