@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto
 
 from graphkit.graph.attributes import T
 from graphkit.graph.view import Node
@@ -108,20 +108,40 @@ def version_of(node: Node) -> tuple[int, onnx.defs.OpSchema | None]:
     return (version, None) if schema is None else (schema.since_version, schema)
 
 
-def attributes_of(node: Node) -> Key:
-    """Return the attributes of a node in one order, without those that have their default value."""
+def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = None) -> Key:
+    """Return the attributes of a node in one order, without those that have their default value.
+
+    Args:
+        node: The node.
+        of_tensor: Gives the term of a tensor, by which those in files beside the model are known; None where what
+            they hold makes no difference.
+    """
     version, schema = version_of(node)
     found: list[tuple[str, int, object]] = [("", 0, version)]
     for name, attribute in node.attributes.items():
         if attribute.type in GRAPHS:
             continue
         content = _content(attribute)
+        outside = [tensor for tensor in _tensors(attribute) if tensor.data_location == TensorProto.EXTERNAL]
+        if outside and of_tensor is not None:
+            content = content, tuple(of_tensor(tensor).attributes for tensor in outside)
         declared = schema.attributes.get(name) if schema is not None else None
         default = None if declared is None else declared.default_value
         if default is not None and default.type == attribute.type and content == _content(default):
             continue
         found.append((name, attribute.type, content))
     return tuple(sorted(found, key=lambda each: each[0]))
+
+
+def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    for sparse in (
+        *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else ()),
+        *attribute.sparse_tensors,
+    ):
+        yield from (sparse.values, sparse.indices)
 
 
 def _content(attribute: AttributeProto) -> object:

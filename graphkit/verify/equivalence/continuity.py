@@ -22,14 +22,24 @@ EVERY = names(
 )
 FIRST = names(
     """
-    Abs AveragePool BatchNormalization Celu Clip Cos CumSum DepthToSpace Elu Erf Exp Expand Flatten Gather
+    Abs AveragePool BatchNormalization Celu Clip CumSum DepthToSpace Elu Erf Exp Expand Flatten Gather
     GatherElements GatherND Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Identity
     InstanceNormalization LRN LeakyRelu LogSoftmax MaxPool Mish Neg Pad ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax
-    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Selu Sigmoid Sin Slice Softmax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Selu Sigmoid Slice Softmax
     Softplus Softsign SpaceToDepth Split Squeeze Tanh Tile Transpose Trilu Unsqueeze
     """
 )
 POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
+# By operator, the attribute that keeps it from a quotient by 0, and its default.
+KEPT_OPEN = {
+    "LayerNormalization": ("epsilon", 1e-5), "InstanceNormalization": ("epsilon", 1e-5),
+    "BatchNormalization": ("epsilon", 1e-5), "LRN": ("bias", 1.0),
+}  # fmt: skip
+RECURRENT = ("LSTM", "GRU", "RNN")
+ACTIVATIONS = names(
+    "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh"
+)  # that do not jump
+STEEP = 16.0  # the largest slope that is no jump
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Pad": (0, 2)}
 SEQUENCES = ("SplitToSequence", "SequenceAt")
@@ -57,8 +67,10 @@ def is_continuous(app: Application, index: int) -> bool:
         return False
     if op in OTHERS:
         return index in OTHERS[op] and app.attr("reduction", "none") == "none"
+    if _may_jump(app):
+        return False
     if op in EVERY:
-        return op != "LayerNormalization" or (app.attr("epsilon", 1e-5) or 0) > 0
+        return True
     if op == "Cast":
         return True
     if op == "Div":
@@ -70,6 +82,21 @@ def is_continuous(app: Application, index: int) -> bool:
     if op == "Pow" and index == 0 and (exponent := _number(app, app.arg(1))) is not None:
         return exponent in (1, 2, 3, 4) or (exponent == 0.5 and is_nonnegative(app, term))
     return index == 0 and op in FIRST and not (op in ONE_OUTPUT and app.index)
+
+
+def _may_jump(app: Application) -> bool:
+    """Whether the attributes of an operator make it jump, or divide by what may be 0."""
+    op = app.node.operator
+    if op in KEPT_OPEN and not (app.attr(*KEPT_OPEN[op]) or 0) > 0:
+        return True
+    if op == "LRN":
+        return not (app.attr("alpha", 1e-4) or 0) >= 0
+    if op in RECURRENT:
+        given = app.node.attributes.get("activations")
+        return (
+            given is not None and not {each.decode(errors="replace").lower() for each in given.strings} <= ACTIVATIONS
+        )
+    return op == "HardSigmoid" and not abs(app.attr("alpha", 0.2) or 0) <= STEEP
 
 
 def obstacle(app: Application, index: int) -> str:

@@ -8,6 +8,7 @@ the exact terms, and an output of the model is proven by these alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,9 @@ __all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blin
 
 ASSUMING_FINITE: Exactness = "assuming finite values"
 MASKED = -100.0  # exp of it is 0 beside 1, in float32
-LIFTED = -MASKED / 2  # what no constant that is added may be above: it would make masked scores count
+LOW = -50.0  # what a constant that is added may be at least where scores count: exp of it is lost beside 1
+REACH = 75.0  # between the largest and the least of such constants, all together: more would make masked scores count
+DEPTH = 64  # nodes that are looked through for them
 EVERY = names("Max Min Concat")
 FIRST = names("Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")
 
@@ -47,7 +50,8 @@ def is_faithful(app: Application, index: int) -> bool:
     if term is None or term.dims is None or app.dims is None or app.dtype not in FLOATS or term.dtype not in FLOATS:
         return False
     if op == "Add":
-        return not any(_lifts(app, each) for each in app.args)
+        most, least = _reach(app, app.args, {})
+        return most - least <= REACH
     if op in EVERY:
         return True
     if op == "Where":
@@ -57,12 +61,40 @@ def is_faithful(app: Application, index: int) -> bool:
     return op in (*FIRST, "Cast") and index == 0 and term.dims[-1:] == app.dims[-1:]
 
 
-def _lifts(app: Application, term: Term | None) -> bool:
-    """Whether a constant raises scores by so much that masked ones may count."""
-    while term is not None and term.op in ("Expand", "Reshape"):
-        term = term.args[0]
-    array = app.tools.constants.array(term) if term is not None and term.is_constant else None
-    return array is not None and bool(array.size) and not (array <= LIFTED).all()
+Reach = tuple[float, float]  # the largest and the least number by which constants change scores that count
+UNKNOWN_REACH = (np.inf, -np.inf)
+
+
+def _reach(app: Application, terms: Sequence[Term | None], known: dict[Term, Reach], depth: int = 0) -> Reach:
+    """Return the reach of the sum of terms."""
+    found = [_reach_of(app, term, known, depth + 1) for term in terms if term is not None]
+    return sum(each[0] for each in found), sum(each[1] for each in found)
+
+
+def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int) -> Reach:
+    """Return the reach of a term; `known` holds those that were looked at."""
+    if depth > DEPTH:
+        return UNKNOWN_REACH
+    if term not in known:
+        known[term] = UNKNOWN_REACH
+        parts = term.args[1:] if term.op == "Where" else term.args
+        if term.is_constant:
+            known[term] = _reach_of_constant(app.tools.constants.array(term))
+        elif term.op == "Add":
+            known[term] = _reach(app, term.args, known, depth)
+        elif term.op in (*FIRST, *EVERY, "Where", "Cast"):
+            found = [_reach_of(app, part, known, depth + 1) for part in parts if part is not None]
+            known[term] = max(each[0] for each in found), min(each[1] for each in found)
+        else:
+            known[term] = 0.0, 0.0
+    return known[term]
+
+
+def _reach_of_constant(array: np.ndarray | None) -> Reach:
+    if array is None or np.isnan(array).any():
+        return UNKNOWN_REACH
+    counts = array[array > LOW].astype(np.float64)
+    return float(counts.max(initial=0.0)), float(counts.min(initial=0.0))
 
 
 def raised(app: Application) -> Result:

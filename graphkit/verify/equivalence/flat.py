@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graphkit.graph.operator_traits import UNARY, broadcasts
+from onnx import TensorProto
+
+from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
@@ -22,6 +24,12 @@ __all__ = ["elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_a
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
+# Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
+# another function than the others. So they are not computed once for elements that repeat.
+PLACED = names("Acos Asin Atan Celu Cos Elu Exp Log Mish Pow Selu Sigmoid Sin Softplus Tanh")
+PLACED_IN_DOUBLE = names("Exp Sigmoid Tanh")
+# What reduces all elements in the order in which it reduces rows.
+IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
@@ -33,7 +41,8 @@ def elementwise(app: Application) -> Result:
         return None
     count = 1 if is_unary else len(app.args)
     move = app.tools.movement
-    bare = [None if term is None or term.dims is None else move.unexpanded(term) for term in app.args[:count]]
+    once = move.unexpanded if not _is_placed(app) else (lambda term: term)
+    bare = [None if term is None or term.dims is None else once(term) for term in app.args[:count]]
     if app.dims is None or any(term is None or term.dims is None for term in bare):
         return "some dims are not known"
     if (finer := _finer(app, count)) is not None:
@@ -54,6 +63,11 @@ def elementwise(app: Application) -> Result:
     if _stripped(natural) == _stripped(app.dims):
         return move.reshape(made, app.dims)
     return move.expand(move.reshape(made, natural), app.dims)
+
+
+def _is_placed(app: Application) -> bool:
+    op = app.node.operator
+    return op in PLACED and (op not in PLACED_IN_DOUBLE or app.dtype != TensorProto.FLOAT)
 
 
 def _finer(app: Application, count: int) -> Application | None:
@@ -218,7 +232,9 @@ def sum_over_last_axis(app: Application) -> Result:
         return "it is over another axis than the last"
     rows = product(first.dims[:-1])
     flat = app.tools.movement.reshape(first, (rows, first.dims[-1]))
-    made = app.tools.terms.make(f"{app.node.operator} of rows", (app.index,), (flat,), app.dtype, (rows,))
+    is_all = len(first.dims) == 1 and app.node.operator not in IN_ORDER
+    op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
+    made = app.tools.terms.make(op, (app.index,), (flat,), app.dtype, (rows,))
     return app.tools.movement.reshape(made, app.dims)
 
 

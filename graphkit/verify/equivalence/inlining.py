@@ -23,6 +23,7 @@ from graphkit.model import Model
 __all__ = ["functions_fault", "inlined"]
 
 Key = tuple[str, str, str]  # domain, name, overload
+OF_KERNELS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")  # how domains of onnxruntime begin
 # Functions that compute what onnxruntime's kernel of their name does, which tests show: the Attention of fusions.
 AS_KERNELS = frozenset({"8a82f8d4eaacd3c8a45c2599cfff826eb433b4cf14238dc92cc0fbd64d47261b"})
 
@@ -68,7 +69,7 @@ def _may_be_a_kernel(function: FunctionProto) -> bool:
     """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
     domain = _domain(function.domain)
     if domain != "com.microsoft":
-        return onnx.defs.has(function.name, domain) or domain in ("", "ai.onnx.ml")
+        return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
     return _fingerprint(function) not in AS_KERNELS
 
 

@@ -17,12 +17,14 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
 from graphkit.verify.equivalence.loading_faults import loads
 from graphkit.verify.equivalence.reading import Reading
+from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["unloaded_nodes"]
 
-GUESSES = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+PLAIN = range(TensorProto.FLOAT, TensorProto.BFLOAT16)  # dtypes that nodes with bodies take in all versions
 Sizes = tuple[int | None, ...]  # of axes; None for any size
-Kind = tuple[int, Sizes | None]  # dtype and sizes, which matter for shapes, axes and counts alone; None for any rank
+# The dtype and sizes, which matter for shapes, axes and counts alone, None for any rank; or what has no known dtype.
+Kind = tuple[int, Sizes | None] | Term
 
 
 def unloaded_nodes(original: Reading, rewritten: Reading) -> Iterator[str]:
@@ -55,7 +57,8 @@ def _kinds(reading: Reading, node: Node) -> tuple[Kind | None, ...]:
     counts = value_inputs(node)
     terms = [None if value is None else reading.values[value] for value in node.inputs]
     return tuple(
-        None if term is None else (term.dtype, _sizes(term.dims, index in counts)) for index, term in enumerate(terms)
+        term if term is None or not term.dtype else (term.dtype, _sizes(term.dims, index in counts))
+        for index, term in enumerate(terms)
     )
 
 
@@ -64,16 +67,16 @@ def _sizes(dims: Dims | None, is_count: bool) -> Sizes | None:
 
 
 def _is_loaded(reading: Reading, node: Node) -> bool:
-    """Whether onnxruntime loads a node, with some dtype for those that are not known."""
-    if node.bodies:
-        return True  # its bodies are read, and equal to the original's where it is
+    """Whether onnxruntime loads a node; not where it has an input of unknown dtype, as a sequence is."""
     kinds = _kinds(reading, node)
-    guesses = GUESSES if any(kind is not None and not kind[0] for kind in kinds) else (0,)
-    filled = ([None if kind is None else (kind[0] or guess, kind[1]) for kind in kinds] for guess in guesses)
-    return any(_loads(_alone(node, each)) for each in filled)
+    if node.bodies:  # which are read
+        terms = [reading.values[value] for value in (*node.operands, *node.results)]
+        return all(term.dtype in PLAIN for term in terms)
+    known = [kind for kind in kinds if kind is None or isinstance(kind, tuple)]
+    return len(known) == len(kinds) and _loads(_alone(node, known))
 
 
-def _alone(node: Node, kinds: Sequence[Kind | None]) -> bytes:
+def _alone(node: Node, kinds: Sequence[tuple[int, Sizes | None] | None]) -> bytes:
     """Return a model of one node."""
     bare = NodeProto()
     bare.CopyFrom(node.proto)
@@ -89,7 +92,7 @@ def _alone(node: Node, kinds: Sequence[Kind | None]) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True)
 
 
-def _input(name: str, kind: Kind) -> ValueInfoProto:
+def _input(name: str, kind: tuple[int, Sizes | None]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, *kind)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -146,6 +148,7 @@ class _Reader:
         self.side = 0 if original is None else 1
         self.facts: dict[Term, Facts] = {}
         self.symbols: dict[str, Expr] = {}
+        self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
         self.free_elements = free_elements(shapes)
         self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
         self.normals: dict[Term, Normal] = {} if original is None else original.normals
@@ -254,7 +257,9 @@ class _Reader:
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
-        attributes = self.result.attributes[node] = attributes_of(node)
+        attributes = self.result.attributes[node] = attributes_of(
+            node, partial(self.tools.constants.of_tensor, self.model)
+        )
         if not node.domain:
             spelling = spelled(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
@@ -458,8 +463,8 @@ class _Reader:
             attributes = (*attributes, ("overload", node.proto.overload))
         if not node.bodies:
             return attributes, args
-        attributes, signature = self.signature(node, attributes, args, context)
-        terms, operands = self.tools.terms, list(args)
+        attributes, signature = self.signature(node, attributes, args)
+        terms, operands, start = self.tools.terms, list(args), len(self.result.runs)
         for name, body in sorted(node.bodies.items()):
             for index, value in enumerate(body.inputs):
                 place = terms.make("Place in a body", (name, index), (signature,), 0, None)
@@ -469,18 +474,31 @@ class _Reader:
             self.read_scope(body, (*context, (signature, name)))
             attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
             operands += [self.term(value) for value in body.outputs]
-        return (*attributes, len(args)), operands
+        attributes = (*attributes, len(args))
+        self.finish(start, len(context), terms.make(f"{node.operator} with bodies", attributes, operands, 0, None))
+        return attributes, operands
 
-    def signature(self, node: Node, attributes: Key, args: Sequence[Term | None], context: Context) -> tuple[Key, Term]:
+    def signature(self, node: Node, attributes: Key, args: Sequence[Term | None]) -> tuple[Key, Term]:
         """Return the attributes of a node with bodies, and the term to which the inputs of these belong.
 
-        A node inside a body of an equal one has inputs of its own.
+        Nodes with the same inputs may have other bodies: each has inputs of its own, and belongs to the node of the
+        original that comes as late among such ones.
         """
-        around, depth, nested = {term for term, _ in context}, 0, attributes
-        while (term := self.tools.terms.make(f"{node.operator} around", nested, args, 0, None)) in around:
-            depth += 1
-            nested = (*attributes, ("inside of equal ones", depth))
-        return nested, term
+        term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        self.bodied[term] += 1
+        if (count := self.bodied[term]) > 1:
+            attributes = (*attributes, ("number", count))
+            term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        return attributes, term
+
+    def finish(self, start: int, depth: int, finished: Term) -> None:
+        """Let nodes in bodies run under the node as it is with these, not under its inputs alone."""
+        runs = self.result.runs
+        for at in range(start, len(runs)):
+            context = runs[at].context
+            runs[at] = replace(
+                runs[at], context=(*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
+            )
 
 
 def _union(sets: Set[frozenset[str]]) -> frozenset[str]:

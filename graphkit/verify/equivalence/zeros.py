@@ -7,7 +7,7 @@ another sign; any other operator gets the exact arguments.
 
 from __future__ import annotations
 
-from graphkit.dtypes import FLOATS
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, has_no_zero, is_all
@@ -46,6 +46,8 @@ def is_blind(app: Application, index: int) -> bool:
         return has_no_zero(app, app.arg(1 - index))  # 0 + y and -0 + y are y
     if op == "Cast" and app.dtype not in FLOATS:
         return app.dtype in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
+    if op == "QuantizeLinear" and app.dtype not in INTEGERS:  # a float of 8 bits has a sign of zeros, too
+        return False
     return op in BLIND and (index == 0 or op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 
 
