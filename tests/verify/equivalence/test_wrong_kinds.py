@@ -218,6 +218,29 @@ def loops() -> Iterator[tuple[str, Wrong]]:
         )  # fmt: skip
 
 
+def siblings() -> Iterator[tuple[str, Wrong]]:
+    """Nodes with bodies that have the same inputs: what runs in the first body fails in the second one."""
+    head = "(float[5] x, int64[1] i, int64 n) => (int64[1] a, float[k, 1] s, int64[1] b, int64[l, 1] u)"
+    first = """a, s = Loop (n, , i) <body = f (int64 t, bool c, int64[1] v) => (bool d, int64[1] w, float[1] g) {
+        d = Identity (c) w = Identity (v) g = Gather (x, v) }>"""
+    second = """b, u = Loop (n, , i) <body = h (int64 t, bool c, int64[1] v) => (bool d, int64[1] w, int64[1] e) {{
+        d = Identity (c) {} e = Identity (v) w = Add (v, far) }}>"""
+    made = [f"{first} {second.format(node)}" for node in ("", "g = Gather (x, v)")]
+    feed = {"x": SIX[:5], "i": np.array([1]), "n": np.array(3)}
+    yield "a lookup in a second Loop of the same inputs", Wrong(head, *made, feed, {"far": np.array([100])})
+
+
+SEQUENCE = "(float[n] x, bool c, int64 m, int64 i) => (float[k] y)"
+SEQUENCES = {
+    "an If": """t = If (c) <then_branch = a () => (seq(float[o]) p) { p = SequenceConstruct (x) },
+        else_branch = b () => (seq(float[q]) r) { r = SequenceConstruct (x, x) }>""",
+    "a Loop": """s = SequenceConstruct (x)
+        t = Loop (m, c, s) <body = b (int64 j, bool d, seq(float[o]) v) => (bool e, seq(float[o]) w) {
+        e = Identity (d) w = SequenceInsert (v, x) }>""",
+    "an Identity": "s = SequenceConstruct (x) t = Identity (s)",
+}
+
+
 def versions() -> Iterator[tuple[str, Wrong]]:
     split = "y, z = Split ", "(x)"
     yield "a Split without a remainder", Wrong(
@@ -232,6 +255,14 @@ def versions() -> Iterator[tuple[str, Wrong]]:
         "a pool that is rounded up, until opset 9",
         Wrong("(float[1, 1, n] x) => (float[a, b, c] y)", pool, pool, {"x": SIX.reshape(1, 1, 6)}, opsets=(13, 8)),
     )
+    flags = {"x": SIX, "c": np.array(True), "m": np.array(2), "i": np.array(0)}
+    for name, node in SEQUENCES.items():
+        body = f"{node} y = SequenceAt (t, i)"
+        yield f"a sequence of {name}, in an older version", Wrong(SEQUENCE, body, body, flags, opsets=(16, 11))
+    element = "e = SequenceAt (x, i) y = Relu (e)"
+    yield "integers of a sequence, until opset 13", Wrong(
+        "(seq(int32[3]) x, int64 i) => (int32[k] y)", element, element,
+        {"x": [np.arange(3, dtype=np.int32)], "i": np.array(0)}, opsets=(14, 13))  # fmt: skip
     for opset in (99, 1 << 40):
         yield f"opset {opset}", Wrong(LIST, NEG, NEG, {"x": SIX}, opsets=(18, opset))
 
@@ -248,7 +279,7 @@ def chances() -> Iterator[tuple[str, Wrong]]:
     )
 
 
-PAIRS = {name: pair for make in (nodes, branches, moved, loops, versions, chances) for name, pair in make()}
+PAIRS = {name: pair for make in (nodes, branches, moved, loops, siblings, versions, chances) for name, pair in make()}
 
 
 def built(pair: Wrong) -> tuple[Model, Model]:

@@ -193,6 +193,13 @@ def test_a_function_that_has_the_name_of_an_operator_has_no_proof(domain: str, o
             check_equivalence(*pair)
 
 
+@pytest.mark.parametrize("domain", ["com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml", "org.pytorch.aten"])
+def test_a_function_in_a_domain_of_the_runtime_has_no_proof(domain: str) -> None:
+    made = Model.from_proto(parser.parse_model(OWN.format(f"{domain}.", "ReorderInput", domain, "ReorderInput")))
+    with pytest.raises(ModelError, match="onnxruntime may run an operator of its own for the function 'ReorderInput'"):
+        check_equivalence(made, made)
+
+
 @pytest.mark.parametrize("opset", [13, 18, 21])
 def test_the_function_of_fused_attention_computes_what_its_kernel_does(opset: int) -> None:
     text = "g (float[b, s, 4] x, float[4, 12] w, float[12] v) => (float[b, s, 4] y) { y = Identity (x) }"
