@@ -34,12 +34,21 @@ OF_INPUTS = "elements of int64 inputs up to 2^62 where something is added to the
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+ROUNDED = "float16 is rounded after each node"
+
 
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return up to which numbers what is known of the tensors of some models holds, by dtype."""
     found = set().union(*map(_counting, models))
     elements = (OF_INPUTS,) if any(map(_adds_to_inputs, models)) else ()
-    return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements)
+    halves = (ROUNDED,) if any(map(_computes_halves, models)) else ()
+    return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements, *halves)
+
+
+def _computes_halves(shapes: Shapes) -> bool:
+    """Whether a node gives float16, which onnxruntime keeps in float32 up to a node that it has a kernel for."""
+    return any(value.producer is not None and tensor.dtype in HALVES for value, tensor in shapes.first.items())
 
 
 def _adds_to_inputs(shapes: Shapes) -> bool:

@@ -224,3 +224,10 @@ def test_what_adds_to_an_element_of_an_input_is_proven_up_to_a_number(body: str,
     found = check_equivalence(before, after)
     assert found.is_proven
     assert (ADDED in found.conditions) == is_told
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("float16", True), ("bfloat16", True), ("float", False)])
+def test_a_proof_of_float16_tells_where_it_is_rounded(kind: str, is_told: bool) -> None:
+    text = f"g ({kind}[n] x) => ({kind}[n] y) {{ a = Add (x, x) y = Identity (a) }}"
+    told = check_equivalence(model(text), model(text)).conditions
+    assert ("float16 is rounded after each node" in told) == is_told
