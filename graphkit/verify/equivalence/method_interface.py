@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
 from graphkit.dtypes import dtype_name
@@ -13,7 +13,7 @@ from graphkit.shapes import Expr, Shapes, infer, is_known
 from graphkit.shapes.tensor import Tensor
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 
-__all__ = ["length_faults", "port_faults"]
+__all__ = ["declaration_faults", "length_faults", "port_faults"]
 
 TOKENS = 1  # the axis of tokens
 
@@ -49,14 +49,35 @@ def port_faults(
         adapted: The same with the interface of its original, which computes all inputs.
         original: The shapes of the original.
     """
-    shapes, required = infer(adapted), RequiredProducts(required_equalities(original))
     states = {state.name: state for state in contract.states}
     ports = {port.name: port for port in (*method.inputs, *method.outputs)}
+
+    def is_all_slots(name: str, axis: int, claim: int) -> bool:
+        return _is_slots(claim, axis, states.get(ports[name].state))
+
+    values = [value for value in (*model.graph.inputs, *model.graph.outputs) if value.name in ports]
+    yield from declaration_faults(values, adapted, original, is_all_slots)
+
+
+def declaration_faults(
+    values: Iterable[Value],
+    fed: Model,
+    original: Shapes,
+    is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
+) -> Iterator[str]:
+    """Yield what a model declares of inputs and outputs, and they are not.
+
+    Args:
+        values: Its inputs and outputs, which the model that is fed computes under their names.
+        fed: The model with nodes that compute these from the inputs of its original.
+        original: The shapes of the original.
+        is_allowed: Whether a number may be declared along an axis of an input or output, whatever it is there.
+    """
+    shapes, required = infer(fed), RequiredProducts(required_equalities(original))
     meanings: dict[str, set[str]] = {}
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        port = ports.get(value.name)
-        declared, given = declared_type(value), _given(adapted, shapes, value)
-        if port is None or declared is None or given is None:
+    for value in values:
+        declared, given = declared_type(value), _given(fed, shapes, value)
+        if declared is None or given is None:
             continue
         if given.dtype and declared.dtype != given.dtype:
             yield f"{value.name} is declared {dtype_name(declared.dtype)}, and is {dtype_name(given.dtype)}"
@@ -69,9 +90,7 @@ def port_faults(
         for axis, (claim, dim) in enumerate(zip(declared.dims, dims, strict=True)):
             if isinstance(claim, str):
                 meanings.setdefault(claim, set()).add(_meaning(dim, required))
-            elif (
-                claim is not None and not _is_number(claim, dim) and not _is_slots(claim, axis, states.get(port.state))
-            ):
+            elif claim is not None and not _is_number(claim, dim) and not is_allowed(value.name, axis, claim):
                 yield f"{value.name} is declared to have {claim} along axis {axis}, and has {_meaning(dim, required)}"
     for name, found in meanings.items():
         if len(found) > 1:
@@ -92,6 +111,6 @@ def _is_number(claim: Dim, dim: Expr | None) -> bool:
     return dim is not None and dim.constant == claim
 
 
-def _is_slots(claim: Dim, axis: int, state: StateTensor | None) -> bool:
+def _is_slots(claim: int, axis: int, state: StateTensor | None) -> bool:
     """Whether a number is that of all slots, which a method gets where they are no prefix."""
     return state is not None and state.update == "slots" and axis == state.axis and state.shape[axis] == claim

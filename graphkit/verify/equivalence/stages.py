@@ -15,13 +15,14 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.shapes import parse
+from graphkit.shapes import infer, parse
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import GRADES
 from graphkit.verify.equivalence.looseness import FINITE, Looseness
+from graphkit.verify.equivalence.method_interface import declaration_faults
 from graphkit.verify.equivalence.method_originals import joining_fault
 
 __all__ = ["MASKS", "Stage", "StageProof", "prove_stages", "proven_throughout"]
@@ -139,6 +140,8 @@ def _compared(stage: Stage) -> Equivalence:
     if is_fed and (fault := joining_fault(stage.before, stage.after)):
         raise ModelError(fault)
     after = _fed(stage) if is_fed else stage.after
+    if is_fed and (fault := next(_misdeclared(stage, after), "")):
+        raise ModelError(fault)
     left = {info.name for info in after.proto.graph.input}
     gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
     values = {name: stage.values[name] for name in gone if name in stage.values}
@@ -151,6 +154,12 @@ def _compared(stage: Stage) -> Equivalence:
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
         loosenesses=stage.loosenesses,
     )
+
+
+def _misdeclared(stage: Stage, fed: Model) -> Iterator[str]:
+    """Yield what the model after a stage declares of its inputs, and those that it is fed are not."""
+    made = [value for value in stage.after.graph.inputs if value.name not in stage.zeros]
+    return declaration_faults(made, fed, infer(stage.before))
 
 
 def _at_its_sizes(stage: Stage) -> Stage:
