@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.deploy.contract.bundle_contract import StateTensor
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, UsageError
@@ -180,6 +181,35 @@ def _writes(subject: Subject) -> str:
     return "" if fork.state.address == place else "the state has moved"
 
 
+def _rows(subject: Subject) -> str:
+    """Reorder as many rows as there are, each to other places, and compare all state in use with these rows."""
+    fork = subject.bundle.fork()
+    if fork.contract.method("reorder") is None:
+        return ""
+    prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
+    count = len(prompt.tokens)
+    for rows in ([*range(count)][::-1], [count - 1] * count, [count - 1], [*range(1, count), 0]):
+        start(fork, prompt)
+        before = {state.name: _in_use(fork, state).copy() for state in fork.contract.states}
+        fork.reorder(rows)
+        for state in fork.contract.states:
+            expected = before[state.name]
+            if state.batch is not None:
+                expected = np.take(expected, rows, state.batch)
+            if _in_use(fork, state).tobytes() != expected.tobytes():
+                return f"'{state.name}' has other rows than {rows} after these were asked for"
+    return ""
+
+
+def _in_use(bundle: Bundle, state: StateTensor) -> np.ndarray:
+    """Return a state without the slots behind those in use."""
+    array = bundle.state[state.name]
+    if state.axis is None or not state.length:
+        return array
+    used = state.in_use(int(bundle.state.lengths[state.length][0]))
+    return array[(slice(None),) * state.axis + (slice(0, used),)]
+
+
 def _layouts(subject: Subject) -> str:
     """Give the bundle a state of another layout, which it must refuse."""
     contract = subject.bundle.contract
@@ -227,6 +257,7 @@ CHECKS: Mapping[str, Check] = {
     "no state is left of an earlier sequence": _leaks,
     "sequences stay independent": _forks,
     "a step writes its slot alone, and the state stays where it is": _writes,
+    "rows are those that were asked for": _rows,
     "a state of another layout is refused": _layouts,
     "what cannot run is refused, and the state is as before": _refusals,
 }

@@ -299,6 +299,7 @@ class BundleProof(Result):
             len(self.runs),
             checks=len(self.checks),
             largest=f"difference of {worst:.3g}" if worst else "",
+            models=[*self.equivalence],
         )
 
     def blocks(self) -> Iterator[Block]:

@@ -328,3 +328,21 @@ def test_a_step_of_several_tokens(copy_of: BundleOf) -> None:
     found = proof(folder).findings()
     assert len(found) == 1
     assert found[0].startswith("steps of several tokens: after a prompt of 1 row and 1 token they differ by ")
+
+
+def test_rows_that_are_never_the_first(copy_of: BundleOf) -> None:
+    """A beam search that chooses among the first rows is right."""
+
+    def never_the_last(graph: onnx.GraphProto) -> None:
+        made = Edit(graph)
+        least = made.node("Min", "rows", made.constant(OPTIONS.batch - 2))
+        readers = [node for node in graph.node if "rows" in node.input]
+        made.insert(readers[0], [least])
+        for node in graph.node:
+            if node.output[0] != least.output[0]:
+                node.input[:] = [least.output[0] if name == "rows" else name for name in node.input]
+
+    folder = copy_of("causal")
+    edit(folder / "reorder.onnx", never_the_last)
+    found = proof(folder).checks["rows are those that were asked for"]
+    assert found.startswith("'attention_mask' has other rows than [")

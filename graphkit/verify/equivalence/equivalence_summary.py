@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, listed
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.expr_limits import TooComplexError
@@ -73,7 +73,14 @@ class EquivalenceSummary:
         return cls(proven, unproven)
 
     def headline(
-        self, tested: str, runs: int, *, checks: int = 0, largest: str = "", caveats: Sequence[str] = ()
+        self,
+        tested: str,
+        runs: int,
+        *,
+        checks: int = 0,
+        largest: str = "",
+        caveats: Sequence[str] = (),
+        models: Sequence[str] = (),
     ) -> str:
         """Return the first sentence of a proof: how exactly all outputs are equal, or which runs test that.
 
@@ -83,10 +90,11 @@ class EquivalenceSummary:
             checks: How many other checks there were.
             largest: The largest difference in the runs, "" where all are equal to the last bit.
             caveats: What they could not cover, a clause each. Normal forms do.
+            models: Whose outputs these are, where there are others besides.
         """
-        gaps = "; ".join(caveats)
+        gaps, whose = "; ".join(caveats), f" of {listed(models)}" if models else ""
         if self.is_complete:
-            outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}"
+            outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}{whose}"
             times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
             checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
             difference = f", with a largest {largest}" if largest else ""
@@ -95,7 +103,7 @@ class EquivalenceSummary:
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
-        count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}"
+        count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
         return f"{text} Proven {self.exactness} at every size: {count}." if self.proven else text
 
     def blocks(self, model: str = "") -> Iterator[Block]:

@@ -13,15 +13,16 @@ from graphkit.shapes import Expr, Shapes, infer, is_known
 from graphkit.shapes.tensor import Tensor
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 
-__all__ = ["declaration_faults", "length_faults", "port_faults"]
+__all__ = ["declaration_faults", "port_faults", "state_faults"]
 
 TOKENS = 1  # the axis of tokens
 
 
-def length_faults(contract: BundleContract, method: BundleMethod) -> Iterator[str]:
-    """Yield why the slots in use are not the past after a call, as they were before it.
+def state_faults(contract: BundleContract, method: BundleMethod) -> Iterator[str]:
+    """Yield why the state is not the past after a call, as it was before it.
 
-    A method with tokens makes the length larger by as many, and writes them into each state that is kept in slots.
+    A method with tokens makes the length larger by as many, and writes them into each state that is kept in slots. A
+    start writes all state that steps read.
     """
     slots = [state for state in contract.states if state.update == "slots"]
     lengths, tokens = {state.length for state in slots}, method.sources.get("tokens", ())
@@ -34,7 +35,16 @@ def length_faults(contract: BundleContract, method: BundleMethod) -> Iterator[st
     if others := {port.of for port in method.sources.get("length", ())} - lengths:
         yield f"it reads length '{min(others)}', which counts no slots"
     written = {port.writes for port in method.outputs}
-    yield from (f"it does not write state '{state.name}'" for state in slots if state.name not in written)
+    needed = [*slots, *_left_to(contract, method)]
+    yield from (f"it does not write state '{state.name}'" for state in needed if state.name not in written)
+
+
+def _left_to(contract: BundleContract, method: BundleMethod) -> Iterator[StateTensor]:
+    """Yield the states without slots that a method has to write: a start what steps read, a step what it swaps."""
+    steps = [method] if method.when == "step" else [each for each in contract.methods if each.when == "step"]
+    read = {port.of for each in steps for port in each.inputs if port.kind == "state"}
+    updates = ("swap",) if method.when == "step" else ("swap", "whole")
+    yield from (state for state in contract.states if state.name in read and state.update in updates)
 
 
 def port_faults(

@@ -24,7 +24,7 @@ from graphkit.model import Model
 from graphkit.options import Update
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.equivalence import Equivalence, check_bundle
-from graphkit.verify.equivalence.method_interface import length_faults
+from graphkit.verify.equivalence.method_interface import state_faults
 from graphkit.verify.equivalence.method_originals import joining_fault
 from graphkit.verify.originals import Originals
 
@@ -115,7 +115,7 @@ def test_a_bundle_says_what_is_proven_and_records_it(tmp_path: Path) -> None:
     proof = bundle_folder(source, tmp_path / "out", options).proof
     assert proof is not None
     assert proof.proven().startswith(
-        f"Proven bit for bit at every size (8 of 8 outputs), and run {len(proof.runs)} times "
+        f"Proven bit for bit at every size (8 of 8 outputs of prefill and step), and run {len(proof.runs)} times "
     )
     text = " ".join(proof.to_text().split())
     assert (
@@ -182,14 +182,27 @@ def test_a_method_makes_its_length_larger_by_its_tokens(bundled: Bundled) -> Non
     contract = read_bundle(bundled("causal", "scatter-nd")[1] / "bundle.json", altered=True)
     method = contract.method("step")
     assert method is not None
-    assert not [*length_faults(contract, method)]
+    assert not [*state_faults(contract, method)]
     (change,) = method.changes
     for changes in ((), (replace(change, axis=0),), (change, change)):
-        fault = next(length_faults(contract, replace(method, changes=changes)))
+        fault = next(state_faults(contract, replace(method, changes=changes)))
         assert fault == "it does not make its length larger by its number of tokens"
     outputs = tuple(port for port in method.outputs if port.writes != "past_key_values.0.key")
-    fault = next(length_faults(contract, replace(method, outputs=outputs)))
+    fault = next(state_faults(contract, replace(method, outputs=outputs)))
     assert fault == "it does not write state 'past_key_values.0.key'"
+
+
+def test_a_start_writes_all_that_a_step_reads(bundled: Bundled) -> None:
+    contract = read_bundle(bundled("t5-tiny", "scatter-nd")[1] / "bundle.json", altered=True)
+    start, step = contract.method("once"), contract.method("step")
+    assert start is not None
+    assert step is not None
+    assert not [*state_faults(contract, start), *state_faults(contract, step)]
+    name = next(state.name for state in contract.states if state.update == "whole")
+    outputs = tuple(port for port in start.outputs if port.writes != name)
+    assert [*state_faults(contract, replace(start, outputs=outputs))] == [f"it does not write state '{name}'"]
+    swapped = replace(contract, states=tuple(replace(state, update="swap") for state in contract.states))
+    assert f"it does not write state '{name}'" in state_faults(swapped, step)
 
 
 def test_a_proof_says_that_it_is_about_the_logits_of_all_tokens(bundled: Bundled) -> None:

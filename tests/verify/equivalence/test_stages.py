@@ -208,3 +208,21 @@ def test_a_fault_at_the_sizes_of_the_lowered_model_is_not_proven() -> None:
     assert not proven(Stage("step", "folded", before, after, sizes={"n": 2, "m": 2})).is_proven
     assert not proven(Stage("step", "folded", before, after, sizes={"n": 2, "m": 3})).is_proven
     assert not proven(Stage("step", "folded", before, after, sizes={"n": 1, "m": 3})).is_proven  # [3, 1] and [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ("float[B, S]", ""),
+        ("float[B, 3]", "r is declared to have 3 along axis 1, and has S"),
+        ("float[B, B]", "'B' is declared for dims that may differ: B, S"),
+        ("float[B, S, 1]", "r is declared with another rank"),
+        ("double[B, S]", "r is declared float64, and is float32"),
+    ],
+)
+def test_a_new_input_is_declared_as_what_it_stands_for(declared: str, reason: str) -> None:
+    before = model("g (float[B, S] x) => (float[k, l] y) { r = Relu (x) y = Neg (r) }")
+    after = model(f"g (float[B, S] x, {declared} r) => (float[k, l] y) {{ y = Neg (r) }}")
+    found = proven(Stage("step", "rows", before, after, stands_for={"r": "r"}))
+    assert found.unproven == reason
+    assert found.is_proven is not bool(reason)
