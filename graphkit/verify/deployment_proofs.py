@@ -155,11 +155,7 @@ class LoweringProof(Result):
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
         columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
-        proven_shares = [shares(Counter(stage.proven.values()), len(stage.outputs)) for stage in self.stages]
-        rows = [
-            (stage.model, stage.name, share or "nothing", stage.unproven)
-            for stage, share in zip(self.stages, proven_shares, strict=True)
-        ]
+        rows = [(stage.model, stage.name, _share(stage) or "nothing", stage.unproven) for stage in self.stages]
         yield Table(columns, rows)
 
     def _table_blocks(self) -> Iterator[Block]:
@@ -169,6 +165,12 @@ class LoweringProof(Result):
         yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
         columns = Column("Table", "code"), Column("Rows", "number"), Column("Proven"), Column("Those of", "code")
         yield Table(columns, [(table.name, table.rows, _by_rows(table), table.source) for table in self.tables])
+
+
+def _share(stage: StageProof) -> str:
+    """Return how many outputs of a stage are proven, by exactness, "" for none."""
+    share = shares(Counter(stage.proven.values()), len(stage.outputs))
+    return share if stage.at_every_size or not share else f"{share}, at its sizes"
 
 
 def _by_rows(table: TableProof) -> str:

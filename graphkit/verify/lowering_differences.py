@@ -194,7 +194,7 @@ def _best(
         if expected_row is None:
             return None
         right[row] = expected_row
-        wrong[row] = not np.array_equal(expected_row, table[row])
+        wrong[row] = expected_row.tobytes() != table[row].tobytes()
     if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], later) for later in right[1:]):
         return None  # a constant is equal to any row that is like it
     return Compared(right, wrong, name, len(arrays))

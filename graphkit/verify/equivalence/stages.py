@@ -69,6 +69,7 @@ class StageProof:
         outputs: The outputs of the model after it.
         proven: How exactly each of them is equal that is proven, by name.
         unproven: Why nothing is shown of the others, "" where all are proven.
+        at_every_size: Whether they are proven at every size, not at those of the lowered model alone.
     """
 
     model: str
@@ -76,6 +77,7 @@ class StageProof:
     outputs: tuple[str, ...]
     proven: Mapping[str, str]
     unproven: str
+    at_every_size: bool = True
 
     @property
     def is_proven(self) -> bool:
@@ -122,13 +124,15 @@ def _proof(stage: Stage) -> StageProof:
         return _unproven(stage, stage.tested)
     try:
         result = _compared(stage)
-        if not result.is_proven and stage.sizes:
+        at_every_size = result.is_proven or not stage.sizes
+        if not at_every_size:
             result = _compared(_at_its_sizes(stage))
     except (ModelError, TooComplexError) as error:
         return _unproven(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
-    return StageProof(stage.model, stage.name, tuple(output.name for output in result.outputs), grades, reason)
+    names = tuple(output.name for output in result.outputs)
+    return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size)
 
 
 def _unproven(stage: Stage, reason: str) -> StageProof:

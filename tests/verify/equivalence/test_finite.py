@@ -67,6 +67,8 @@ WRONG = {
                            "w = Where (r, high, zero) a = Add (x, w) y = Softmax (a)"),
     "a mask of rows, raised": Pair("", "w = Where (r, low, zero) a = Add (x, w) y = Softmax (a)",
                                    "w = Where (r, low, zero) f = Max (w, floor) a = Add (x, f) y = Softmax (a)"),
+    "a mask of rows, filled": Pair("", "a = Where (r, low, x) y = Softmax (a)",
+                                   "w = Where (r, floor, zero) a = Add (x, w) y = Softmax (a)"),
     "a fill that is no mask": Pair("", "a = Where (c, high, x) y = Softmax (a)",
                                    "w = Where (c, high, zero) a = Add (x, w) y = Softmax (a)"),
     "a mask that is turned": Pair("", "a = Where (c, low, x) y = Softmax (a)",

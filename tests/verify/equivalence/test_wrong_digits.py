@@ -58,10 +58,16 @@ CELL = '{} <hidden_size = 3, activations = [{}"ThresholdedRelu"], activation_alp
 GATE = '"Sigmoid", '
 STATES = "(float[2, 1, 3] x) => (float[k, l, m, o] y)"
 SQUARES = "u = Unsqueeze (x, i) p = {0} (x, i) q = {0} <keepdims = 0> (u, j) "
+SQUARE = "(float[s, s] x) => (float[k, l] y)"
+SPREAD = """m = ReduceMean (x, last) d = Sub (x, m) s = Pow (d, e) v = ReduceMean <keepdims = {}> (s, last)
+    w = Add (v, eps) r = Sqrt (w) y = Div (d, r)"""
+NORM = "y = LayerNormalization (x, one)"
 BOTH = "(float[n] x) => (float[k] y, float[l] z)"
 FLOAT8 = "q = QuantizeLinear ({}, s, z8) d = DequantizeLinear (q, s, z8) y = Reciprocal (d)"
 MASKED = "(float[n, 4] x) => (float[k, l] y)"
 LIFTS = "b = Add (a, k) d = Add (b, k) y = Softmax (d)"
+SPREADS = {"last": np.array([-1]), "eps": 1e-5, "one": np.ones(2)}
+SQUARES_OF_ROWS = np.array([[1, 5], [2, 3]], np.float32)
 AXES = {"i": np.array([0]), "j": np.array([1])}
 PAIRS = {
     "a list of one number": read(LIST, "a = Mul (x, c) y = Sub (a, x)", [C], [D], [1, 2, 3]),
@@ -88,6 +94,8 @@ PAIRS = {
         MASKED, (f"a = Where (c, m, x) {LIFTS}", f"w = Where (c, low, zero) a = Add (x, w) {LIFTS}"),
         ({"k": np.array([0.0, -49, -49, -49]), "c": np.array([True, False, False, False]), "m": -100.0, "low": -3e4,
           "zero": 0.0},) * 2, np.ones((1, 4), np.float32), FINITE),
+    "a spread by another power": Pair(ROWS, (SPREAD.format(1), NORM), (SPREADS | {"e": 4.0},) * 2, SQUARES_OF_ROWS),
+    "a spread of columns": Pair(SQUARE, (SPREAD.format(0), NORM), (SPREADS | {"e": 2.0},) * 2, SQUARES_OF_ROWS),
     "a power by a list": Pair("(float[n, 64] x) => (float[k, l] y)", ("y = Pow (x, e)",) * 2,
                               ({"e": np.full(64, 3.0)}, {"e": 3.0}), RNG.uniform(0.5, 2, (3, 64)).astype(np.float32)),
     "a logarithm that repeats": in_turns(
