@@ -30,7 +30,7 @@ from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, given_shapes, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.candidate_runs import (
     FACTOR,
@@ -259,9 +259,9 @@ class _Proof:
             return _unknown(after, str(error))
         if self.unsure:
             pair = self.unsure[0]
-            return _unknown(
-                after, f"a dim of input {pair.name} depends on data: it is not known that it is {pair.size}"
-            )
+            what = "a dim" if pair.dim.atom is None or not str(pair.dim).startswith(RANK_OF) else "the rank"
+            reason = f"{what} of input {pair.name} depends on data: it is not known that it is {pair.size}"
+            return _unknown(after, reason)
         return limited_equivalence(
             before,
             after,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from small_models import model
 
@@ -83,3 +84,14 @@ def test_a_dim_that_depends_on_data_is_not_known_to_be_a_number(size: str | int,
     proof = verify_extract(original, Model.from_proto(proto))
     assert proof.passed
     assert bool(proof.equivalence.proven) is is_proven
+
+
+def test_a_part_may_not_say_which_rank_a_cut_has_that_may_have_two() -> None:
+    """Normal forms know of one rank; nothing is proven by them, and runs at other sizes find the other one."""
+    text = """g (float[N, 4] x) => (y) {
+        s = Shape <end = 1> (x) m = Greater (s, eight) b = Squeeze (m)
+        c = If (b) <then_branch = t () => (p) { p = Unsqueeze (x, first) }, else_branch = e () => (q) { q = Neg (x) }>
+        y = Neg (c) }"""
+    before = model(text, eight=np.array([8]), first=np.array([0]))
+    proof = verify_extract(before, model("g (float[K, 4] c) => (float[K, 4] y) { y = Neg (c) }"))
+    assert "Invalid rank for input: c" in proof.failures[0]

@@ -16,7 +16,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, Relation, const
+from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import plain_symbol
@@ -24,7 +24,9 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
 
-__all__ = ["equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
+__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
+
+RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
 
 def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
@@ -163,6 +165,8 @@ def _paired(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None, l
 
 def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None) -> list[Pair]:
     """Return the dims of a value that is computed; none where a run fails for another rank or number."""
+    if was is None and now is not None:
+        return [Pair(name, symbol(f"{RANK_OF}{name}"), const(len(now)))]
     if was is None or now is None or len(was) != len(now):
         return []
     pairs = [Pair(name, *pair) for pair in zip(was, now, strict=True)]

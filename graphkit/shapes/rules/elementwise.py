@@ -26,6 +26,13 @@ def unary(ctx: InferenceContext) -> Tensor:
     return Tensor(dtype, tensor.dims, _propagated(ctx, dtype, [tensor], tensor.dims), tensor.reason)
 
 
+def with_slope(ctx: InferenceContext) -> Tensor:
+    """Return the dims of data and slope: onnxruntime lets either broadcast, where ONNX wants the slope to."""
+    if ctx.opset < UNIDIRECTIONAL["PRelu"]:
+        return unary(ctx)
+    return Tensor(ctx.tensor().dtype, ctx.broadcast(ctx.dims(0), ctx.dims(1)))
+
+
 def broadcasting(ctx: InferenceContext) -> Tensor:
     """Return the broadcast shape of all inputs; the dtype is that of the first one, or bool."""
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
@@ -157,11 +164,11 @@ _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # una
 RULES: Mapping[str, Rule] = joined(
     dict.fromkeys(UNARY - _ELSEWHERE, unary),
     dict.fromkeys(_LIKE_FIRST, unary),
-    dict.fromkeys(UNIDIRECTIONAL, unary),
     dict.fromkeys(_TRUTH, unary),
     dict.fromkeys(BROADCASTING.keys() - {"Where"}, broadcasting),
     {
         "Where": where,
+        "PRelu": with_slope,
         "Cast": cast,
         "CastLike": cast,
         "Dropout": dropout,

@@ -55,6 +55,9 @@ def input_faults(
     """
     theirs = {value.name: value for value in callable_inputs(original)}
     mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten) if value.name not in free}
+    given = [names.get(value.name, value.name) for value in callable_inputs(rewritten) if value.name not in free]
+    yield from (f"two inputs are input {name} of the original" for name in {*mine} if given.count(name) > 1)
+    yield from (f"input {name} of the original is free" for name in theirs if name in free)
     if twice := [name for each in (original, rewritten) for name in _names_of_two_dims(each)]:
         yield f"'{twice[0]}' is the name of a dim, and stands for another one that has no name"
     missing = [name for name in theirs if name not in mine and name not in fixed]
@@ -147,6 +150,10 @@ def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -
         if isinstance(after.atom, Symbol):
             meanings.setdefault(after.atom.name, before)
     told = dict[str, None]()
+    for name, dims in mine.items():
+        other = names.get(name, name)
+        if dims is not None and theirs.get(other, ()) is None:
+            told[f"the rank of {other} = {len(dims)}"] = None
     for before, after in both:
         meant = after.substitute(meanings)
         if after.constant is None and after.symbols <= meanings.keys() and meant != before:

@@ -221,14 +221,14 @@ class Movement:
             if inner is not None and inner[0] == axis:
                 self.terms.note("nested Concats")
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
-                if each.dims is not None and axis < len(each.dims) and each.dims[axis] == 0:
+                if dims is not None and each.dims == _with(dims, axis, const(0)):
                     self.terms.note("an empty part of a Concat")
                 elif listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
                     self.terms.note("neighbouring Slices")
                     listed[-1] = joined
                 else:
                     listed.append(each)
-        if len(listed) == 1:
+        if len(listed) == 1 and (dims is None or listed[0].dims == dims):
             self.terms.note("a Concat of one part")
             return listed[0]
         others = {None if part.dims is None else _with(part.dims, axis, const(0)) for part in listed}

@@ -60,6 +60,9 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
     "AveragePool": (7, 19),  # which adds up in another order
     "OneHot": (9, 11),  # of negative indices
 }  # fmt: skip
+# Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
+OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16, "ReduceLogSumExp": 18}
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
 # Attributes that became inputs: since which version, and which.
@@ -96,6 +99,8 @@ def spelled(
         listed += [None] * (moved[name] + 1 - len(listed))
         listed[moved[name]] = constant
     found = _meaning(node, max(version, since))
+    if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
+        found = max(found, min(version, OF_HALVES.get(op, 0)))
     if op == "Split" and version < 18 and len(listed) < 2:
         kept.append(("num_outputs", int(AttributeProto.INT), len(node.outputs)))
     if op == "Pad" or (op == "Resize" and version >= 11):  # before, a Resize has its scales where later its region is

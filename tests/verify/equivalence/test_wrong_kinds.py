@@ -230,6 +230,32 @@ def siblings() -> Iterator[tuple[str, Wrong]]:
     yield "a lookup in a second Loop of the same inputs", Wrong(head, *made, feed, {"far": np.array([100])})
 
 
+def lenient() -> Iterator[tuple[str, Wrong]]:
+    """What onnxruntime takes, and ONNX does not: dims are those that it gives."""
+    head = "(float[n, 4] x, float[m, 4] z) => (int64[2] y)"
+    slope = "y = Shape (x)", "p = PRelu (x, z) y = Shape (p)"
+    feed = {"x": SIX[:4].reshape(1, 4), "z": np.ones((3, 4), np.float32)}
+    yield "a slope with more rows than the data", Wrong(head, slope[1], slope[0], feed)
+    yield "an empty part with other columns than the rest", Wrong(
+        "(float[0, d] x, float[n, e] z) => (float[k, l] y)", "y = Concat <axis = 0> (x, z)", "y = Identity (z)",
+        {"x": np.zeros((0, 3), np.float32), "z": np.zeros((0, 5), np.float32)})  # fmt: skip
+
+
+def halves() -> Iterator[tuple[str, Wrong]]:
+    """Kernels of float16, which older versions have not."""
+    head, large = "(float16[n] x) => (float16[k] y)", {"x": np.array([300, 2], np.float16)}
+    clip = "p = Mul (x, x) y = Clip (p)"
+    yield "a Clip without bounds, until opset 12", Wrong(head, clip, clip, large, opsets=(11, 12))
+    logs = "y = ReduceLogSumExp{}"
+    yield "a sum of exponentials, until opset 18", Wrong(
+        "(float16[m, n] x) => (float16[k, l] y)", logs.format(" <axes = [0, 1]> (x)"), logs.format(" (x, axes)"),
+        {"x": np.array([[60000, 1]], np.float16)}, {"axes": np.array([0, 1])}, opsets=(13, 18))  # fmt: skip
+    slope = "y = PRelu (x, x)"
+    yield "a slope of zero, until opset 16", Wrong(
+        "(float16[n] x, float16[n] z) => (float16[k] y)", slope.replace("x)", "z)"), slope.replace("x)", "z)"),
+        {"x": np.array([-1], np.float16), "z": np.array([0], np.float16)}, opsets=(9, 16))  # fmt: skip
+
+
 SEQUENCE = "(float[n] x, bool c, int64 m, int64 i) => (float[k] y)"
 SEQUENCES = {
     "an If": """t = If (c) <then_branch = a () => (seq(float[o]) p) { p = SequenceConstruct (x) },
@@ -279,7 +305,11 @@ def chances() -> Iterator[tuple[str, Wrong]]:
     )
 
 
-PAIRS = {name: pair for make in (nodes, branches, moved, loops, siblings, versions, chances) for name, pair in make()}
+PAIRS = {
+    name: pair
+    for make in (nodes, branches, moved, loops, siblings, lenient, halves, versions, chances)
+    for name, pair in make()
+}
 
 
 def built(pair: Wrong) -> tuple[Model, Model]:

@@ -343,3 +343,12 @@ def test_it_shares_nothing_with_what_it_checks() -> None:
             if isinstance(node, ast.ImportFrom):
                 modules += [f"{node.module}.{alias.name}" for alias in node.names]
             assert not [name for name in modules if name.startswith(("graphkit.passes", "graphkit.rewrite"))]
+
+
+def test_two_inputs_are_not_one_under_another_name() -> None:
+    before = model("g (float[n] x) => (float[n] y) { y = Add (x, x) }")
+    after = model("g (float[n] x, float[n] z) => (float[n] y) { y = Add (x, z) }")
+    found = check_equivalence(before, after, renamed={"z": "x"})
+    assert "two inputs are input x of the original" in found.outputs[0].reason
+    found = check_equivalence(after, after, unread=["z"], free=["z"])
+    assert "input z of the original is free" in found.outputs[0].reason
