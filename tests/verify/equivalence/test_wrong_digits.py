@@ -73,6 +73,8 @@ PAIRS = {
     "a list of one number": read(LIST, "a = Mul (x, c) y = Sub (a, x)", [C], [D], [1, 2, 3]),
     "a divisor": read(LIST, "a = Div (x, c) y = Sub (a, x)", [C], [D], [1, 2, 3]),
     "a number that is taken off": read(LIST, "a = Sub (x, c) y = Sub (a, x)", [C], [D], [1, 2, 3]),
+    "a number that something is taken off": Pair(LIST, ("y = Sub (c, x)", "y = Add (x, c)"), ({"c": [C]},) * 2,
+                                                 np.array([1, 2, 3], np.float32)),
     "a weight in another shape": read(ROWS, "d = Reshape (c, s) a = MatMul (x, d) y = Sub (a, x)",
                                       [C, 0, 0, 1], [D, 0, 0, 1], [[1, 2]]),
     "a number that repeats": read(ROWS, "a = Mul (x, c) y = Sub (a, x)", [[C, C]], [[D, D]], [[1, 2]]),
