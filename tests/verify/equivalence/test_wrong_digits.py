@@ -98,6 +98,11 @@ PAIRS = {
           "zero": 0.0},) * 2, np.ones((1, 4), np.float32), FINITE),
     "a spread by another power": Pair(ROWS, (SPREAD.format(1), NORM), (SPREADS | {"e": 4.0},) * 2, SQUARES_OF_ROWS),
     "a spread of columns": Pair(SQUARE, (SPREAD.format(0), NORM), (SPREADS | {"e": 2.0},) * 2, SQUARES_OF_ROWS),
+    "matrices of the other axis": Pair(
+        "(float[2, 2, 3, 4] x) => (float[k, l, m, o] y)",
+        ("w = Slice (x, i, j) t = Transpose <perm = [0, 1, 3, 2]> (w) y = MatMul (x, t)",
+         "w = Slice (x, i, j) r = Reshape (w, turned) t = Transpose <perm = [0, 1, 3, 2]> (r) y = MatMul (x, t)"),
+        (AXES | {"turned": np.array([2, 1, 3, 4])},) * 2, RNG.normal(size=(2, 2, 3, 4)).astype(np.float32)),
     "a power by a list": Pair("(float[n, 64] x) => (float[k, l] y)", ("y = Pow (x, e)",) * 2,
                               ({"e": np.full(64, 3.0)}, {"e": 3.0}), RNG.uniform(0.5, 2, (3, 64)).astype(np.float32)),
     "a logarithm that repeats": in_turns(
