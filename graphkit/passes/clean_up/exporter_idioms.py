@@ -82,7 +82,8 @@ class SequenceToSplit(Rewrite):
             places = _places(editor, node, sequence, len(items))
             if not places or axis is None:
                 continue
-            if node.input(1) is None and not node.attr("keepdims", 1):
+            sizes = node.input(1)
+            if not node.attr("keepdims", 1) and (sizes is None or editor.shapes[sizes].dims == ()):
                 _gather(editor, source, axis, places)
             elif not _split(editor, node, source, axis, items, places):
                 continue

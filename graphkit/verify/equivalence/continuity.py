@@ -7,6 +7,7 @@ root unless what they read is shown to stay away from 0, or to be no less than 0
 from __future__ import annotations
 
 import numpy as np
+from onnx import AttributeProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import names
@@ -30,15 +31,17 @@ FIRST = names(
     """
 )
 POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
-# By operator, the attribute that keeps it from a quotient by 0, and its default.
+# By operator, the attribute that keeps it from a quotient by 0, its default, and the least that is no quotient by a
+# rounding; an epsilon of 1e-12 is common in LayerNormalization, whose rows differ.
 KEPT_OPEN = {
-    "LayerNormalization": ("epsilon", 1e-5), "InstanceNormalization": ("epsilon", 1e-5),
-    "BatchNormalization": ("epsilon", 1e-5), "LRN": ("bias", 1.0),
+    "LayerNormalization": ("epsilon", 1e-5, 1e-20), "InstanceNormalization": ("epsilon", 1e-5, 1e-7),
+    "BatchNormalization": ("epsilon", 1e-5, 1e-7), "LRN": ("bias", 1.0, 1e-3),
 }  # fmt: skip
 RECURRENT = ("LSTM", "GRU", "RNN")
 ACTIVATIONS = names(
     "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh"
 )  # that do not jump
+OF_ACTIVATIONS, NONE = ("activation_alpha", "activation_beta"), AttributeProto()
 STEEP = 16.0  # the largest slope that is no jump
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Pad": (0, 2)}
@@ -87,11 +90,16 @@ def is_continuous(app: Application, index: int) -> bool:
 def _may_jump(app: Application) -> bool:
     """Whether the attributes of an operator make it jump, or divide by what may be 0."""
     op = app.node.operator
-    if op in KEPT_OPEN and not (app.attr(*KEPT_OPEN[op]) or 0) > 0:
-        return True
+    if op in KEPT_OPEN:
+        name, default, least = KEPT_OPEN[op]
+        if not (app.attr(name, default) or 0) >= least:
+            return True
     if op == "LRN":
         return not (app.attr("alpha", 1e-4) or 0) >= 0
     if op in RECURRENT:
+        numbers = [number for name in OF_ACTIVATIONS for number in app.node.attributes.get(name, NONE).floats]
+        if not all(abs(number) <= STEEP for number in numbers):
+            return True
         given = app.node.attributes.get("activations")
         return (
             given is not None and not {each.decode(errors="replace").lower() for each in given.strings} <= ACTIVATIONS

@@ -28,8 +28,9 @@ __all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blin
 
 ASSUMING_FINITE: Exactness = "assuming finite values"
 MASKED = -100.0  # exp of it is 0 beside 1, in float32
-LOW = -50.0  # what a constant that is added may be at least where scores count: exp of it is lost beside 1
-REACH = 75.0  # between the largest and the least of such constants, all together: more would make masked scores count
+REACH = (
+    -MASKED / 2
+)  # between the largest and the least of such constants, all together: more would make masked scores count
 DEPTH = 64  # nodes that are looked through for them
 EVERY = names("Max Min Concat")
 FIRST = names("Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")
@@ -93,7 +94,7 @@ def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int
 def _reach_of_constant(array: np.ndarray | None) -> Reach:
     if array is None or np.isnan(array).any():
         return UNKNOWN_REACH
-    counts = array[array > LOW].astype(np.float64)
+    counts = array[array > MASKED].astype(np.float64)
     return float(counts.max(initial=0.0)), float(counts.min(initial=0.0))
 
 

@@ -21,6 +21,7 @@ from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["unloaded_nodes"]
 
+AXES_FROM_THE_BACK = 11  # the first version of Squeeze and Unsqueeze that may count axes from the back
 PLAIN = range(TensorProto.FLOAT, TensorProto.BFLOAT16)  # dtypes that nodes with bodies take in all versions
 Sizes = tuple[int | None, ...]  # of axes; None for any size
 # The dtype and sizes, which matter for shapes, axes and counts alone, None for any rank; or what has no known dtype.
@@ -50,7 +51,21 @@ def _signature(reading: Reading, node: Node) -> Hashable:
     else:
         attributes = attributes_of(node)
     outputs = tuple(bool(name) for name in node.proto.output)
-    return node.operator, version_of(node)[0], node.proto.overload, attributes, _kinds(reading, node), outputs
+    version, schema = version_of(node)
+    if schema is not None and (
+        getattr(schema, "has_function", True) or getattr(schema, "has_context_dependent_function", True)
+    ):
+        version = node.scope.opset(node.domain)  # onnxruntime may run its body, which is of one version
+    kinds = [reading.values[value] for value in node.operands] if _is_misread(node) else _kinds(reading, node)
+    return node.operator, version, node.proto.overload, attributes, tuple(kinds), outputs
+
+
+def _is_misread(node: Node) -> bool:
+    """Whether older shape inference takes an axis for another one, so that what reads the output may not load."""
+    axes = (
+        node.attr("axes", ()) if node.is_op("Squeeze", "Unsqueeze") and node.scope.opset() < AXES_FROM_THE_BACK else ()
+    )
+    return any(axis < 0 for axis in axes or ())
 
 
 def _kinds(reading: Reading, node: Node) -> tuple[Kind | None, ...]:
@@ -69,6 +84,8 @@ def _sizes(dims: Dims | None, is_count: bool) -> Sizes | None:
 def _is_loaded(reading: Reading, node: Node) -> bool:
     """Whether onnxruntime loads a node; not where it has an input of unknown dtype, as a sequence is."""
     kinds = _kinds(reading, node)
+    if _is_misread(node):
+        return False
     if node.bodies:  # which are read
         terms = [reading.values[value] for value in (*node.operands, *node.results)]
         return all(term.dtype in PLAIN for term in terms)

@@ -31,6 +31,7 @@ class Pair:
     constants: tuple[Mapping[str, object], Mapping[str, object]]
     x: np.ndarray
     looseness: Looseness | None = None
+    opset: int = 18
 
 
 def read(head: str, body: str, first: object, second: object, x: object) -> Pair:
@@ -55,6 +56,8 @@ JUMP = np.full((2, 1, 3), 0.7443899512290955, np.float32)  # times both 1, or ju
 RNN = {"w": np.eye(3)[None], "r": np.zeros((1, 3, 3))}
 GRU = {"w": np.concatenate([np.zeros((6, 3)), np.eye(3)])[None], "r": np.zeros((1, 9, 3))}
 CELL = '{} <hidden_size = 3, activations = [{}"ThresholdedRelu"], activation_alpha = [1.0]> (b, w, r)'
+STEEP = """y, h = RNN <hidden_size = 3, activations = ["{}"], activation_alpha = [{}], activation_beta = [{}]>
+    (b, w, r, bias)"""
 GATE = '"Sigmoid", '
 STATES = "(float[2, 1, 3] x) => (float[k, l, m, o] y)"
 SQUARES = "u = Unsqueeze (x, i) p = {0} (x, i) q = {0} <keepdims = 0> (u, j) "
@@ -87,6 +90,12 @@ PAIRS = {
         ROWS, "y, rm, rv = BatchNormalization <epsilon = 0.0, training_mode = 1> (b, o, z, z, o)",
         np.full((3, 2), EQUAL), **ONE),
     "a unit that jumps": rounded(STATES, f"y, h = {CELL.format('RNN', '')}", JUMP, **RNN),
+    "a unit that is steep": rounded(STATES, STEEP.format("HardSigmoid", 1e8, -1e8), JUMP, **RNN, bias=np.zeros((1, 6))),
+    "a unit that is scaled": rounded(
+        STATES, STEEP.format("ScaledTanh", 1.0, 1e30), JUMP, **RNN, bias=np.array([[-1.0, -1, -1, 0, 0, 0]])),
+    "a normalisation with a tiny epsilon": rounded(
+        "(float[1, 2, 3] x) => (float[k, l, m] y)", "y = InstanceNormalization <epsilon = 1e-20> (b, o, z)",
+        np.full((1, 2, 3), EQUAL), **ONE),
     "a gate that jumps": rounded(STATES, f"y, h = {CELL.format('GRU', GATE)}", JUMP, **GRU),
     "masked scores that are raised twice": Pair(
         MASKED, (f"a = Where (c, m, x) {LIFTS}", f"w = Where (c, low, zero) a = Add (x, w) {LIFTS}"),
@@ -103,6 +112,16 @@ PAIRS = {
         ("w = Slice (x, i, j) t = Transpose <perm = [0, 1, 3, 2]> (w) y = MatMul (x, t)",
          "w = Slice (x, i, j) r = Reshape (w, turned) t = Transpose <perm = [0, 1, 3, 2]> (r) y = MatMul (x, t)"),
         (AXES | {"turned": np.array([2, 1, 3, 4])},) * 2, RNG.normal(size=(2, 2, 3, 4)).astype(np.float32)),
+    "an activation that repeats": Pair(
+        "(double[n, 1] x) => (double[k, l] y)",
+        ('s = Shape (x) r = Mul (s, nine) e = Expand (x, r) y = Gelu <approximate = "tanh"> (e)',
+         's = Shape (x) r = Mul (s, nine) e = Gelu <approximate = "tanh"> (x) y = Expand (e, r)'),
+        ({"nine": np.array([1, 9])},) * 2, RNG.normal(size=(50, 1)), opset=20),
+    "scores that are lowered once": Pair(
+        MASKED, ("a = Where (c, m, x) b = Add (a, k) y = Softmax (b)",
+                 "w = Where (c, low, zero) a = Add (x, w) b = Add (a, k) y = Softmax (b)"),
+        ({"k": np.array([0.0, -99, -99, -99]), "c": np.array([True, False, False, False]), "m": -100.0, "low": -3e4,
+          "zero": 0.0},) * 2, np.ones((1, 4), np.float32), FINITE),
     "a power by a list": Pair("(float[n, 64] x) => (float[k, l] y)", ("y = Pow (x, e)",) * 2,
                               ({"e": np.full(64, 3.0)}, {"e": 3.0}), RNG.uniform(0.5, 2, (3, 64)).astype(np.float32)),
     "a logarithm that repeats": in_turns(
@@ -116,11 +135,17 @@ PAIRS = {
 }  # fmt: skip
 
 
-BY_PROCESSOR = ("a power by a list", "a logarithm that repeats", "the root of a sum")  # whose digits differ on some
+BY_PROCESSOR = (
+    "an activation that repeats",
+    "a power by a list",
+    "a logarithm that repeats",
+    "the root of a sum",
+)  # whose digits differ on some
 
 
 def built(pair: Pair, side: int) -> Model:
-    return model(f"g {pair.head} {{ {pair.bodies[side]} }}", **pair.constants[side])
+    head = f'<ir_version: 10, opset_import: ["" : {pair.opset}]>\n'
+    return model(f"g {pair.head} {{ {pair.bodies[side]} }}", head, **pair.constants[side])
 
 
 def outputs(made: Model, x: np.ndarray) -> list[np.ndarray]:

@@ -289,6 +289,13 @@ def versions() -> Iterator[tuple[str, Wrong]]:
     yield "integers of a sequence, until opset 13", Wrong(
         "(seq(int32[3]) x, int64 i) => (int32[k] y)", element, element,
         {"x": [np.arange(3, dtype=np.int32)], "i": np.array(0)}, opsets=(14, 13))  # fmt: skip
+    integers = "y = Relu (x)"
+    yield "a function that the runtime has a body for, until opset 20", Wrong(
+        "(int64[n] x) => (int64[k] y)", integers, integers, {"x": np.array([-1, 2])}, opsets=(18, 21))  # fmt: skip
+    before, after = (f"s = Squeeze <axes = [{axis}]> (x) y = MatMul (s, w)" for axis in (2, -1))
+    yield "an axis from the back, until opset 10", Wrong(
+        "(float[2, 3, 1] x, float[3, 2] w) => (float[k, l] y)", before, after,
+        {"x": SIX.reshape(2, 3, 1), "w": SIX.reshape(3, 2)}, opsets=(9, 9))  # fmt: skip
     for opset in (99, 1 << 40):
         yield f"opset {opset}", Wrong(LIST, NEG, NEG, {"x": SIX}, opsets=(18, opset))
 
