@@ -37,6 +37,10 @@ CASES = {
     "stack": ("r = SequenceConstruct(x, x, x) a = ConcatFromSequence<axis = 1, new_axis = 1>(r)", "[b, 3, s]"),
     "split": ("r = SplitToSequence<axis = 1>(x) a = SequenceAt(r, p)", "[b, 1]"),
     "split, without the dim": ("r = SplitToSequence<axis = 1, keepdims = 0>(x) a = SequenceAt(r, p)", "[b]"),
+    "split by one, without the dim": (
+        "h = Constant<value_int = 1>() r = SplitToSequence<axis = 1, keepdims = 0>(x, h) a = SequenceAt(r, p)",
+        "[b]",
+    ),
     "split into ones": (
         "r = SplitToSequence<axis = 1>(y) a = ConcatFromSequence<axis = 1, new_axis = 1>(r)",
         "[4, 6, 1]",

@@ -103,3 +103,13 @@ KEPT = {
 @pytest.mark.parametrize("model", KEPT.values(), ids=KEPT)
 def test_they_stay(model: Model) -> None:
     assert PASS.run(model).model is model
+
+
+def test_rows_of_one_size_without_their_dim_are_gathered() -> None:
+    text = "parts = SplitToSequence <axis = 1, keepdims = 0> (x, one)"
+    outcome = check(PASS, model_of(f"g {HEAD} <{INITS}, int64 one = {{1}}> {{ {text} {TAKEN} }}", 17))
+    assert lines(outcome.model) == [
+        "y = Gather <axis: int = 1> (x, y_index)",
+        "z = Gather <axis: int = 1> (x, z_index)",
+    ]
+    assert constants(outcome.model) == {"y_index": 0, "z_index": 5}
