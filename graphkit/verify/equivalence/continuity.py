@@ -52,6 +52,7 @@ OBSTACLES = {
     "Pow": "its argument may be below 0, or its exponent is none of 0.5, 1, 2, 3 and 4",
 }  # fmt: skip
 MAX_DEPTH = 40
+LEAST = 1e-12  # the least number that keeps a divisor from 0: what models add, or clip to
 
 
 def is_indifferent(app: Application, index: int) -> bool:
@@ -133,16 +134,16 @@ def is_positive(app: Application, term: Term | None, depth: int = 0) -> bool:
     if term is None or depth > MAX_DEPTH:
         return False
     if term.is_constant:
-        return _least(app, term) > 0
+        return _least(app, term) >= LEAST
     if term.op in (*MOVES, "Sqrt", "ReduceMean of rows"):
         return is_positive(app, term.args[0], depth + 1)
     if term.op in ("Shifted", "Add"):
         pairs = (term.args, term.args[::-1])
         return any(is_nonnegative(app, a, depth + 1) and is_positive(app, b, depth + 1) for a, b in pairs)
     if term.op == "Clip":
-        return len(term.args) > 1 and all(_least(app, arg) > 0 for arg in term.args[1:])
+        return len(term.args) > 1 and all(_least(app, arg) >= LEAST for arg in term.args[1:])
     if term.op == "Max":
-        return any(_least(app, arg) > 0 for arg in term.args)
+        return any(_least(app, arg) >= LEAST for arg in term.args)
     return term.op == "Scaled" and all(is_positive(app, arg, depth + 1) for arg in term.args)
 
 

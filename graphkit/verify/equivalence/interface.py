@@ -150,13 +150,19 @@ def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -
         if isinstance(after.atom, Symbol):
             meanings.setdefault(after.atom.name, before)
     told = dict[str, None]()
+    others: dict[str, set[str]] = {}  # what the symbols of the original are called
+    for before, after in both:
+        others.setdefault(str(before), set()).add(str(after))
     for name, dims in mine.items():
         other = names.get(name, name)
         if dims is not None and theirs.get(other, ()) is None:
             told[f"the rank of {other} = {len(dims)}"] = None
     for before, after in both:
         meant = after.substitute(meanings)
-        if after.constant is None and after.symbols <= meanings.keys() and meant != before:
+        is_one_of_two = before.constant is None and len(others[str(before)]) > 1  # a number here, and a name there
+        if after.constant is not None and not is_one_of_two:
+            continue
+        if after.symbols <= meanings.keys() and meant != before:
             told[f"{before} = {meant}"] = None
     yield from told
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.operator_traits import names
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
@@ -29,6 +30,7 @@ LARGEST_FACTOR: Mapping[int, float] = {
 # than a run may be. That is 1.5e-5 of float32, and 4e-3 of float16.
 LARGEST_SHIFT: Mapping[int, float] = {TensorProto.FLOAT: 2.0**7, TensorProto.DOUBLE: 2.0**10, TensorProto.FLOAT16: 4.0}
 Kind = Literal["Scaled", "Shifted"]
+WEIGHT, BIAS = "weight", "bias"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ def _made(tools: Tools, term: Term, change: Change, *, is_apart: bool = False) -
     bare = term if is_apart else tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
         return tools.movement.expand(changed(tools, bare, change), term.dims)
-    constant = tools.near.of_array(change.vector, term.dtype, change.doubt)
+    constant = tools.near.of_array(change.vector, term.dtype, change.kind, change.doubt)
     dims: Dims = (product(term.dims),)
     if change.axis is not None:
         before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
@@ -128,12 +130,40 @@ def _together(tools: Tools, term: Term, change: Change, before: tuple[Term, Chan
     return changed(tools, source, both)
 
 
+# What gives numbers as small as those that it reads.
+PASSING = names(
+    "Reshape Transpose Expand Slice Strided Identity Relu LeakyRelu Abs Neg Tanh Erf Gelu Elu Clip HardSwish"
+)
+TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
+DEPTH = 64  # nodes that are looked through for a scale
+
+
 def _hides(tools: Tools, term: Term, shift: Change) -> bool:
     """Whether a number that is added hides a tensor, which may have been scaled down before."""
-    found, least = _parts(tools, term), 1.0
-    if found is not None and found[1].kind == "Scaled":
-        least = min(1.0, float(np.abs(found[1].vector).min()))
-    return float(np.abs(shift.vector).max()) > LARGEST_SHIFT[term.dtype] * least
+    return float(np.abs(shift.vector).max()) > LARGEST_SHIFT[term.dtype] * _size(tools, term)
+
+
+def _size(tools: Tools, term: Term | None) -> float:
+    """Return how small numbers of about 1 have become by the constants that a term was scaled with; at most 1."""
+    least = 1.0
+    for _ in range(DEPTH):
+        array = (
+            tools.constants.array(term.args[1]) if term is not None and len(term.args) > 1 and term.args[1] else None
+        )
+        if term is None or not term.args:
+            break
+        if term.op in ("Scaled", "Scaled apart") and array is not None:
+            least *= min(1.0, float(np.abs(array).min()))
+        elif term.op in ("Shifted", "Shifted apart") and array is not None:
+            if float(np.abs(array).min()) >= least:
+                break  # it is as large as that number
+        elif term.op == "Linear" and array is not None:
+            norm = float(np.sqrt((array.astype(np.float64) ** 2).sum(axis=0)).max(initial=0.0))
+            least *= norm if norm < TINY_WEIGHT else 1.0
+        elif term.op not in PASSING:
+            break
+        term = term.args[0]
+    return least
 
 
 def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
@@ -212,7 +242,8 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     doubts = tools.near.doubt_of(bias), change.doubt
     if change.kind == "Shifted":
         bias = numbers + change.vector
-        is_lost = _is_lost(term, array.astype(np.float64), (numbers, change.vector), bias)
+        small = array.astype(np.float64) * _size(tools, data)
+        is_lost = _is_lost(term, small, (numbers, change.vector), bias)
         doubt = of_sum(numbers, change.vector, doubts)
         return None if is_lost else _linear(tools, term, data, weight, bias, doubt)
     factor = (
@@ -224,7 +255,7 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     if not is_kept(products, weight.dtype) or not is_kept(numbers * change.vector, term.dtype):
         return None
     scaled = tools.near.of_array(
-        products, weight.dtype, of_product(array, factor, (tools.near.doubt_of(weight), change.doubt))
+        products, weight.dtype, WEIGHT, of_product(array, factor, (tools.near.doubt_of(weight), change.doubt))
     )
     bias_doubt = of_product(numbers, change.vector, doubts)
     return _linear(tools, term, data, scaled, numbers * change.vector, bias_doubt)
@@ -242,7 +273,7 @@ def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray
     """Return a product with another weight and bias, and how far rounding may have moved the numbers of the bias."""
     whole = np.broadcast_to(bias, (_count(like),))
     each = doubt if isinstance(doubt, float) else np.broadcast_to(doubt, whole.shape)
-    constant = tools.near.of_array(whole, like.dtype, each) if bias.any() else None
+    constant = tools.near.of_array(whole, like.dtype, BIAS, each) if bias.any() else None
     return tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
 
 
@@ -299,10 +330,10 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         elif not is_kept(matrix * factor, weight.dtype):
             break
         else:
-            weight = tools.near.of_array(matrix * factor, weight.dtype, of_product(matrix, factor, doubts))
+            weight = tools.near.of_array(matrix * factor, weight.dtype, WEIGHT, of_product(matrix, factor, doubts))
             array = tools.constants.array(weight)
         data = inner
-    weight = tools.near.of_term(weight)
+    weight = tools.near.of_term(weight, WEIGHT)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
     return _linear(tools, like, data, weight, bias, doubt) if bias.any() else like
 
@@ -310,12 +341,16 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
 def _doubt_of_sums(
     matrix: np.ndarray, factor: np.ndarray, doubts: tuple[Doubt, Doubt], over: int | tuple[int, ...]
 ) -> np.ndarray:
-    """Return the doubt of the sums of products along axes; roundings of a sum add up as a random walk does."""
+    """Return the doubt of the sums of products along axes, where roundings go up as often as down.
+
+    Each product is rounded, and so are the sums of sixteen parts, as processors add up.
+    """
     products = np.abs(matrix * factor)
     each = of_product(matrix, factor, doubts)
     moved = products * each if isinstance(each, float) else each
-    sums = products.sum(axis=over)
-    return np.asarray(moved.sum(axis=over) + sums * np.sqrt(products.size / max(1, sums.size)))
+    count = products.size / max(1, np.asarray(products.sum(axis=over)).size)
+    norms = np.sqrt((products**2).sum(axis=over))
+    return np.asarray(np.sqrt((moved**2).sum(axis=over)) + norms * (1 + np.sqrt(count) / 16))
 
 
 def columns(tools: Tools, term: Term) -> Term | None:
@@ -338,7 +373,7 @@ def columns(tools: Tools, term: Term) -> Term | None:
     chosen = slice(first * behind, (first + count) * behind)
     doubt = tools.near.doubt_of(weight)
     part = tools.near.of_array(
-        np.asarray(array)[:, chosen], weight.dtype, doubt if isinstance(doubt, float) else doubt[:, chosen]
+        np.asarray(array)[:, chosen], weight.dtype, WEIGHT, doubt if isinstance(doubt, float) else doubt[:, chosen]
     )
     dims = (whole.dims[0], const(count * behind))
     made = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)

@@ -52,27 +52,33 @@ def _larger(one: Doubt, other: Doubt, array: np.ndarray) -> Doubt:
 
 
 class Near:
-    """Finds the constant, among those that were asked for, that another one stands for but for rounding.
+    """Finds the constant of the original that one of the rewritten model stands for but for rounding.
+
+    Constants of one model are never taken for each other. A computed one is never the term of a constant that a model
+    holds, though it has the same bytes: another model may hold other bytes at either place.
 
     Attributes:
         doubt: Of constants that were computed, by term: that of its own elements, or of others that it stands for.
+        is_original: Whether the original is read.
     """
 
     def __init__(self, constants: Constants) -> None:
         self.constants = constants
         self.doubt: dict[Term, Doubt] = {}
         self.own: dict[Term, Doubt] = {}  # of its own elements
-        self.listed: dict[tuple[int, tuple[int, ...]], list[Term]] = defaultdict(list)
+        self.listed: dict[tuple[str, int, tuple[int, ...]], list[Term]] = defaultdict(list)  # of the original
+        self.is_original = True
 
-    def of_array(self, array: np.ndarray, dtype: int, doubt: Doubt = EXACT) -> Term:
-        """Return the constant of an array of float64, rounded to a dtype."""
+    def of_array(self, array: np.ndarray, dtype: int, kind: str, doubt: Doubt = EXACT) -> Term:
+        """Return the constant of an array of float64, rounded to a dtype, among those of a kind."""
         with np.errstate(over="ignore"):
-            term = self.constants.of_array(np.asarray(array).astype(FLOATS[dtype], order="C"), dtype)
-        return self._nearest(term, doubt)
+            rounded = np.asarray(array).astype(FLOATS[dtype], order="C")
+        is_exact = isinstance(doubt, float) and doubt == EXACT
+        return self._nearest(self.constants.of_array(rounded, dtype, is_apart=not is_exact), kind, doubt)
 
-    def of_term(self, term: Term) -> Term:
-        """Return the first constant that is nearly equal, the constant itself where there is none."""
-        return self._nearest(term, self.doubt_of(term))
+    def of_term(self, term: Term, kind: str) -> Term:
+        """Return the constant that another one stands for, itself where there is none."""
+        return self._nearest(term, kind, self.doubt_of(term))
 
     def doubt_of(self, term: Term | None) -> Doubt:
         """Return how far rounding may have moved the elements of a constant; none is exact."""
@@ -80,17 +86,17 @@ class Near:
             return EXACT
         return self.doubt.get(term, RUN if self.constants.is_computed(term) else EXACT)
 
-    def _nearest(self, term: Term, doubt: Doubt) -> Term:
+    def _nearest(self, term: Term, kind: str, doubt: Doubt) -> Term:
         array = self.constants.array(term) if term.dtype in FLOATS else None
         if array is None:
             return term
-        others = self.listed[term.dtype, array.shape]
-        for other in others if term not in others else ():
+        others = self.listed[kind, term.dtype, array.shape]
+        for other in others if not self.is_original and term not in others else ():
             known, own = self.constants.array(other), self.own[other]
             if known is not None and _is_near(array, known, doubt, own):
-                self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, array, known), known)
+                self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, own, array, known), known)
                 return other
-        if term not in others:
+        if self.is_original and term not in others:
             others.append(term)
         self.own[term] = _larger(doubt, self.own.get(term, EXACT), array)
         self.doubt[term] = _larger(doubt, self.doubt.get(term, EXACT), array)
@@ -110,19 +116,18 @@ def _is_near(left: np.ndarray, right: np.ndarray, doubt: Doubt, other_doubt: Dou
     first = (slice(0, 1),) * max(0, left.ndim - 1) + (slice(0, FIRST),) * bool(left.ndim)
     for part in (first, ...):
         one, other = left[part].astype(np.float64), right[part].astype(np.float64)
-        doubts = [each if isinstance(each, float) else each[part] for each in (doubt, other_doubt)]
+        doubts = [each if isinstance(each, float) else np.asarray(each[part]) for each in (doubt, other_doubt)]
         with np.errstate(all="ignore"):
             allowed = unit * (_of_each(doubts[0], one) + _of_each(doubts[1], other))
-            if not ((one == other) | (np.abs(one - other) <= allowed)).all():
+            if not ((one == other) | ((np.abs(one - other) <= allowed) & np.isfinite(allowed))).all():
                 return False
     return True
 
 
-def _with_distance(doubt: Doubt, array: np.ndarray, known: np.ndarray) -> Doubt:
+def _with_distance(doubt: Doubt, own: Doubt, array: np.ndarray, known: np.ndarray) -> Doubt:
     """Return the doubt of an array that another one stands for, so that this one's elements may be those of either."""
     apart = np.abs(array.astype(np.float64) - known) / (float(np.finfo(array.dtype).eps) / 2)
-    if not isinstance(doubt, float):
-        return doubt + np.where(array == known, 0.0, apart)
-    sizes = np.abs(known.astype(np.float64))
-    with np.errstate(all="ignore"):
-        return doubt + float(np.where(array == known, 0.0, apart / sizes).max(initial=0.0))
+    if isinstance(doubt, float) and isinstance(own, float):  # then no element is 0 in one of them alone
+        sizes = np.abs(known.astype(np.float64))
+        return doubt + float(np.divide(apart, sizes, out=np.zeros_like(sizes), where=sizes > 0).max(initial=0.0))
+    return np.asarray(_of_each(doubt, array) + apart)

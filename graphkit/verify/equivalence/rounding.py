@@ -57,7 +57,7 @@ def arithmetic(app: Application) -> Result:
         if found is None:
             near = app.tools.movement.unexpanded(other)
             if op in ("Mul", "Div") or Change("Shifted", known[0], None).is_moderate(app.dtype):
-                near = app.tools.near.of_term(near)
+                near = app.tools.near.of_term(near, op)
             return flat.elementwise(replace(app, args=[term, near] if is_left else [near, term]))
         if not movement.expands_to(term.dims or app.dims, app.dims) or term.dims is None:
             return None
