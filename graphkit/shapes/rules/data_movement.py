@@ -272,6 +272,8 @@ def split(ctx: InferenceContext) -> list[Tensor]:
     result, start = [], 0
     for size in sizes:
         part, length = None, size.constant
+        if length is None:
+            array = None  # where the parts behind it begin is not known
         if array is not None and length is not None:
             part = array.take(range(start, min(start + length, array.shape[axis])), axis)
             start += length

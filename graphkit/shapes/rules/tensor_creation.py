@@ -166,8 +166,9 @@ def compress(ctx: InferenceContext) -> Tensor:
 
 def unique(ctx: InferenceContext) -> list[Tensor]:
     """Keep as many as are distinct."""
-    count = ctx.new_symbol("it is how many distinct elements there are", 1)
-    dims, total = [count], product(ctx.dims())
+    whole = product(ctx.dims())
+    count = ctx.new_symbol("it is how many distinct elements there are", int(lower(whole) >= 1))
+    dims, total = [count], whole
     if "axis" in ctx.attributes:
         dims = list(ctx.dims())
         axis = ctx.axis(ctx.attr("axis", 0), len(dims))

@@ -6,7 +6,7 @@ kind that cannot fail on what is known of its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import TensorProto
@@ -187,8 +187,17 @@ def _reshapes(app: Application) -> bool:
 
 
 def _squeezes(app: Application) -> bool:
-    source = _dims(app, 0)
-    return source is not None and app.dims is not None and _is_as_large(app, source)
+    source, axes = _dims(app, 0), _axes(app)
+    if source is None or app.dims is None or not _is_as_large(app, source):
+        return False
+    if axes is None:
+        return app.arg(1) is None and "axes" not in app.node.attributes  # all dims of 1
+    listed = [app.axis(axis, len(source)) for axis in axes]
+    return all(axis is not None and app.tools.required.expr(source[axis]) == 1 for axis in listed)
+
+
+def _axes(app: Application) -> Sequence[int] | None:
+    return app.numbers(1) if app.arg(1) is not None else app.attr("axes", tuple)
 
 
 def _is_as_large(app: Application, source: Dims) -> bool:
@@ -198,8 +207,8 @@ def _is_as_large(app: Application, source: Dims) -> bool:
 
 
 def _unsqueezes(app: Application) -> bool:
-    source, axes = _dims(app, 0), app.numbers(1) if app.arg(1) is not None else app.attr("axes", tuple)
-    if source is None or axes is None or not _squeezes(app):
+    source, axes = _dims(app, 0), _axes(app)
+    if source is None or axes is None or app.dims is None or not _is_as_large(app, source):
         return False
     listed = [app.axis(axis, len(source) + len(axes)) for axis in axes]
     return None not in listed and len(set(listed)) == len(listed)

@@ -82,6 +82,61 @@ def test_a_number_is_put_into_a_weight_once() -> None:
     assert check_equivalence(model(SCALED, w=w, c=factor), model("y = MatMul (x, w)", w=w * factor)).is_proven
 
 
+def decoys() -> dict[str, tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Return bodies with constants, and with one of them edited."""
+    rng = np.random.default_rng(0)
+    weight, bias = rng.normal(size=(2, 2)).astype(np.float32), np.array([1.5, -0.7], np.float32)
+    long, of_long = rng.normal(size=4096).astype(np.float32), rng.normal(size=(4096, 2)).astype(np.float32)
+    edited = long.copy()
+    edited[0] += 0.03
+    one, other = np.array([100, 100], np.float32), np.array([-99.9999, -99.9998], np.float32)
+    left = one + other
+    sums = "a = Add (x, c) b = Add (a, d) t = Tanh (b) u = Mul (t, s) y = Sub (u, e)"
+    scale = np.full(2, 1e-4, np.float32)
+    small = np.float32(2.0**-22)
+    return {
+        "a number in a long sum": ("e = Expand (x, n) a = Add (e, b) p = MatMul (a, w) y = Add (p, q)",
+                                   {"b": long, "w": of_long, "q": bias, "n": np.array([1, 4096])},
+                                   {"b": edited, "w": of_long, "q": bias, "n": np.array([1, 4096])}),
+        "a number with the bytes of a sum": (sums, {"c": one, "d": other, "s": scale, "e": left},
+                                             {"c": one, "d": other, "s": scale, "e": left * np.float32(1.1)}),
+        "a bias beside a sum that is 0": ("r = Relu (x) a = Add (r, c) b = Add (a, d) y = Add (b, e)",
+                                          {"c": np.array([1, 1], np.float32), "d": np.array([-1, 2], np.float32),
+                                           "e": np.array([5, 6], np.float32)},
+                                          {"c": np.array([1e-7, 3], np.float32), "d": np.zeros(2, np.float32),
+                                           "e": np.array([5, -60], np.float32)}),
+        "a scale of a product": ("p = MatMul (x, w) y = Mul (p, s)", {"w": weight, "s": small},
+                                 {"w": weight, "s": small * 2}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", decoys())
+def test_an_edited_constant_is_none_that_rounding_makes(name: str) -> None:
+    body, first, second = decoys()[name]
+    head = "(float[N, 1] x) => (float[K, L] y)" if "long" in name else "(float[N, 2] x) => (float[K, L] y)"
+    before, after = model(body, head, **first), model(body, head, **second)
+    assert not check_equivalence(before, after).proven
+    assert check_equivalence(before, before).is_proven
+
+
+@pytest.mark.parametrize("node", ["b = Transpose (a)", "b = Relu (a)", "r = Relu (a) b = MatMul (r, w)"])
+def test_what_is_scaled_down_is_hidden_by_a_number_behind_other_operators(node: str) -> None:
+    numbers = {"s": np.float32(2.0**-22), "one": np.float32(1), "w": np.eye(4, dtype=np.float32)}
+    head = "(float[4, 4] x) => (float[4, 4] y)"
+    bodies = (f"a = Mul (x, s) {node} c = Add (b, one) y = Sub (c, one)", f"a = Mul (x, s) {node} y = Identity (b)")
+    assert not check_equivalence(*(model(body, head, **numbers) for body in bodies)).proven
+
+
+def test_a_divisor_that_is_next_to_nothing_may_be_0() -> None:
+    rng = np.random.default_rng(0)
+    weight, bias = rng.normal(size=(2, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32)
+    tail = "m = Abs (p) q = Add (m, e) y = Reciprocal (q)"
+    bodies = f"a = Add (x, b) p = MatMul (a, w) {tail}", f"a = MatMul (x, w) p = Add (a, bw) {tail}"
+    for least, is_proven in ((1e-30, False), (1e-6, True)):
+        numbers = {"w": weight, "b": bias, "bw": bias @ weight, "e": np.float32(least)}
+        assert check_equivalence(*(model(body, **numbers) for body in bodies)).is_proven is is_proven
+
+
 def sparse(folder: Path, values: list[float]) -> Model:
     folder.mkdir()
     content = np.array(values, np.float32)

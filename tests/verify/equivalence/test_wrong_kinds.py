@@ -241,6 +241,28 @@ def lenient() -> Iterator[tuple[str, Wrong]]:
         {"x": np.zeros((0, 3), np.float32), "z": np.zeros((0, 5), np.float32)})  # fmt: skip
 
 
+def empty() -> Iterator[tuple[str, Wrong]]:
+    """What holds where there are elements, and not of none."""
+    head, none = "(int64[past_n] x) => (int64[k] y)", {"x": np.zeros(0, np.int64)}
+    counts = "u = Unique (x) s = Shape (u) m = Max (s, one) z = ConstantOfShape ({}) w = Neg (z) y = Cast <to = 7> (w)"
+    yield (
+        "how many elements are distinct",
+        Wrong(head, counts.format("m"), counts.format("s"), none, {"one": np.array([1])}),
+    )
+    lookup = "y = Unique (x)", "y = Unique (x) d = Gather (y, o)"
+    yield "a lookup in what is distinct", Wrong(head, *lookup, none, {"o": np.array(0)})
+    dead = "y = Neg (x)", "e = Slice (x, o, o, one) d = Squeeze (e, o) y = Neg (x)"
+    yield "an axis that goes from a tensor without elements", Wrong(
+        "(float[n, m] x) => (float[k, l] y)", *dead, {"x": np.ones((3, 2), np.float32)},
+        {"o": np.array([0]), "one": np.array([1])})  # fmt: skip
+    parts = "s = Shape (v) t = Shape (w) z = Concat <axis = 0> (t, one) p, q, r = Split (s, z) d = ConstantOfShape (r)"
+    yield "a part behind one of unknown size", Wrong(
+        "(float[a, b, c, d] v, float[n, m] w) => (float[k] y)", f"{parts} y = Neg (d)",
+        "s = Shape (v) r = Gather (s, o) d = ConstantOfShape (r) y = Neg (d)",
+        {"v": np.ones((2, 3, 4, 5), np.float32), "w": np.ones((1, 2), np.float32)},
+        {"one": np.array([1]), "o": np.array([0])})  # fmt: skip
+
+
 def halves() -> Iterator[tuple[str, Wrong]]:
     """Kernels of float16, which older versions have not."""
     head, large = "(float16[n] x) => (float16[k] y)", {"x": np.array([300, 2], np.float16)}
@@ -314,7 +336,7 @@ def chances() -> Iterator[tuple[str, Wrong]]:
 
 PAIRS = {
     name: pair
-    for make in (nodes, branches, moved, loops, siblings, lenient, halves, versions, chances)
+    for make in (nodes, branches, moved, loops, siblings, lenient, empty, halves, versions, chances)
     for name, pair in make()
 }
 

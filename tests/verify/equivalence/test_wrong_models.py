@@ -352,3 +352,9 @@ def test_two_inputs_are_not_one_under_another_name() -> None:
     assert "two inputs are input x of the original" in found.outputs[0].reason
     found = check_equivalence(after, after, unread=["z"], free=["z"])
     assert "input z of the original is free" in found.outputs[0].reason
+
+
+def test_a_number_for_a_dim_that_keeps_its_name_elsewhere_is_told() -> None:
+    text = "g (float[{}] a, float[N, 4] b) => (float[k, l] y, float[o, p] z) {{ y = Neg (a) z = Neg (b) }}"
+    found = check_equivalence(model(text.format("N, 4")), model(text.format("3, 4")), narrower=True)
+    assert "N = 3" in found.conditions
