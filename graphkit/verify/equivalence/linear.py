@@ -232,8 +232,8 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     assert data is not None
     assert weight is not None
     assert term.dims is not None
-    if change.axis not in (None, _channels(term)):
-        return None
+    if change.axis not in (None, _channels(term)) or change.vector.size not in (1, _count(term)):
+        return None  # the latter in no model that runs
     old = None if bias is None else tools.constants.array(bias)
     numbers = np.zeros(_count(term)) if old is None else old.astype(np.float64)
     array = tools.constants.array(weight)

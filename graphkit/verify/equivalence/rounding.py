@@ -48,6 +48,8 @@ def arithmetic(app: Application) -> Result:
     op, left, right = app.node.op_type, app.arg(0), app.arg(1)
     if left is None or app.dims is None or app.dtype not in FLOATS or app.node.scope.opset() < 7:
         return None
+    if any(term is not None and term.dtype != app.dtype for term in (left, right)):
+        return None  # no model that runs
     if op == "Neg":
         return changed(app.tools, left, Change("Scaled", np.float64(-1), None)) if left.dims == app.dims else None
     for term, other, is_left in ((left, right, True), (right, left, False)):
@@ -93,7 +95,7 @@ def batch_norm(app: Application) -> Result:
     if app.node.scope.opset() < 9 or any(app.node.outputs[1:]) or app.attr("training_mode", 0) or len(data.dims) < 2:
         return "it may learn"
     count = data.dims[1].constant
-    if count is None:
+    if count is None or any(each.size not in (1, count) for each in arrays) or data.dtype != app.dtype:
         return "how many channels it has is not known"
     scale, bias, mean, variance = (np.broadcast_to(each.astype(np.float64), (count,)) for each in arrays)
     epsilon = app.attr("epsilon", 1e-5) or 0.0
@@ -112,6 +114,8 @@ def matmul(app: Application) -> Result:
     left, right = app.arg(0), app.arg(1)
     if left is None or right is None or left.dims is None or app.dims is None or app.dtype not in FLOATS:
         return None
+    if {left.dtype, right.dtype} != {app.dtype}:
+        return None  # no model that runs
     if not right.is_constant or len(right.dims or ()) != 2 or len(left.dims) < 2 or left.is_constant:
         return None
     rows = product(left.dims[:-1])
@@ -224,7 +228,7 @@ def conv(app: Application) -> Result:
     data, weight, bias = app.arg(0), app.arg(1), app.arg(2)
     if data is None or weight is None or not weight.is_constant or app.dims is None or app.dtype not in FLOATS:
         return None
-    if data.is_constant or data.dims is None or len(data.dims) < 3:
+    if data.is_constant or data.dims is None or len(data.dims) < 3 or {data.dtype, weight.dtype} != {app.dtype}:
         return None
     known = None if bias is None else constant_of(app, bias)
     if bias is not None and known is None:
