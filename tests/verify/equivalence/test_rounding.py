@@ -365,13 +365,14 @@ SCALED = "p = MatMul (x, w) t = Mul (p, two) ", "t = MatMul (x, w2) "
         ("s = Mul (t, t) n = ReduceSum (s, last) r = Pow (n, half) q = Div (t, r) y = Neg (q)", "its divisor may be 0"),
         ("y = Pow (t, half)", "its argument may be below 0, or its exponent is none of 0.5, 1, 2, 3 and 4"),
         ("y = Sqrt (t)", "Sqrt#2 (Sqrt) reads what is equal up to rounding alone, and its argument may be below 0"),
+        ("c = Pow (t, three) y = Sqrt (c)", "its argument may be below 0"),
         ("a = Abs (x) m = Mul (t, a) y = Sqrt (m)", "its argument may be below 0"),
         ("y = Floor (t)", "Floor#2 (Floor) reads what is equal up to rounding alone, and it may jump where"),
         ("s = Mul (t, t) n = ReduceSum (s, last) y = Pow (n, half)", ""),
     ],
 )  # fmt: skip
 def test_the_node_is_named_that_may_not_read_what_is_rounded_in_another_way(body: str, reason: str) -> None:
-    numbers = {name: C[name] for name in ("w", "w2", "two", "half", "last")}
+    numbers = {name: C[name] for name in ("w", "w2", "two", "half", "last")} | {"three": 3.0}
     made = [model(f"g {MATRIX} {{ {start}{body} }}", **numbers) for start in SCALED]
     output = check_equivalence(*made).outputs[0]
     assert (output.verdict == "proven") == (not reason)
