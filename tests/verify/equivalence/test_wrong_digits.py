@@ -124,7 +124,8 @@ PAIRS = {
           "zero": 0.0},) * 2, np.ones((1, 4), np.float32), FINITE),
     "rows that are scaled for columns": Pair(
         "(float[2, 2] x) => (float[k, l] y)", ("a = Mul (x, c) y = MatMul (a, w)",) * 2,
-        ({"c": [[2.0], [3.0]], "w": [[1.0, 2], [3, 5]]}, {"c": [[2.0, 3.0]], "w": [[1.0, 2], [3, 5]]}), SQUARES_OF_ROWS),
+        ({"c": [[2.0], [3.0]], "w": [[1.0, 2], [3, 5]]}, {"c": [[2.0, 3.0]], "w": [[1.0, 2], [3, 5]]}),
+        SQUARES_OF_ROWS),
     "a power by a list": Pair("(float[n, 64] x) => (float[k, l] y)", ("y = Pow (x, e)",) * 2,
                               ({"e": np.full(64, 3.0)}, {"e": 3.0}), RNG.uniform(0.5, 2, (3, 64)).astype(np.float32)),
     "a logarithm that repeats": in_turns(
