@@ -22,6 +22,7 @@ from graphkit.verify.equivalence.terms import Term
 __all__ = ["unloaded_nodes"]
 
 AXES_FROM_THE_BACK = 11  # the first version of Squeeze and Unsqueeze that may count axes from the back
+GUESSES = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of contrib operators
 PLAIN = range(TensorProto.FLOAT, TensorProto.BFLOAT16)  # dtypes that nodes with bodies take in all versions
 Sizes = tuple[int | None, ...]  # of axes; None for any size
 # The dtype and sizes, which matter for shapes, axes and counts alone, None for any rank; or what has no known dtype.
@@ -82,15 +83,21 @@ def _sizes(dims: Dims | None, is_count: bool) -> Sizes | None:
 
 
 def _is_loaded(reading: Reading, node: Node) -> bool:
-    """Whether onnxruntime loads a node; not where it has an input of unknown dtype, as a sequence is."""
+    """Whether onnxruntime loads a node; inputs of unknown dtype are those of contrib operators, or it does not."""
     kinds = _kinds(reading, node)
     if _is_misread(node):
         return False
     if node.bodies:  # which are read
         terms = [reading.values[value] for value in (*node.operands, *node.results)]
         return all(term.dtype in PLAIN for term in terms)
-    known = [kind for kind in kinds if kind is None or isinstance(kind, tuple)]
-    return len(known) == len(kinds) and _loads(_alone(node, known))
+    unknown = [kind for kind in kinds if isinstance(kind, Term)]
+    if any(not term.op.startswith("com.microsoft.") for term in unknown):
+        return False
+    guesses = GUESSES if unknown else (0,)
+    filled = (
+        [(guess, _sizes(kind.dims, False)) if isinstance(kind, Term) else kind for kind in kinds] for guess in guesses
+    )
+    return any(_loads(_alone(node, each)) for each in filled)
 
 
 def _alone(node: Node, kinds: Sequence[tuple[int, Sizes | None] | None]) -> bytes:
