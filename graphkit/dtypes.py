@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-__all__ = ["BITS", "FLOATS", "INT32_MAX", "INT64_MAX", "INTEGERS", "dtype_name", "integer_range"]
+__all__ = ["BITS", "FLOATS", "HALVES", "INT32_MAX", "INT64_MAX", "INTEGERS", "dtype_name", "integer_range"]
 
 # Bits of one element. STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
@@ -32,6 +32,7 @@ FLOATS: Mapping[int, np.dtype[Any]] = {
     TensorProto.DOUBLE: np.dtype("f8"),
     TensorProto.FLOAT16: np.dtype("f2"),
 }
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 NAMES = {"float": "float32", "double": "float64"}
 

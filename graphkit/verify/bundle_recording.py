@@ -33,7 +33,8 @@ class Recording:
         logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
         tokens: Of each search, by its number of beams: the tokens of each row.
         reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
-        chunks: Of prompts that have a step of several tokens, by their number: the logits of such steps.
+        chunks: Of prompts that have a step of several tokens, by their number: the logits of such steps; none where
+            the export does not run on several.
     """
 
     logits: Sequence[Sequence[np.ndarray]]

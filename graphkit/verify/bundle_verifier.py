@@ -80,6 +80,8 @@ def verify_bundle(
         at_default = record(originals, again, optimize=True, progress=progress)
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
+    if _several(contract, all_prompts) and not truth.chunks:
+        notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None

@@ -259,7 +259,7 @@ class _Proof:
             return _unknown(after, str(error))
         if self.unsure:
             pair = self.unsure[0]
-            what = "a dim" if pair.dim.atom is None or not str(pair.dim).startswith(RANK_OF) else "the rank"
+            what = "the rank" if str(pair.dim).startswith(RANK_OF) else "a dim"
             reason = f"{what} of input {pair.name} depends on data: it is not known that it is {pair.size}"
             return _unknown(after, reason)
         return limited_equivalence(

@@ -90,9 +90,8 @@ def split_to(ctx: InferenceContext) -> Tensor:
     if ctx.has(1):
         data = ctx.data(1)
         step = ctx.unknown_value(1, 1) if data is None else Expr.of(data.ravel()[0])
-    is_dropped = not ctx.attr(
-        "keepdims", 1
-    )  # also where one size is given, which ONNX does not say and onnxruntime does
+    # ONNX says so where no size is given; onnxruntime drops the axis also where one is
+    is_dropped = not ctx.attr("keepdims", 1)
     if is_dropped and step != 1:
         raise UnknownError("its parts lose an axis that is not known to be 1")
     size, width = dims[axis].constant, step.constant

@@ -108,9 +108,7 @@ def check_equivalence(
     for looseness in loosenesses or (ZEROS, ROUNDING):
         terms.used.clear()
         usable = (*looseness.assumptions, *axioms)
-        tools.near.is_original = True
         first = read(before, shapes[0], tools, None, {}, usable, looseness)
-        tools.near.is_original = False
         second = read(after, shapes[1], tools, first, names, usable, looseness)
         fault = _fault(first.result, second.result, *shapes, names, tools.required)
         found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)

@@ -11,6 +11,7 @@ from onnx import AttributeProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import names
+from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term
 
@@ -37,11 +38,9 @@ KEPT_OPEN = {
     "LayerNormalization": ("epsilon", 1e-5, 1e-20), "InstanceNormalization": ("epsilon", 1e-5, 1e-7),
     "BatchNormalization": ("epsilon", 1e-5, 1e-7), "LRN": ("bias", 1.0, 1e-3),
 }  # fmt: skip
-RECURRENT = ("LSTM", "GRU", "RNN")
-ACTIVATIONS = names(
-    "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh"
-)  # that do not jump
-OF_ACTIVATIONS, NONE = ("activation_alpha", "activation_beta"), AttributeProto()
+# Of a recurrent node, those that do not jump.
+ACTIVATIONS = names("affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh")
+OF_ACTIVATIONS, NONE = ("activations", "activation_alpha", "activation_beta"), AttributeProto()
 STEEP = 16.0  # the largest slope that is no jump
 ONE_OUTPUT = {"MaxPool", "BatchNormalization"}  # whose second output jumps
 OTHERS = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Pad": (0, 2)}
@@ -98,13 +97,10 @@ def _may_jump(app: Application) -> bool:
     if op == "LRN":
         return not (app.attr("alpha", 1e-4) or 0) >= 0
     if op in RECURRENT:
-        numbers = [number for name in OF_ACTIVATIONS for number in app.node.attributes.get(name, NONE).floats]
-        if not all(abs(number) <= STEEP for number in numbers):
-            return True
-        given = app.node.attributes.get("activations")
-        return (
-            given is not None and not {each.decode(errors="replace").lower() for each in given.strings} <= ACTIVATIONS
-        )
+        given, *numbers = (app.node.attributes.get(name, NONE) for name in OF_ACTIVATIONS)
+        activations = {each.decode(errors="replace").lower() for each in given.strings}
+        is_flat = all(abs(number) <= STEEP for each in numbers for number in each.floats)
+        return not (is_flat and activations <= ACTIVATIONS)
     return op == "HardSigmoid" and not abs(app.attr("alpha", 0.2) or 0) <= STEEP
 
 

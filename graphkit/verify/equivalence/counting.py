@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from onnx import TensorProto
 
-from graphkit.dtypes import BITS, FLOATS, integer_range
+from graphkit.dtypes import BITS, FLOATS, HALVES, integer_range
 from graphkit.graph.view import all_nodes
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.bounds import lower
@@ -34,7 +34,6 @@ OF_INPUTS = "elements of int64 inputs up to 2^62 where something is added to the
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
-HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 ROUNDED = "float16 is rounded after each node"
 
 

@@ -85,7 +85,7 @@ def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int
             known[term] = _reach(app, term.args, known, depth)
         elif term.op in (*FIRST, *EVERY, "Where", "Cast"):
             found = [_reach_of(app, part, known, depth + 1) for part in parts if part is not None]
-            known[term] = max(each[0] for each in found), min(each[1] for each in found)
+            known[term] = max((each[0] for each in found), default=0.0), min((each[1] for each in found), default=0.0)
         else:
             known[term] = 0.0, 0.0
     return known[term]

@@ -147,11 +147,10 @@ def _size(tools: Tools, term: Term | None) -> float:
     """Return how small numbers of about 1 have become by the constants that a term was scaled with; at most 1."""
     least = 1.0
     for _ in range(DEPTH):
-        array = (
-            tools.constants.array(term.args[1]) if term is not None and len(term.args) > 1 and term.args[1] else None
-        )
         if term is None or not term.args:
             break
+        constant = term.args[1] if len(term.args) > 1 else None
+        array = None if constant is None else tools.constants.array(constant)
         if term.op in ("Scaled", "Scaled apart") and array is not None:
             least *= min(1.0, float(np.abs(array).min()))
         elif term.op in ("Shifted", "Shifted apart") and array is not None:
@@ -404,9 +403,8 @@ def unscaled(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     made = inner = changed(tools, term, inverse)
     while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
         inner = inner.args[0]
-    return (
-        (made, scale, is_weight) if inner.op != "Scaled" else (term, nothing, False)
-    )  # a weight that does not hold it
+    is_held = inner.op != "Scaled"  # by the weight
+    return (made, scale, is_weight) if is_held else (term, nothing, False)
 
 
 def _relative(doubt: Doubt, array: np.ndarray) -> float:

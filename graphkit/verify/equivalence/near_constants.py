@@ -45,6 +45,10 @@ def _of_each(doubt: Doubt, array: np.ndarray) -> np.ndarray:
     return np.asarray(doubt * np.abs(array.astype(np.float64)) if isinstance(doubt, float) else doubt)
 
 
+def _is_exact(doubt: Doubt) -> bool:
+    return isinstance(doubt, float) and doubt == EXACT
+
+
 def _larger(one: Doubt, other: Doubt, array: np.ndarray) -> Doubt:
     if isinstance(one, float) and isinstance(other, float):
         return max(one, other)
@@ -58,7 +62,8 @@ class Near:
     holds, though it has the same bytes: another model may hold other bytes at either place.
 
     Attributes:
-        doubt: Of constants that were computed, by term: that of its own elements, or of others that it stands for.
+        doubt: By term: that of its own elements, and of computed ones that of others which stand for them. A constant
+            that a model holds stays exact, for it may stand at other places too.
         is_original: Whether the original is read.
     """
 
@@ -73,8 +78,8 @@ class Near:
         """Return the constant of an array of float64, rounded to a dtype, among those of a kind."""
         with np.errstate(over="ignore"):
             rounded = np.asarray(array).astype(FLOATS[dtype], order="C")
-        is_exact = isinstance(doubt, float) and doubt == EXACT
-        return self._nearest(self.constants.of_array(rounded, dtype, is_apart=not is_exact), kind, doubt)
+        term = self.constants.of_array(rounded, dtype, is_apart=not _is_exact(doubt))
+        return self._nearest(term, kind, doubt)
 
     def of_term(self, term: Term, kind: str) -> Term:
         """Return the constant that another one stands for, itself where there is none."""
@@ -94,7 +99,8 @@ class Near:
         for other in others if not self.is_original and term not in others else ():
             known, own = self.constants.array(other), self.own[other]
             if known is not None and _is_near(array, known, doubt, own):
-                self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, own, array, known), known)
+                if not _is_exact(own):  # one that a model holds is exact, wherever else it stands
+                    self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, own, array, known), known)
                 return other
         if self.is_original and term not in others:
             others.append(term)

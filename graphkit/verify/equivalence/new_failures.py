@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
+from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero
 from graphkit.shapes.tensor import Dims
@@ -28,7 +29,6 @@ __all__ = ["new_failures"]
 MAX_NAMED = 4
 MAX_MADE = 1 << 30  # elements for which there is memory
 APPROXIMATIONS = (b"none", b"tanh")
-RECURRENT = names("LSTM GRU RNN")
 OF_INTEGERS = names("Abs Neg Sign Not BitwiseNot")  # onnxruntime has no kernels of others for integers
 LOOKUP = "Gather of rows"  # fails by its indices, however they are shaped
 

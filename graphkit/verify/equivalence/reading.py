@@ -127,6 +127,7 @@ def read(
     looseness: Looseness,
 ) -> _Reader:
     """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
+    tools.near.is_original = original is None
     reader = _Reader(model, shapes, tools, original=original, names=names, axioms=axioms, looseness=looseness)
     reader.read_graph()
     return reader

@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
+from graphkit.dtypes import HALVES
 from graphkit.graph.operator_traits import REDUCTIONS, names
 from graphkit.graph.view import Node
 from graphkit.verify.equivalence.constant_terms import Constants
@@ -62,7 +63,6 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
 }  # fmt: skip
 # Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
 OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16, "ReduceLogSumExp": 18}
-HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
 # Attributes that became inputs: since which version, and which.

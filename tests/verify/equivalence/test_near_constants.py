@@ -119,6 +119,20 @@ def test_an_edited_constant_is_none_that_rounding_makes(name: str) -> None:
     assert check_equivalence(before, before).is_proven
 
 
+def test_a_constant_that_a_sum_stands_for_is_exact_at_other_places() -> None:
+    head = "(float[N, 2] x) => (float[K, L] y, float[M, O] z)"
+    sums = "{} q = Tanh (x) u = Mul (q, s) v = Add (u, h) z = Add (v, t)"
+    one = np.full(2, 100, np.float32)
+    other = (np.array([1e-4, 2e-4]) - one).astype(np.float32)
+    small = np.array([1e-4, 2e-4], np.float32)
+    held = {"h": one + other, "s": np.full(2, 1e-4, np.float32)}
+    before = model(sums.format("r = Relu (x) y = Add (r, h)"), head, **held, t=small)
+    text = sums.format("r = Relu (x) a = Add (r, c) y = Add (a, d)")
+    right, wrong = (model(text, head, **held, c=one, d=other, t=t) for t in (small, small * np.float32(1.2)))
+    assert check_equivalence(before, right).is_proven
+    assert [output.name for output in check_equivalence(before, wrong).proven] == ["y"]
+
+
 @pytest.mark.parametrize("node", ["b = Transpose (a)", "b = Relu (a)", "r = Relu (a) b = MatMul (r, w)"])
 def test_what_is_scaled_down_is_hidden_by_a_number_behind_other_operators(node: str) -> None:
     numbers = {"s": np.float32(2.0**-22), "one": np.float32(1), "w": np.eye(4, dtype=np.float32)}
