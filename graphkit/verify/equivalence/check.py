@@ -36,7 +36,7 @@ from graphkit.verify.equivalence.interface import (
     output_fault,
     output_faults,
 )
-from graphkit.verify.equivalence.loading_faults import loading_fault
+from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
 from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
@@ -115,6 +115,8 @@ def check_equivalence(
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
+    if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(original, rewritten)):
+        return _unknown(after, fault)
     equal = narrowed_dims(before, after, names) if narrower else ()
     conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
     return Equivalence(proofs, dict(sorted(terms.used.items())), conditions, len(terms.known))

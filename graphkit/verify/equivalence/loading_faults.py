@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -16,7 +17,9 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
 
-__all__ = ["loading_fault", "loads"]
+__all__ = ["loading_fault", "loads", "whole_fault"]
+
+SMALL = 64  # elements of an initializer that may say something of shapes
 
 
 def loading_fault(original: Model, rewritten: Model) -> str:
@@ -64,6 +67,33 @@ def _is_known(domain: str, version: int) -> bool:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "imports", ends[:1], ends[1:])
     return loads(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+def whole_fault(original: Model, rewritten: Model) -> str:
+    """Return that onnxruntime does not load the rewritten model as a whole, "" where it does, or nothing tells.
+
+    Each node may load alone, and the shape inference of the whole fail. Weights are left out; where the original does
+    not load without them, nothing is known.
+    """
+    if rewritten.proto is original.proto or loads(_weightless(rewritten)) or not loads(_weightless(original)):
+        return ""
+    return "onnxruntime does not load the rewritten model as a whole"
+
+
+def _weightless(model: Model) -> ModelProto:
+    """Return a model with inputs in the place of its weights."""
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    graph, small = proto.graph, list[TensorProto]()
+    given = {info.name for info in graph.input}
+    for tensor in model.proto.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= SMALL:
+            small.append(tensor)
+        elif tensor.name not in given:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    graph.ClearField("initializer")
+    graph.initializer.extend(small)
+    return proto
 
 
 def loads(proto: ModelProto) -> bool:

@@ -314,6 +314,12 @@ def versions() -> Iterator[tuple[str, Wrong]]:
     integers = "y = Relu (x)"
     yield "a function that the runtime has a body for, until opset 20", Wrong(
         "(int64[n] x) => (int64[k] y)", integers, integers, {"x": np.array([-1, 2])}, opsets=(18, 21))  # fmt: skip
+    sizes = """s = Shape (x) f = Slice (s, zero, two) h = Gather (s, three) {} u = Unsqueeze (h, {})
+        z = Concat <axis = 0> (f, u, u) y = Resize (x, , , z)"""
+    yield "an axis that is computed, on the way to sizes", Wrong(
+        "(float[n, c, h, w] x) => (float[k, l, m, o] y)", sizes.format("", "axes"),
+        sizes.format("a = Transpose (axes)", "a"), {"x": SIX[:4].reshape(1, 1, 2, 2)},
+        {"zero": np.array([0]), "two": np.array([2]), "three": np.array(3), "axes": np.array([0])})  # fmt: skip
     before, after = (f"s = Squeeze <axes = [{axis}]> (x) y = MatMul (s, w)" for axis in (2, -1))
     yield "an axis from the back, until opset 10", Wrong(
         "(float[2, 3, 1] x, float[3, 2] w) => (float[k, l] y)", before, after,
