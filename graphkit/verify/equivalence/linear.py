@@ -6,12 +6,9 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
-from onnx import TensorProto
 
 from graphkit.graph.operator_traits import names
 from graphkit.shapes import Expr, const
@@ -19,77 +16,12 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
+from graphkit.verify.equivalence.scale_and_shift import Change, Kind, hides
 from graphkit.verify.equivalence.terms import Key, Term
 
-__all__ = ["Change", "changed", "columns", "linear", "unscaled", "vector_of"]
+__all__ = ["changed", "columns", "linear", "unscaled"]
 
-LARGEST_FACTOR: Mapping[int, float] = {
-    TensorProto.FLOAT: 2.0**24, TensorProto.DOUBLE: 2.0**24, TensorProto.FLOAT16: 2.0**8,
-}  # fmt: skip
-# The largest number that may be added and taken away again, beside numbers of about 1: the result is off by no more
-# than a run may be. That is 1.5e-5 of float32, and 4e-3 of float16.
-LARGEST_SHIFT: Mapping[int, float] = {TensorProto.FLOAT: 2.0**7, TensorProto.DOUBLE: 2.0**10, TensorProto.FLOAT16: 4.0}
-Kind = Literal["Scaled", "Shifted"]
 WEIGHT, BIAS = "weight", "bias"
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """A tensor times a constant, or plus one.
-
-    Attributes:
-        vector: In float64, one number or one for each channel.
-        axis: The axis of the channels; None for one number.
-        doubt: How far rounding may have moved the numbers.
-    """
-
-    kind: Kind
-    vector: np.ndarray
-    axis: int | None
-    doubt: Doubt = EXACT
-
-    def is_moderate(self, dtype: int) -> bool:
-        """Whether it is far from overflowing, and from hiding a number that it is added to."""
-        sizes = np.abs(self.vector)
-        if self.kind == "Shifted":
-            return bool((sizes <= LARGEST_SHIFT[dtype]).all())
-        return bool(((sizes <= LARGEST_FACTOR[dtype]) & (sizes >= 1 / LARGEST_FACTOR[dtype])).all())
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether it changes nothing but the sign of zeros."""
-        return bool((self.vector == (1 if self.kind == "Scaled" else 0)).all())
-
-    def after(self, other: Change) -> Change | None:
-        """Return this one and another one of its kind before it as one; None where their channels differ."""
-        axis = self.axis if other.axis is None else other.axis
-        if None not in (self.axis, other.axis) and self.axis != other.axis:
-            return None
-        doubts = self.doubt, other.doubt
-        if self.kind == "Scaled":
-            both, doubt = self.vector * other.vector, of_product(self.vector, other.vector, doubts)
-        else:
-            both, doubt = self.vector + other.vector, of_sum(self.vector, other.vector, doubts)
-        return Change(self.kind, both, axis, doubt)
-
-    def inverse(self) -> Change:
-        """Return what undoes a scale of relative doubt."""
-        assert isinstance(self.doubt, float)
-        with np.errstate(divide="ignore"):
-            return Change("Scaled", np.asarray(1 / self.vector), self.axis, self.doubt + 1)
-
-    def at(self, axis: int | None) -> Change:
-        """Return the same change along an axis of another tensor."""
-        return Change(self.kind, self.vector, axis, self.doubt)
-
-
-def vector_of(array: np.ndarray, rank: int) -> tuple[np.ndarray, int | None] | None:
-    """Return the numbers of a constant that broadcasts to a rank, and their axis; None where it has more axes."""
-    long = [axis for axis, size in enumerate(array.shape) if size != 1]
-    if len(long) > 1 or array.ndim > rank or not array.size:
-        return None
-    flat = array.astype(np.float64).reshape(-1)
-    return (flat, rank - array.ndim + long[0]) if long else (flat[0], None)
 
 
 def changed(tools: Tools, term: Term, change: Change) -> Term:
@@ -140,7 +72,7 @@ DEPTH = 64  # nodes that are looked through for a scale
 
 def _hides(tools: Tools, term: Term, shift: Change) -> bool:
     """Whether a number that is added hides a tensor, which may have been scaled down before."""
-    return float(np.abs(shift.vector).max()) > LARGEST_SHIFT[term.dtype] * _size(tools, term)
+    return hides(shift.vector, _size(tools, term), term.dtype)
 
 
 def _size(tools: Tools, term: Term | None) -> float:
@@ -197,7 +129,7 @@ def _is_beside(tools: Tools, term: Term, shift: Change) -> bool:
     """Whether a number that was scaled is no larger than one that may be added to a term that was scaled too."""
     found = _parts(tools, term)
     scale = 1.0 if found is None or found[1].kind != "Scaled" else float(np.abs(found[1].vector).max())
-    return float(np.abs(shift.vector).max()) <= LARGEST_SHIFT[term.dtype] * max(1.0, scale)
+    return not hides(shift.vector, max(1.0, scale), term.dtype)
 
 
 def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
@@ -265,7 +197,7 @@ def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray
     axes = 0 if term.attributes[0] == "MatMul" else tuple(range(1, weight.ndim))
     sizes = np.maximum(np.sqrt((weight**2).sum(axis=axes)), np.abs(bias))
     largest = np.maximum(*map(np.abs, parts))
-    return bool((largest > LARGEST_SHIFT[term.dtype] * sizes).any())
+    return hides(largest, sizes, term.dtype)
 
 
 def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray, doubt: Doubt) -> Term:

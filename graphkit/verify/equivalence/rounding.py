@@ -18,9 +18,10 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, flat, movement
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.linear import Change, changed, columns, linear, unscaled, vector_of
+from graphkit.verify.equivalence.linear import changed, columns, linear, unscaled
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, of_sum
+from graphkit.verify.equivalence.scale_and_shift import Change, vector_of
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["ROUNDING_AXIOMS"]

@@ -16,12 +16,21 @@ from small_models import model
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check, check_equivalence, continuity, linear, near_constants, rounding
+from graphkit.verify.equivalence import (
+    check,
+    check_equivalence,
+    continuity,
+    linear,
+    near_constants,
+    rounding,
+    scale_and_shift,
+)
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.linear import Change, changed
+from graphkit.verify.equivalence.linear import changed
 from graphkit.verify.equivalence.looseness import ROUNDING
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS
+from graphkit.verify.equivalence.scale_and_shift import Change
 from graphkit.verify.equivalence.zeros import ZERO_AXIOMS
 
 RNG = np.random.default_rng(0)
@@ -328,14 +337,14 @@ def _everything(*_: object) -> bool:
     return True
 
 
-ENDLESS = dict.fromkeys(linear.LARGEST_FACTOR, np.inf)
+ENDLESS = dict.fromkeys(scale_and_shift.LARGEST_FACTOR, np.inf)
 CONDITIONS = {  # what is proven without them
     "constants are nearly equal": (near_constants, "MARGIN", 2**16, "one weight that is scaled"),
     "a constant of both models is that to the bit": (
         near_constants.Near, "doubt_of", lambda *_: 32.0, "a weight that is edited a little"),
     "so is a table": (near_constants.Near, "doubt_of", lambda *_: 32.0, "a table that is edited a little"),
-    "factors are moderate": (linear, "LARGEST_FACTOR", ENDLESS, "an overflow"),
-    "shifts are moderate": (linear, "LARGEST_SHIFT", ENDLESS, "an absorbed number"),
+    "factors are moderate": (scale_and_shift, "LARGEST_FACTOR", ENDLESS, "an overflow"),
+    "shifts are moderate": (scale_and_shift, "LARGEST_SHIFT", ENDLESS, "an absorbed number"),
     "what divides is positive": (continuity, "is_positive", _everything, "a quotient by what may be 0"),
     "what a root is taken of is not negative": (continuity, "is_nonnegative", _everything,
                                                 "a root of what may be below 0"),
