@@ -31,7 +31,7 @@ FIRST = names(
     Softplus Softsign SpaceToDepth Split Squeeze Tanh Tile Transpose Trilu Unsqueeze
     """
 )
-POSITIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
+NONNEGATIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
 # By operator, the attribute that keeps it from a quotient by 0, its default, and the least that is no quotient by a
 # rounding; an epsilon of 1e-12 is common in LayerNormalization, whose rows differ.
 KEPT_OPEN = {
@@ -51,7 +51,8 @@ OBSTACLES = {
     "Pow": "its argument may be below 0, or its exponent is none of 0.5, 1, 2, 3 and 4",
 }  # fmt: skip
 MAX_DEPTH = 40
-LEAST = 1e-12  # the least number that keeps a divisor from 0: what models add, or clip to
+# The least number that keeps a divisor from 0, as models add it or clip to it: 1e-12, which is less in float32.
+LEAST = 2.0**-40
 
 
 def is_indifferent(app: Application, index: int) -> bool:
@@ -149,17 +150,7 @@ def is_nonnegative(app: Application, term: Term | None, depth: int = 0) -> bool:
         return False
     if term.is_constant:
         return _least(app, term) >= 0
-    if term.op in (
-        "Abs",
-        "Relu",
-        "Sigmoid",
-        "Exp",
-        "Softplus",
-        "Softmax of rows",
-        "Sqrt",
-        "ReduceL2",
-        "ReduceL2 of rows",
-    ):
+    if term.op in NONNEGATIVE:
         return True
     if term.op in (*MOVES, "ReduceMean of rows", "ReduceSum of rows", "ReduceMean", "ReduceSum", "ReduceMax of rows"):
         return is_nonnegative(app, term.args[0], depth + 1)

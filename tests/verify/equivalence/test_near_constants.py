@@ -146,7 +146,7 @@ def test_a_divisor_that_is_next_to_nothing_may_be_0() -> None:
     weight, bias = rng.normal(size=(2, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32)
     tail = "m = Abs (p) q = Add (m, e) y = Reciprocal (q)"
     bodies = f"a = Add (x, b) p = MatMul (a, w) {tail}", f"a = MatMul (x, w) p = Add (a, bw) {tail}"
-    for least, is_proven in ((1e-30, False), (1e-6, True)):
+    for least, is_proven in ((1e-30, False), (8e-13, False), (1e-12, True), (1e-6, True)):
         numbers = {"w": weight, "b": bias, "bw": bias @ weight, "e": np.float32(least)}
         assert check_equivalence(*(model(body, **numbers) for body in bodies)).is_proven is is_proven
 
