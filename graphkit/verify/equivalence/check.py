@@ -42,7 +42,8 @@ from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.new_failures import new_failures
 from graphkit.verify.equivalence.node_loading import unloaded_nodes
-from graphkit.verify.equivalence.reading import Reading, read
+from graphkit.verify.equivalence.reader import read
+from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Terms
 

@@ -21,7 +21,8 @@ from graphkit.options import FoldingOptions
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, reading
+from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence.normal_forms import NormalForms
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "gpt2-tiny/decoder_model_merged", "patchtst/model")
 MERGED = [name for name in MODEL_NAMES if "decoder_model_merged" in name]
@@ -40,9 +41,9 @@ Edit = Callable[[onnx.ModelProto, int], tuple[onnx.ModelProto, str] | None]
 
 def test_normal_forms_that_both_models_have_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, nodes = graphkit.load("example:encoder"), list[str]()
-    normal = reading._Reader.normal
+    normal = NormalForms._normal
     monkeypatch.setattr(
-        reading._Reader, "normal", lambda self, app, raw: nodes.append(app.node.path) or normal(self, app, raw)
+        NormalForms, "_normal", lambda self, app, raw: nodes.append(app.node.path) or normal(self, app, raw)
     )
     found = check_equivalence(model, model)
     assert found.is_proven

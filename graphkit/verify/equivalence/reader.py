@@ -1,0 +1,278 @@
+"""Read a model into terms: each node applied to the terms of its inputs, brought to normal form by the axioms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+
+from onnx import NodeProto, helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.shapes import Shapes
+from graphkit.time_limit import check_time
+from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
+from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.looseness import Looseness
+from graphkit.verify.equivalence.normal_forms import NormalForms
+from graphkit.verify.equivalence.reading import Context, Reading, Run
+from graphkit.verify.equivalence.terms import Key, Term
+from graphkit.verify.equivalence.value_facts import ValueFacts
+from graphkit.verify.equivalence.versions import spelled
+
+__all__ = ["read"]
+
+NO_AXIOMS: frozenset[str] = frozenset()
+ONE_SPELLING = "one spelling for all versions"
+
+
+def read(
+    model: Model,
+    shapes: Shapes,
+    tools: Tools,
+    original: _Reader | None,
+    names: Mapping[str, str],
+    axioms: Sequence[Axiom],
+    looseness: Looseness,
+) -> _Reader:
+    """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
+    tools.near.is_original = original is None
+    reader = _Reader(model, shapes, tools, original=original, names=names, axioms=axioms, looseness=looseness)
+    reader.read_graph()
+    return reader
+
+
+class _Reader:
+    def __init__(
+        self,
+        model: Model,
+        shapes: Shapes,
+        tools: Tools,
+        original: _Reader | None,
+        names: Mapping[str, str],
+        axioms: Sequence[Axiom],
+        looseness: Looseness,
+    ) -> None:
+        self.model, self.tools, self.names = model, tools, names
+        self.result = Reading(model)
+        self.side = 0 if original is None else 1
+        self.facts: ValueFacts = ValueFacts(shapes, tools.required, None if original is None else original.facts)
+        self.forms: NormalForms = NormalForms(
+            self.result, shapes, tools, axioms, looseness, None if original is None else original.forms
+        )
+        self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
+
+    def read_graph(self) -> None:
+        graph = self.model.graph
+        for value in graph.inputs:
+            if value.tensor is not None and self.model.proto.ir_version < 4:
+                self.define(value, self.constant(value))
+                continue
+            name = self.names.get(value.name, value.name)
+            raw = self.tools.terms.make("Input", (name,), (), 0, None)
+            facts = self.facts.of(value, raw)
+            raw.dtype, raw.dims = facts.dtype, facts.dims
+            self.define(value, self.forms.elements(facts) or raw)
+        self.read_scope(graph, ())
+        for value in graph.outputs:
+            self.result.outputs[value.name] = self.term(value)
+
+    def constant(self, value: Value) -> Term:
+        assert value.tensor is not None
+        return self.tools.constants.of_tensor(self.model, value.tensor)
+
+    def define(self, value: Value, term: Term, axioms: frozenset[str] = NO_AXIOMS) -> None:
+        self.result.values[value] = term
+        self.result.axioms[value] = axioms
+
+    def term(self, value: Value) -> Term:
+        if value not in self.result.values:
+            raise ModelError(f"'{value.name}' is read, and nothing before that gives it", file=self.model.file)
+        return self.result.values[value]
+
+    def read_scope(self, scope: Scope, context: Context) -> None:
+        for value in scope.initializers:
+            if value.kind != "initializer":
+                continue
+            if value.tensor is not None:
+                self.define(value, self.constant(value))
+            elif value.sparse is not None:
+                parts = (value.sparse.values, value.sparse.indices)
+                terms = tuple(self.tools.constants.of_tensor(self.model, part) for part in parts)
+                self.define(value, self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None))
+        for node in in_order(scope) if scope.problems else scope.nodes:
+            self.read_node(node, context)
+
+    def read_node(self, node: Node, context: Context) -> None:
+        check_time()
+        self.result.nodes.append(node)
+        if node.constant is not None and node.outputs[0] is not None:
+            term = self.tools.constants.of_tensor(self.model, node.constant)
+            self.define(node.outputs[0], term)
+            return
+        args = [None if value is None else self.term(value) for value in node.inputs]
+        before = _union({self.result.axioms[value] for value in node.inputs if value is not None})
+        if node.is_op("If") and args and args[0] is not None:
+            self.read_if(node, args[0], context, before)
+            return
+        node = _as_cast(node, args)
+        args = args[: len(node.inputs)]
+        attributes = self.result.attributes[node] = attributes_of(
+            node, partial(self.tools.constants.of_tensor, self.model)
+        )
+        if not node.domain:
+            spelling = spelled(node, attributes, args, self.tools.constants)
+            if spelling != (attributes, args):
+                self.tools.terms.note(ONE_SPELLING)
+                before |= {ONE_SPELLING}
+            attributes, args = spelling
+        attributes, operands = self.with_bodies(node, attributes, args, context)
+        for index, value in enumerate(node.outputs):
+            if value is None:
+                continue
+            self.read_output(node, (attributes, operands, args), index, value, context, before)
+
+    def read_output(
+        self,
+        node: Node,
+        applied: tuple[Key, list[Term | None], list[Term | None]],
+        index: int,
+        value: Value,
+        context: Context,
+        before: frozenset[str],
+    ) -> None:
+        terms = self.tools.terms
+        attributes, operands, args = applied
+        raw = terms.make(node.operator, (*attributes, index), operands, 0, None)
+        facts = self.facts.of(value, raw)
+        raw.dtype = raw.dtype or facts.dtype
+        raw.dims = raw.dims if raw.dims is not None else facts.dims
+        raw.origins[self.side] = raw.origins[self.side] or f"{node.path} ({node.operator})"
+        app = Application(
+            node=node,
+            attributes=attributes,
+            args=args,
+            index=index,
+            dtype=facts.dtype,
+            dims=facts.dims,
+            tools=self.tools,
+        )
+        term = self.forms.of(app, raw, facts, value)
+        self.result.runs.append(Run(context, raw, app, term))
+        for each in (term, *term.args):
+            if each is not None and each.op not in ("Input", "Constant", "Elements"):
+                each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
+        self.define(value, term, before if terms.recent.keys() <= before else before.union(terms.recent))
+
+    def read_if(self, node: Node, condition: Term, context: Context, before: frozenset[str]) -> None:
+        array = self.tools.constants.array(condition) if condition.is_constant else None
+        branches = [node.bodies.get(name) for name in ("then_branch", "else_branch")]
+        if array is not None and array.size == 1:
+            body, dead = branches if array.ravel()[0] else branches[::-1]
+            assert body is not None
+            assert dead is not None
+            self.result.unread.append(dead)
+            self.read_scope(body, context)
+            self.tools.terms.note("a known condition")
+            for value, inner in zip(node.outputs, body.outputs, strict=False):
+                if value is not None:
+                    self.define(value, self.term(inner), before | self.result.axioms[inner] | {"a known condition"})
+                    if inner in self.result.loose:
+                        self.result.loose[value] = self.result.loose[inner]
+            return
+        for body, name in zip(branches, ("then", "else"), strict=True):
+            assert body is not None
+            self.read_scope(body, (*context, (condition, name)))
+        then, otherwise = branches
+        assert then is not None
+        assert otherwise is not None
+        for value, one, other in zip(node.outputs, then.outputs, otherwise.outputs, strict=False):
+            if value is None:
+                continue
+            raw = self.tools.terms.make("If", (), (condition, self.term(one), self.term(other)), 0, None)
+            facts = self.facts.of(value, raw)
+            raw.dtype, raw.dims = facts.dtype, raw.dims if raw.dims is not None else facts.dims
+            raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
+            self.define(value, raw, before | self.result.axioms[one] | self.result.axioms[other])
+            if one in self.result.loose or other in self.result.loose:
+                pair = [self.result.loose.get(each, self.term(each)) for each in (one, other)]
+                made = self.tools.terms.make("If", (), (condition, *pair), facts.dtype, facts.dims)
+                self.result.loose[value] = made
+
+    def with_bodies(
+        self, node: Node, attributes: Key, args: list[Term | None], context: Context
+    ) -> tuple[Key, list[Term | None]]:
+        """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
+        schema = version_of(node)[1]
+        if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
+            attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
+        if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
+            attributes = (*attributes, ("outputs", True))
+        if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
+            attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
+        if node.operator in RANDOM or node.op_type.startswith("Random"):
+            attributes = (*attributes, ("random", node.scope.path, tuple(node.proto.output)))
+        if node.proto.overload:
+            attributes = (*attributes, ("overload", node.proto.overload))
+        if not node.bodies:
+            return attributes, args
+        attributes, signature = self.signature(node, attributes, args)
+        terms, operands, start = self.tools.terms, list(args), len(self.result.runs)
+        for name, body in sorted(node.bodies.items()):
+            for index, value in enumerate(body.inputs):
+                place = terms.make("Place in a body", (name, index), (signature,), 0, None)
+                facts = self.facts.of(value, place)  # equal where the bodies are: by induction over the iterations
+                key = (name, index, facts.dtype, facts.dims)
+                self.define(value, terms.make("Input of a body", key, (signature,), facts.dtype, facts.dims))
+            self.read_scope(body, (*context, (signature, name)))
+            attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
+            operands += [self.term(value) for value in body.outputs]
+        attributes = (*attributes, len(args))
+        self.finish(start, len(context), terms.make(f"{node.operator} with bodies", attributes, operands, 0, None))
+        return attributes, operands
+
+    def signature(self, node: Node, attributes: Key, args: Sequence[Term | None]) -> tuple[Key, Term]:
+        """Return the attributes of a node with bodies, and the term to which the inputs of these belong.
+
+        Nodes with the same inputs may have other bodies: each has inputs of its own, and belongs to the node of the
+        original that comes as late among such ones.
+        """
+        term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        self.bodied[term] += 1
+        if (count := self.bodied[term]) > 1:
+            attributes = (*attributes, ("number", count))
+            term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        return attributes, term
+
+    def finish(self, start: int, depth: int, finished: Term) -> None:
+        """Let nodes in bodies run under the node as it is with these, not under its inputs alone."""
+        runs = self.result.runs
+        for at in range(start, len(runs)):
+            context = runs[at].context
+            runs[at] = replace(
+                runs[at], context=(*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
+            )
+
+
+def _union(sets: Set[frozenset[str]]) -> frozenset[str]:
+    """Return the union of sets, one of them where it has all."""
+    largest = max(sets, key=len, default=NO_AXIOMS)
+    return largest if all(each <= largest for each in sets) else largest.union(*sets)
+
+
+def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
+    """Return a CastLike as the Cast that it is."""
+    like = args[1] if node.is_op("CastLike") and len(args) == 2 else None
+    if like is None or not like.dtype:
+        return node
+    proto = NodeProto(op_type="Cast", name=node.proto.name, input=node.proto.input[:1], output=node.proto.output)
+    proto.attribute.append(helper.make_attribute("to", like.dtype))
+    proto.attribute.extend(attribute for attribute in node.proto.attribute)
+    cast = Node(proto, node.scope, node.index)
+    cast.inputs, cast.outputs = node.inputs[:1], node.outputs
+    return cast
