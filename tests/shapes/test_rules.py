@@ -151,6 +151,11 @@ CASES = {
         'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_smaller">(x, , , s) }',
         "[n, 3, 16, 24]",
     ),
+    "resize to fit axes from the back": (
+        "g (float[n, 3, 8, 12] x) => (y) { s = Constant<value_ints = [16, 16]>() "
+        'y = Resize<axes = [-2, -1], keep_aspect_ratio_policy = "not_larger">(x, , , s) }',
+        "[?0.Resize#1, ?1.Resize#1, ?2.Resize#1, ?3.Resize#1]",
+    ),
     "resize to fit by half a pixel": (
         "g (float[n, 3, 3, 2] x) => (y) { s = Constant<value_ints = [3, 3]>() "
         'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_smaller">(x, , , s) }',

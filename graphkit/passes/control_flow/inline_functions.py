@@ -75,12 +75,14 @@ class InlineFunctions(Pass):
         remaining = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in remaining}
         declined = tuple(_declined(proto, function) for function in remaining.values())
-        if not gone:
+        calls = Counter(map(key_of, all_nodes(proto)))
+        called = _put_back(result, functions)
+        calls.subtract(key_of(node) for function in result.functions for node in with_bodies(function.node))
+        if not any(calls[key] or key not in called for key in gone):
             return Outcome(model, declined=declined)
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
         leave_out(result.graph)
         _drop_imports(result, gone)
-        calls = Counter(map(key_of, all_nodes(proto)))
         changes = (counted(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
 
@@ -97,6 +99,17 @@ def _inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
         raise ModelError(
             f"its functions cannot be inlined: {error}", file=label, hint="call each with the inputs that it has"
         ) from error
+
+
+def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
+    """Put functions back that the remaining ones call, and return them: onnx takes out all that it inlined anywhere."""
+    found, remaining, waiting = set[Key](), {*functions_of(result)}, [*result.functions]
+    while waiting:
+        called = {key_of(node) for node in with_bodies(waiting.pop().node)} & functions.keys() - remaining - found
+        found |= called
+        waiting += [functions[key] for key in called]
+    result.functions.extend(function for key, function in functions.items() if key in found)
+    return found
 
 
 def _declined(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:

@@ -151,7 +151,8 @@ def resize(ctx: InferenceContext) -> Tensor:
     """Return the sizes given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
-    axes = [ctx.axis(axis, len(dims)) for axis in ctx.attr("axes", ()) or range(len(dims))]
+    listed = ctx.attr("axes", ()) or range(len(dims))
+    axes = [ctx.axis(axis, len(dims)) for axis in listed]
     has_sizes = at_sizes > 0 and ctx.has(at_sizes) and ctx.tensor(at_sizes).dims != (const(0),)
     sizes: Sequence[Element]
     if not has_sizes and ctx.node.op_type == "Upsample" and ctx.opset < 9 and "scales" in ctx.attributes:
@@ -164,6 +165,8 @@ def resize(ctx: InferenceContext) -> Tensor:
     if not has_sizes:
         sizes = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, sizes, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        if min(listed, default=0) < 0:  # which onnxruntime does not count from the back here
+            return Tensor(ctx.tensor().dtype, [ctx.new_symbol(ASPECT) for _ in dims])
         sizes = _fitted(ctx, [dims[axis] for axis in axes], sizes)
     if len(sizes) != len(axes):
         raise ctx.impossible(f"{len(sizes)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")

@@ -26,8 +26,8 @@ ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 # Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
 # another function than the others. So they are not computed once for elements that repeat.
-PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Tanh")
-PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Tanh")
+PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
+PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh")
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}

@@ -8,7 +8,7 @@ outputs is an input has no proof: onnxruntime does not load it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import onnx
 import onnx.checker
@@ -16,11 +16,12 @@ import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from graphkit.errors import ModelError
+from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 
-__all__ = ["functions_fault", "inlined"]
+__all__ = ["drawing_functions", "draws", "functions_fault", "inlined"]
 
 Key = tuple[str, str, str]  # domain, name, overload
 OF_KERNELS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")  # how domains of onnxruntime begin
@@ -60,9 +61,11 @@ def inlined(model: Model) -> Model:
     del proto.opset_import[:]
     proto.opset_import.extend(imported.values())
     try:
-        return model.with_proto(onnx.inliner.inline_local_functions(proto))
+        whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
+    _put_back(whole, functions)
+    return model.with_proto(whole)
 
 
 def _may_be_a_kernel(function: FunctionProto) -> bool:
@@ -82,6 +85,35 @@ def _fingerprint(function: FunctionProto) -> str:
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
+def _put_back(whole: ModelProto, functions: dict[Key, FunctionProto]) -> None:
+    """Put functions back that those which stay call: the inliner takes them out where it inlined them elsewhere."""
+    kept, waiting = {*_functions(whole)}, [*whole.functions]
+    while waiting:
+        called = {key for key in _called(waiting.pop().node) if key in functions and key not in kept}
+        kept |= called
+        waiting += [functions[key] for key in called]
+        whole.functions.extend(functions[key] for key in called)
+
+
+def draws(node: NodeProto, drawing: Set[Key] = frozenset()) -> bool:
+    """Whether a node draws random numbers, as no other one does: by its operator, or by a function that draws them."""
+    key = _key(node.domain, node.op_type, node.overload)
+    operator = f"{key[0]}.{key[1]}" if key[0] else key[1]
+    return operator in RANDOM or node.op_type.startswith("Random") or key in drawing
+
+
+def drawing_functions(proto: ModelProto) -> set[Key]:
+    """Return the functions that draw random numbers, in their bodies or by functions that they call."""
+    found, functions = set[Key](), _functions(proto)
+    while more := {
+        key
+        for key, each in functions.items()
+        if key not in found and any(draws(node, found) for node in _with_bodies(each.node))
+    }:
+        found |= more
+    return found
+
+
 def functions_fault(original: Model, rewritten: Model) -> str:
     """Return which function that the rewritten model still calls is not, word for word, that of the original.
 
@@ -89,8 +121,7 @@ def functions_fault(original: Model, rewritten: Model) -> str:
     """
     theirs, mine = (_functions(each.proto) for each in (original, rewritten))
     bodies = [rewritten.proto.graph.node, *(function.node for function in mine.values())]
-    called = [_key(node.domain, node.op_type, node.overload) for nodes in bodies for node in _with_bodies(nodes)]
-    odd = (key[1] for key in called if theirs.get(key) != mine.get(key))
+    odd = (key[1] for nodes in bodies for key in _called(nodes) if theirs.get(key) != mine.get(key))
     return next((f"function {name} cannot be inlined, and is not that of the original" for name in odd), "")
 
 
@@ -118,6 +149,10 @@ def _functions(proto: ModelProto) -> dict[Key, FunctionProto]:
 
 def _key(domain: str, name: str, overload: str) -> Key:
     return _domain(domain), name, overload
+
+
+def _called(nodes: Iterable[NodeProto]) -> list[Key]:
+    return [_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
 
 
 def _domain(name: str) -> str:

@@ -11,13 +11,13 @@ from onnx import NodeProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.inlining import drawing_functions, draws
 from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
@@ -65,6 +65,7 @@ class _Reader:
         self.forms: NormalForms = NormalForms(
             self.result, shapes, tools, axioms, looseness, None if original is None else original.forms
         )
+        self.drawing = drawing_functions(model.proto)
         self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
 
     def read_graph(self) -> None:
@@ -215,7 +216,7 @@ class _Reader:
             attributes = (*attributes, ("outputs", True))
         if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
-        if node.operator in RANDOM or node.op_type.startswith("Random"):
+        if draws(node.proto, self.drawing):
             attributes = (*attributes, ("random", node.scope.path, tuple(node.proto.output)))
         if node.proto.overload:
             attributes = (*attributes, ("overload", node.proto.overload))

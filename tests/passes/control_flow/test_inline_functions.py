@@ -257,6 +257,25 @@ def test_what_calls_a_function_that_stays_is_inlined() -> None:
     assert [entry.domain for entry in outcome.model.proto.opset_import] == ["", "local"]
 
 
+def test_what_a_function_that_stays_calls_stays_too() -> None:
+    text = """agraph (float[N] x) => (float[N] y) {{ a = local.f (x) y = local.{} (a) }}
+    {older} f (v) => (r) {{ r = local.g (v) }}
+    {domain} g (v) => (r) {{ r = local.h (v) }}
+    {domain} h (v) => (r) {{ r = Neg (v) }}"""
+    older = DOMAIN.replace(': 18, "l', ': 17, "l')
+    for last, changes in (("g", ("1 call of function 'g' inlined",)), ("f", ())):
+        model = Model.from_proto(parser.parse_model(HEADER + text.format(last, older=older, domain=DOMAIN)))
+        outcome = check(model)
+        assert outcome.changes == changes
+        assert [str(each) for each in outcome.declined] == [
+            "function f: it needs version 17 of the operators, the model has 18"
+        ]
+        assert [each.name for each in outcome.model.proto.functions] == ["f", "g", "h"]
+        again = InlineFunctions().run(outcome.model)
+        assert again.model is outcome.model
+        assert not again.changes
+
+
 def test_a_function_that_calls_itself_stays() -> None:
     model = model_of(ONE_CALL, "f (v) => (r) { r = local.g (v) }", "g (v) => (r) { r = local.f (v) }")
     (reason,) = declined(model)

@@ -150,6 +150,26 @@ def test_a_function_of_another_operator_set_is_compared_word_for_word() -> None:
         assert "cannot be inlined" in str(check_equivalence(before, calling(other, opset=17)))
 
 
+def test_a_function_that_draws_random_numbers_gives_others_at_each_call() -> None:
+    text = "g (float[n] x) => (float[n] y) {{ a = own.f (x) {} }} "
+    text += '<opset_import: ["" : 17, "own" : 1], domain: "own"> f (a) => (b) {{ b = own.h (a) }} '
+    text += '<opset_import: ["" : 17], domain: "own"> h (a) => (b) {{ {} }}'
+    for inner, is_proven in (("b = Neg (a)", True), ("r = RandomNormalLike (a) b = Add (a, r)", False)):
+        bodies = ("b = own.f (x) y = Sub (a, b)", "y = Sub (a, a)")
+        before, after = (model(text.format(body, inner), head=FUNCTIONS) for body in bodies)
+        assert check_equivalence(before, before).is_proven
+        assert check_equivalence(before, after).is_proven is is_proven
+
+
+def test_a_function_that_one_of_another_operator_set_calls_is_compared_too() -> None:
+    text = "g (float[n] x) => (float[n] y) {{ y = own.f (x) }} "
+    text += '<opset_import: ["" : 17, "own" : 1], domain: "own"> f (a) => (b) {{ b = own.h (a) }} '
+    text += '<opset_import: ["" : 18], domain: "own"> h (a) => (b) {{ b = {} (a) }}'
+    before, after = (model(text.format(operator), head=FUNCTIONS) for operator in ("Neg", "Abs"))
+    assert check_equivalence(before, before).is_proven
+    assert "h cannot be inlined, and is not that of the original" in str(check_equivalence(before, after))
+
+
 def test_an_attribute_that_may_be_missing_and_has_a_default_further_in_is_not_certain() -> None:
     outer = "f <alpha> (a, c) => (b, d) { b, d = own.h <alpha: float = @alpha> (a, c) }"
     inner = LEAKY.format(0.5).replace("f <", "h <")

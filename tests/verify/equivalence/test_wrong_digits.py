@@ -117,6 +117,11 @@ PAIRS = {
         ('s = Shape (x) r = Mul (s, nine) e = Expand (x, r) y = Gelu <approximate = "tanh"> (e)',
          's = Shape (x) r = Mul (s, nine) e = Gelu <approximate = "tanh"> (x) y = Expand (e, r)'),
         ({"nine": np.array([1, 9])},) * 2, RNG.normal(size=(50, 1)), opset=20),
+    "a Swish that repeats": Pair(
+        "(double[n, 1] x) => (double[k, l] y)",
+        ("s = Shape (x) r = Mul (s, nine) e = Expand (x, r) y = Swish (e)",
+         "s = Shape (x) r = Mul (s, nine) e = Swish (x) y = Expand (e, r)"),
+        ({"nine": np.array([1, 37])},) * 2, np.array([[0.31470035]]), opset=24),
     "scores that are lowered once": Pair(
         MASKED, ("a = Where (c, m, x) b = Add (a, k) y = Softmax (b)",
                  "w = Where (c, low, zero) a = Add (x, w) b = Add (a, k) y = Softmax (b)"),
@@ -141,6 +146,7 @@ PAIRS = {
 
 BY_PROCESSOR = (
     "an activation that repeats",
+    "a Swish that repeats",
     "a power by a list",
     "a logarithm that repeats",
     "the root of a sum",
