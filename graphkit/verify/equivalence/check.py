@@ -37,7 +37,7 @@ from graphkit.verify.equivalence.interface import (
     output_faults,
 )
 from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
-from graphkit.verify.equivalence.looseness import ROUNDING, ZEROS, Looseness
+from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.new_failures import new_failures
@@ -120,6 +120,8 @@ def check_equivalence(
         return _unknown(after, fault)
     equal = narrowed_dims(before, after, names) if narrower else ()
     conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
+    if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
+        conditions += ("nothing overflows",)
     return Equivalence(proofs, dict(sorted(terms.used.items())), conditions, len(terms.known))
 
 

@@ -15,7 +15,7 @@ from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["is_continuous", "is_indifferent", "is_nonnegative", "is_positive", "obstacle"]
+__all__ = ["OF_OVERFLOWS", "is_continuous", "is_indifferent", "is_nonnegative", "is_positive", "obstacle"]
 
 EVERY = names(
     """
@@ -50,6 +50,7 @@ OBSTACLES = {
     "Reciprocal": "its divisor may be 0", "Log": "its argument may be 0", "Sqrt": "its argument may be below 0",
     "Pow": "its argument may be below 0, or its exponent is none of 0.5, 1, 2, 3 and 4",
 }  # fmt: skip
+OF_OVERFLOWS = names("IsInf IsNaN")
 MAX_DEPTH = 40
 # The least number that keeps a divisor from 0, as models add it or clip to it: 1e-12, which is less in float32.
 LEAST = 2.0**-40
@@ -57,7 +58,7 @@ LEAST = 2.0**-40
 
 def is_indifferent(app: Application, index: int) -> bool:
     """Whether an operator gives the same for an input that is rounded in another way, where nothing overflows."""
-    return index == 0 and app.node.operator in ("IsInf", "IsNaN", "Shape", "Size")
+    return index == 0 and (app.node.operator in OF_OVERFLOWS or app.node.operator in ("Shape", "Size"))
 
 
 def is_continuous(app: Application, index: int) -> bool:

@@ -6,6 +6,7 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
-from graphkit.verify.equivalence.scale_and_shift import Change, Kind, hides
+from graphkit.verify.equivalence.scale_and_shift import LEAST_SIZE, Change, Kind, hides
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["changed", "columns", "linear", "unscaled"]
@@ -28,6 +29,8 @@ def changed(tools: Tools, term: Term, change: Change) -> Term:
     """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
     if change.is_nothing:
         return term
+    if change.kind == "Scaled" and _is_tiny(tools, term):
+        return _made(tools, term, change, is_apart=True)
     return _pushed(tools, term, change) or _made(tools, term, change)
 
 
@@ -75,8 +78,19 @@ def _hides(tools: Tools, term: Term, shift: Change) -> bool:
     return hides(shift.vector, _size(tools, term), term.dtype)
 
 
-def _size(tools: Tools, term: Term | None) -> float:
-    """Return how small numbers of about 1 have become by the constants that a term was scaled with; at most 1."""
+def _is_tiny(tools: Tools, term: Term) -> bool:
+    """Whether a tensor may have lost digits as it was scaled down."""
+    return _size(tools, term, np.max) < LEAST_SIZE[term.dtype]
+
+
+def _size(tools: Tools, term: Term | None, of: Callable[[np.ndarray], np.floating] = np.min) -> float:
+    """Return how small numbers of about 1 have become by the constants that a term was scaled with; at most 1.
+
+    Args:
+        tools: The table of terms and what is beside it.
+        term: The term.
+        of: Which of the factors of several channels counts.
+    """
     least = 1.0
     for _ in range(DEPTH):
         if term is None or not term.args:
@@ -84,12 +98,13 @@ def _size(tools: Tools, term: Term | None) -> float:
         constant = term.args[1] if len(term.args) > 1 else None
         array = None if constant is None else tools.constants.array(constant)
         if term.op in ("Scaled", "Scaled apart") and array is not None:
-            least *= min(1.0, float(np.abs(array).min()))
+            least *= min(1.0, float(of(np.abs(array))))
         elif term.op in ("Shifted", "Shifted apart") and array is not None:
             if float(np.abs(array).min()) >= least:
                 break  # it is as large as that number
         elif term.op == "Linear" and array is not None:
-            norm = float(np.sqrt((array.astype(np.float64) ** 2).sum(axis=0)).max(initial=0.0))
+            assert constant is not None
+            norm = tools.near.norm(constant, array)
             least *= norm if norm < TINY_WEIGHT else 1.0
         elif term.op not in PASSING:
             break
@@ -247,6 +262,8 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         if change.axis is not None and not is_channel:
             break
         if change.kind == "Shifted" and (is_padded or _hides(tools, inner, change)):
+            break
+        if change.kind == "Scaled" and _is_tiny(tools, inner):
             break
         matrix = array.astype(np.float64)
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Exactness
-from graphkit.verify.equivalence.continuity import is_continuous, is_indifferent, obstacle
+from graphkit.verify.equivalence.continuity import OF_OVERFLOWS, is_continuous, is_indifferent, obstacle
 from graphkit.verify.equivalence.finite import ASSUMPTIONS, FINITE_AXIOMS
 from graphkit.verify.equivalence.finite import is_blind as is_softmax
 from graphkit.verify.equivalence.finite import is_faithful as keeps_masked
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS
 from graphkit.verify.equivalence.zeros import ZERO_AXIOMS, is_blind, is_faithful
 
-__all__ = ["FINITE", "ROUNDING", "ZEROS", "Looseness"]
+__all__ = ["FINITE", "NO_OVERFLOW", "ROUNDING", "ZEROS", "Looseness"]
+
+NO_OVERFLOW = "no overflow"  # where what overflows in one model, but not in the other, would tell them apart
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Looseness:
         assumptions: Equalities of exact terms, which hold as exactly as those of loose ones.
         is_output: Whether an output of the model may be loose.
         obstacle: Why an operator reads an exact term.
+        overflowing: Operators among the blind ones that tell where something overflows, which loose terms leave out.
     """
 
     exactness: Exactness
@@ -37,15 +40,18 @@ class Looseness:
     assumptions: tuple[Axiom, ...] = ()
     is_output: bool = True
     obstacle: Callable[[Application, int], str] = lambda *_: ""
+    overflowing: frozenset[str] = frozenset()
 
     def grade(self, axioms: Set[str]) -> Exactness:
         """Return how exactly two outputs are equal that have the same exact terms, by these axioms."""
-        assumed = () if self.is_output else {each.name for each in (*self.axioms, *self.assumptions)}
+        assumed = {NO_OVERFLOW} if self.is_output else {each.name for each in (*self.axioms, *self.assumptions)}
         return "bit for bit" if axioms.isdisjoint(assumed) else self.exactness
 
 
 ZEROS = Looseness("up to the sign of zeros", ZERO_AXIOMS, is_blind, is_faithful)
-ROUNDING = Looseness("up to rounding", ROUNDING_AXIOMS, is_indifferent, is_continuous, obstacle=obstacle)
+ROUNDING = Looseness(
+    "up to rounding", ROUNDING_AXIOMS, is_indifferent, is_continuous, obstacle=obstacle, overflowing=OF_OVERFLOWS
+)
 FINITE = Looseness(
     "assuming finite values", FINITE_AXIOMS, is_softmax, keeps_masked, assumptions=ASSUMPTIONS, is_output=False
 )

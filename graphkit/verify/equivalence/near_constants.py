@@ -22,7 +22,8 @@ __all__ = ["EXACT", "Doubt", "Near", "is_kept", "of_product", "of_sum"]
 Doubt: TypeAlias = "float | np.ndarray"
 EXACT = 0.0  # what stands in a model
 RUN = 4.0  # what onnxruntime computes of constants
-MARGIN = 4  # how many times a rewrite may round where a proof counts one step
+MARGIN = 4  # how many times a rewrite may round where a proof counts one step; once in float16
+IN_HALVES = 4.0  # the largest doubt of a number of float16, 0.2 %: more would add up to percents
 FIRST = 16  # elements that are compared before all are
 
 
@@ -49,10 +50,10 @@ def _is_exact(doubt: Doubt) -> bool:
     return isinstance(doubt, float) and doubt == EXACT
 
 
-def _larger(one: Doubt, other: Doubt, array: np.ndarray) -> Doubt:
+def _smaller(one: Doubt, other: Doubt, array: np.ndarray) -> Doubt:
     if isinstance(one, float) and isinstance(other, float):
-        return max(one, other)
-    return np.asarray(np.maximum(_of_each(one, array), _of_each(other, array)))
+        return min(one, other)
+    return np.asarray(np.minimum(_of_each(one, array), _of_each(other, array)))
 
 
 class Near:
@@ -62,16 +63,16 @@ class Near:
     holds, though it has the same bytes: another model may hold other bytes at either place.
 
     Attributes:
-        doubt: By term: that of its own elements, and of computed ones that of others which stand for them. A constant
-            that a model holds stays exact, for it may stand at other places too.
+        doubt: By term, of what stands at several places the smallest; of a constant that another one stands for, that
+            of the original.
         is_original: Whether the original is read.
     """
 
     def __init__(self, constants: Constants) -> None:
         self.constants = constants
         self.doubt: dict[Term, Doubt] = {}
-        self.own: dict[Term, Doubt] = {}  # of its own elements
         self.listed: dict[tuple[str, int, tuple[int, ...]], list[Term]] = defaultdict(list)  # of the original
+        self.norms: dict[Term, float] = {}
         self.is_original = True
 
     def of_array(self, array: np.ndarray, dtype: int, kind: str, doubt: Doubt = EXACT) -> Term:
@@ -91,21 +92,28 @@ class Near:
             return EXACT
         return self.doubt.get(term, RUN if self.constants.is_computed(term) else EXACT)
 
+    def norm(self, weight: Term, array: np.ndarray) -> float:
+        """Return the largest norm of a weight's columns."""
+        if weight not in self.norms:
+            self.norms[weight] = float(np.sqrt((array.astype(np.float64) ** 2).sum(axis=0)).max(initial=0.0))
+        return self.norms[weight]
+
     def _nearest(self, term: Term, kind: str, doubt: Doubt) -> Term:
         array = self.constants.array(term) if term.dtype in FLOATS else None
         if array is None:
             return term
         others = self.listed[kind, term.dtype, array.shape]
-        for other in others if not self.is_original and term not in others else ():
-            known, own = self.constants.array(other), self.own[other]
-            if known is not None and _is_near(array, known, doubt, own):
-                if not _is_exact(own):  # one that a model holds is exact, wherever else it stands
-                    self.doubt[other] = _larger(self.doubt[other], _with_distance(doubt, own, array, known), known)
-                return other
-        if self.is_original and term not in others:
-            others.append(term)
-        self.own[term] = _larger(doubt, self.own.get(term, EXACT), array)
-        self.doubt[term] = _larger(doubt, self.doubt.get(term, EXACT), array)
+        if self.is_original:
+            if term not in others:
+                others.append(term)
+        elif term in others:
+            return term
+        else:
+            for other in others:
+                known = self.constants.array(other)
+                if known is not None and _is_near(array, known, doubt, self.doubt[other]):
+                    return other
+        self.doubt[term] = _smaller(doubt, self.doubt.get(term, doubt), array)
         return term
 
 
@@ -118,22 +126,17 @@ def is_kept(array: np.ndarray, dtype: int) -> bool:
 
 def _is_near(left: np.ndarray, right: np.ndarray, doubt: Doubt, other_doubt: Doubt) -> bool:
     """Whether elements are no further apart than rounding may have moved them; the first ones are compared before."""
-    unit = MARGIN * float(np.finfo(left.dtype).eps) / 2
+    is_half = left.dtype == np.float16
+    unit = (1 if is_half else MARGIN) * float(np.finfo(left.dtype).eps) / 2
+    most = IN_HALVES if is_half else np.inf
     first = (slice(0, 1),) * max(0, left.ndim - 1) + (slice(0, FIRST),) * bool(left.ndim)
     for part in (first, ...):
         one, other = left[part].astype(np.float64), right[part].astype(np.float64)
-        doubts = [each if isinstance(each, float) else np.asarray(each[part]) for each in (doubt, other_doubt)]
+        doubts = [
+            min(each, most) if isinstance(each, float) else np.asarray(each[part]) for each in (doubt, other_doubt)
+        ]
         with np.errstate(all="ignore"):
             allowed = unit * (_of_each(doubts[0], one) + _of_each(doubts[1], other))
             if not ((one == other) | ((np.abs(one - other) <= allowed) & np.isfinite(allowed))).all():
                 return False
     return True
-
-
-def _with_distance(doubt: Doubt, own: Doubt, array: np.ndarray, known: np.ndarray) -> Doubt:
-    """Return the doubt of an array that another one stands for, so that this one's elements may be those of either."""
-    apart = np.abs(array.astype(np.float64) - known) / (float(np.finfo(array.dtype).eps) / 2)
-    if isinstance(doubt, float) and isinstance(own, float):  # then no element is 0 in one of them alone
-        sizes = np.abs(known.astype(np.float64))
-        return doubt + float(np.divide(apart, sizes, out=np.zeros_like(sizes), where=sizes > 0).max(initial=0.0))
-    return np.asarray(_of_each(doubt, array) + apart)

@@ -15,7 +15,7 @@ from graphkit.shapes import Shapes
 from graphkit.verify.equivalence.application import Application, Tools
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.free_elements import free_elements
-from graphkit.verify.equivalence.looseness import Looseness
+from graphkit.verify.equivalence.looseness import NO_OVERFLOW, Looseness
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.terms import Term
 from graphkit.verify.equivalence.value_facts import Facts
@@ -98,12 +98,12 @@ class NormalForms:
                 continue
             if self.looseness.is_blind(app, index):
                 blind[index] = loose[index] = found
-            elif self.looseness.is_faithful(
-                replace(app, args=[*app.args[:index], found, *app.args[index + 1 :]]), index
-            ):
+            elif self._is_faithful(app, index, found):
                 loose[index] = found
             elif reason := self.looseness.obstacle(app, index):
                 obstacle = found, f"{app.node.path} ({app.node.operator}) reads {reason}"
+        if blind != app.args and app.node.operator in self.looseness.overflowing:
+            self.tools.terms.note(NO_OVERFLOW)
         term = self._applied(app, raw, blind)
         if term.is_constant:  # as a rewrite that folds it has it
             return term
@@ -115,6 +115,11 @@ class NormalForms:
         if obstacle is not None:
             self.reading.obstacles |= dict.fromkeys((term, other or term), obstacle)
         return term
+
+    def _is_faithful(self, app: Application, index: int, found: Term) -> bool:
+        """Whether a node may read a loose term: a divisor, say, stays away from 0 as that has it, and as it stands."""
+        read = replace(app, args=[*app.args[:index], found, *app.args[index + 1 :]])
+        return self.looseness.is_faithful(read, index) and self.looseness.is_faithful(app, index)
 
     def _loosened(self, app: Application) -> Term | None:
         """Return the term that an axiom makes of a node on loose terms."""

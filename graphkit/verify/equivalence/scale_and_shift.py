@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, of_product, of_sum
 
-__all__ = ["Change", "Kind", "hides", "vector_of"]
+__all__ = ["LEAST_SIZE", "Change", "Kind", "hides", "vector_of"]
 
 LARGEST_FACTOR: Mapping[int, float] = {
     TensorProto.FLOAT: 2.0**24, TensorProto.DOUBLE: 2.0**24, TensorProto.FLOAT16: 2.0**8,
@@ -19,6 +19,10 @@ LARGEST_FACTOR: Mapping[int, float] = {
 # The largest number that may be added and taken away again, beside numbers of about 1: the result is off by no more
 # than a run may be. That is 1.5e-5 of float32, and 4e-3 of float16.
 LARGEST_SHIFT: Mapping[int, float] = {TensorProto.FLOAT: 2.0**7, TensorProto.DOUBLE: 2.0**10, TensorProto.FLOAT16: 4.0}
+# How small constants may have made numbers of about 1 that are scaled again: smaller ones lose digits, or are 0.
+LEAST_SIZE: Mapping[int, float] = {
+    TensorProto.FLOAT: 2.0**-64, TensorProto.DOUBLE: 2.0**-64, TensorProto.FLOAT16: 2.0**-8,
+}  # fmt: skip
 Kind = Literal["Scaled", "Shifted"]
 
 

@@ -141,6 +141,78 @@ def test_what_is_scaled_down_is_hidden_by_a_number_behind_other_operators(node: 
     assert not check_equivalence(*(model(body, head, **numbers) for body in bodies)).proven
 
 
+BESIDE = "(float[N, 2] x, float[N, 2] z) => (float[K, L] u, float[M, O] y)"
+TWICE = "n = MatMul (z, small) a = Add (n, c) y = Add (a, d)"
+
+
+@pytest.mark.parametrize("text", ["s = Add (x, plus_minus) u = MatMul (s, large)",
+                                  "m = MatMul (x, large) b = Add (m, c) u = Add (b, d)"])  # fmt: skip
+def test_the_doubt_of_a_constant_is_the_smallest_of_its_places(text: str) -> None:
+    bias = np.array([5, 3, 8], np.float32) / 512
+    quarter, wide = np.full(3, 0.25, np.float32), np.full(3, 8192, np.float32)
+    numbers = {"large": np.stack([wide + bias, wide]), "plus_minus": np.array([1, -1], np.float32),
+               "small": np.array([[1, -2, 3], [3, 1, -1]], np.float32) / 256, "c": quarter,
+               "d": bias - quarter}  # fmt: skip
+    before = model(f"{text} {TWICE}", BESIDE, **numbers)
+    body = "s = Add (x, plus_minus) u = MatMul (s, large) n = MatMul (z, small) y = Add (n, e)"
+    right, wrong = (model(body, BESIDE, **numbers, e=bias + np.float32(more)) for more in (0, 3e-3))
+    assert check_equivalence(before, right).is_proven
+    assert [output.name for output in check_equivalence(before, wrong).proven] == ["u"]
+
+
+@pytest.mark.parametrize(("steps", "is_proven"), [(1, True), (4, False)])
+def test_what_was_scaled_down_until_it_was_lost_does_not_come_back(steps: int, *, is_proven: bool) -> None:
+    weight, up = np.array([[1, -2], [3, 1]], np.float32), np.float32(2.0**20)
+    numbers = {"w": weight, "v": weight / up**steps, "up": up}
+    raised = " ".join(f"b{at + 1} = Mul (b{at}, up)" for at in range(steps))
+    bodies = (
+        f"a = MatMul (x, v) b0 = MatMul (a, v) {raised} y = Identity (b{steps})",
+        "a = MatMul (x, v) y = MatMul (a, w)",
+    )
+    assert check_equivalence(*(model(body, **numbers) for body in bodies)).is_proven is is_proven
+
+
+def test_scores_of_float16_that_were_scaled_down_until_they_were_lost_do_not_come_back() -> None:
+    head = "(float16[N, 4] x, float16[4, M] z) => (float16[K, L] y)"
+    scaled = "a = Mul (x, down) b = Mul (z, down) p = MatMul (a, b) q = Mul (p, up) y = Mul (q, up)"
+    for power, is_proven in ((3, True), (8, False)):
+        numbers = {"up": np.float16(2.0**power), "down": np.float16(2.0**-power)}
+        models = [model(body, head, **numbers) for body in (scaled, "y = MatMul (x, z)")]
+        assert check_equivalence(*models).is_proven is is_proven
+
+
+@pytest.mark.parametrize("text", ["y = Sqrt ({})", "y = Div (x, {})"])
+def test_each_model_keeps_what_it_divides_by_or_takes_the_root_of_above_0(text: str) -> None:
+    sums = (
+        f"r = Relu (x) a = Add (r, one) b = Add (a, c) {text.format('b')}",
+        f"r = Relu (x) b = Add (r, d) {text.format('b')}",
+    )
+    for left, number, is_proven in ((2.0**-23, -3e-7, False), (1.5, 1.5, True)):
+        numbers = {"one": np.float32(1), "c": np.float32(left - 1), "d": np.float32(number)}
+        assert check_equivalence(*(model(body, **numbers) for body in sums)).is_proven is is_proven
+
+
+def test_what_tells_an_overflow_is_equal_where_nothing_overflows() -> None:
+    tail = "i = IsInf (b) y = Where (i, up, x)"
+    numbers = {"up": np.float32(2.0**20), "down": np.float32(2.0**-20)}
+    bodies = f"a = Mul (x, up) b = Mul (a, down) {tail}", f"b = Identity (x) {tail}"
+    found = check_equivalence(*(model(body, **numbers) for body in bodies))
+    assert [output.exactness for output in found.outputs] == ["up to rounding"]
+    assert "nothing overflows" in found.conditions
+    assert check_equivalence(*(model(bodies[0], **numbers) for _ in range(2))).conditions == ("N >= 1",)
+
+
+@pytest.mark.parametrize(("count", "share", "is_proven"), [(1, 0.001, True), (2, 0.01, False), (6, 0.03, False)])
+def test_doubts_of_float16_do_not_add_up_to_percents(count: int, share: float, *, is_proven: bool) -> None:
+    numbers = {f"c{at}": np.float16(2 + 0.37 * at) for at in range(count)}
+    roots = " ".join(f"r{at} = Sqrt (c{at}) z{at + 1} = Mul (z{at}, r{at})" for at in range(count))
+    whole = float(np.prod([float(number) ** 0.5 for number in numbers.values()]))
+    head = ROWS.format("float16")
+    before = model(f"z0 = Identity (x) {roots} y = Identity (z{count})", head, **numbers)
+    after = model("y = Mul (x, e)", head, e=np.float16(whole * (1 + share)))
+    assert check_equivalence(before, after).is_proven is is_proven
+
+
 def test_a_divisor_that_is_next_to_nothing_may_be_0() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.normal(size=(2, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32)
