@@ -252,9 +252,9 @@ class _Proof:
     def _equivalence(self) -> Equivalence:
         """Return the equivalence by normal forms: it holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
-        before, after = self.two.models
+        (before, after), part = self.two.models, self.two.part
         try:
-            before = before if self.two.part is None else cut_open(before, after)
+            before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
         except ModelError as error:
             return _unknown(after, str(error))
         if self.unsure:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from onnx import ModelProto, ValueInfoProto
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.shapes import Expr, is_known
 
 __all__ = ["cut_open"]
 
 UNREAD = "proof/uncut/"  # before the names of what the whole computes for a value that is an input here
 
 
-def cut_open(whole: Model, part: Model) -> Model:
+def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | None]) -> Model:
     """Return a model with the inputs and outputs of a part of it, by the names that both have, and its other inputs.
 
-    Values at which the part begins are declared as it does, inputs as the whole does. Outputs have the dims that the
-    model declares for them, or none, so that the part may declare these, or those that nodes compute.
+    Values at which the part begins have the dims that the whole computes, inputs those that it declares: what the part
+    calls a dim may be another dim there. Outputs have the dims that the model declares for them, or none, so that the
+    part may declare these, or those that nodes compute.
+
+    Args:
+        whole: The model.
+        part: A part of it.
+        computed: The dims of the values at which the part begins, in symbols of the whole.
 
     Raises:
         ModelError: The model computes no value of a name that the part has.
@@ -33,7 +42,8 @@ def cut_open(whole: Model, part: Model) -> Model:
     declared = {info.name: info for info in proto.graph.output if info.type.HasField("tensor_type")}
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     own = {info.name: info for info in proto.graph.input}
-    inputs = [_copied(own.get(info.name, info)) for info in part.proto.graph.input]
+    begun = {info.name: _with_dims(info, computed.get(info.name)) for info in part.proto.graph.input}
+    inputs = [_copied(own.get(name, info)) for name, info in begun.items()]
     others = [_copied(info) for info in proto.graph.input if info.name not in given]
     del proto.graph.input[:], proto.graph.output[:]
     proto.graph.input.extend([*inputs, *others])
@@ -46,6 +56,19 @@ def cut_open(whole: Model, part: Model) -> Model:
 
 def _copied(info: ValueInfoProto) -> ValueInfoProto:
     return ValueInfoProto.FromString(info.SerializeToString())
+
+
+def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoProto:
+    """Return a declaration with other dims; those that are not known have no name."""
+    made = _without_dims(info)
+    if dims is not None and made.type.HasField("tensor_type"):
+        shape = made.type.tensor_type.shape
+        shape.SetInParent()  # also of no dims
+        for dim in dims:
+            size = dim.constant
+            named = {"dim_param": str(dim)} if is_known(dim) and size is None else {}
+            shape.dim.add(**(named if size is None else {"dim_value": size}))
+    return made
 
 
 def _without_dims(info: ValueInfoProto) -> ValueInfoProto:

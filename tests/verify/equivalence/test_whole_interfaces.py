@@ -22,6 +22,7 @@ from graphkit.shapes.graph_inputs import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.equivalence import Equivalence, check_equivalence
 from graphkit.verify.equivalence.cut_model import cut_open
+from graphkit.verify.narrowing import computed_dims
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")
 EACH = pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
@@ -51,7 +52,9 @@ def test_a_part_is_proven_against_the_whole(name: str, model_file: ModelFile) ->
     cut = middle(model)
     first = ExtractSubgraph(outputs=(cut,)).run(model).model
     unread = [value.name for value in model.graph.inputs]
-    assert_exact(check_equivalence(cut_open(with_exposed(model, [cut]), first), first, narrower=True, unread=unread))
+    assert_exact(
+        check_equivalence(cut_open(with_exposed(model, [cut]), first, {}), first, narrower=True, unread=unread)
+    )
 
 
 @EACH
@@ -156,7 +159,9 @@ def test_a_part_that_is_another_one_is_not_proven() -> None:
     proto.graph.node.add(op_type="Neg", input=["before"], output=[END])
     wrong = Model.from_proto(proto)
     unread = [value.name for value in model.graph.inputs]
-    assert not check_equivalence(cut_open(model, wrong), wrong, narrower=True, unread=unread).proven
+    assert not check_equivalence(
+        cut_open(model, wrong, computed_dims(model, [CUT])), wrong, narrower=True, unread=unread
+    ).proven
     found = verify_extract(model, wrong)
     assert not found.passed
     assert len(found.runs) >= 7
@@ -169,5 +174,25 @@ def test_a_part_may_declare_what_the_whole_does_of_unknown_dims(declared: str, *
     part = ExtractSubgraph(outputs=("n",)).run(model).model.proto
     part.graph.output[0].type.tensor_type.shape.dim[1].dim_param = declared
     rewritten = Model.from_proto(part)
-    found = check_equivalence(cut_open(with_exposed(model, ["n"]), rewritten), rewritten, narrower=True, unread=["x"])
+    found = check_equivalence(
+        cut_open(with_exposed(model, ["n"]), rewritten, {}), rewritten, narrower=True, unread=["x"]
+    )
     assert found.is_proven == is_proven, str(found)
+
+
+@pytest.mark.parametrize(("first", "second", "axis", "is_proven"), [
+    ("batch", "seq", 1, True), ("batch", "seq", 0, False), ("seq", "batch", 1, True), ("k", "k2", 1, True),
+])  # fmt: skip
+def test_what_a_part_calls_the_dims_of_a_cut_may_be_other_dims_in_the_whole(
+    first: str, second: str, axis: int, *, is_proven: bool
+) -> None:
+    """The whole turns its input before the cut, and reads a dim of the input beside it."""
+    head = f"{HEAD} agraph (float[batch, seq] x) => (float[a, b] y) <int64[1] two = {{2}}>"
+    tail = "t = Min (s, two) f = Cast <to = 1> (t) y = Mul (v, f)"
+    whole = f"{head} {{ v = Transpose <perm = [1, 0]> (x) s = Shape <start = 0, end = 1> (x) {tail} }}"
+    part = f"{head} {{ s = Shape <start = {axis}, end = {axis + 1}> (v) {tail} }}"
+    part = part.replace("float[batch, seq] x", f"float[{first}, {second}] v")
+    models = [Model.from_proto(onnx.parser.parse_model(each)) for each in (whole, part)]
+    found = verify_extract(*models)
+    assert found.passed is is_proven, str(found)
+    assert bool(found.equivalence.proven) is is_proven
