@@ -26,7 +26,7 @@ from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
-from graphkit.verify.equivalence.method_interface import port_faults, state_faults
+from graphkit.verify.equivalence.method_interface import dim_faults, port_faults, state_faults
 from graphkit.verify.equivalence.method_originals import (
     MOST,
     OWN,
@@ -93,7 +93,8 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
     except UnknownMethodError as error:
         return _unknown(method, str(error))
     shapes = infer(pair[0], values=original.values)
-    faults = (*state_faults(contract, method), *port_faults(contract, method, model, pair[1], shapes))
+    of_ports = port_faults(contract, method, model, pair[1], shapes)
+    faults = (*dim_faults(original), *state_faults(contract, method), *of_ports)
     if faults:
         return _unknown(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]

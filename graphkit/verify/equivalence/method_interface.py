@@ -7,15 +7,45 @@ from collections.abc import Callable, Iterable, Iterator
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.roles import Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer, is_known
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Tensor
+from graphkit.verify.equivalence.method_originals import MethodOriginal
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 
-__all__ = ["declaration_faults", "port_faults", "state_faults"]
+__all__ = ["declaration_faults", "dim_faults", "port_faults", "state_faults"]
 
 TOKENS = 1  # the axis of tokens
+OF_TOKENS: tuple[Role, ...] = ("tokens", "embeddings", "mask", "positions", "token types")  # inputs that go with them
+
+
+def dim_faults(original: MethodOriginal) -> Iterator[str]:
+    """Yield dims of an original that have one name and need not be equal: those of its past, its tokens and its source.
+
+    A proof is about sizes at which dims of one name are equal, and no runtime checks that they are. A past is empty at
+    first, so its dim must be a name of its own.
+    """
+    dims = {name: each or () for name, each in Inputs(original.whole).symbolic.items()}
+    tokens, grown = dims.get(original.role("tokens"), ()), original.grown_pasts
+    with_tokens = {original.role(role) for role in OF_TOKENS}
+    others = [dim for name, each in dims.items() if name not in with_tokens and name not in grown for dim in each]
+    others += [dim for name, axis in grown.items() for at, dim in enumerate(dims[name]) if at != axis]
+    others += tokens[:TOKENS]
+    past, new = _symbols(dims[name][axis] for name, axis in grown.items()), _symbols(tokens[TOKENS:])
+    shared = past & new | (past | new) & _symbols(others)
+    yield from (f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in shared)
+    for name, axis in grown.items():
+        atom = dims[name][axis].atom
+        if not isinstance(atom, Symbol) or atom.lower != 0:
+            yield f"the past {name} is declared {dims[name][axis]} along axis {axis}, which is no dim that may be 0"
+
+
+def _symbols(dims: Iterable[Expr]) -> set[str]:
+    return {name for dim in dims for name in dim.symbols}
 
 
 def state_faults(contract: BundleContract, method: BundleMethod) -> Iterator[str]:
@@ -123,4 +153,5 @@ def _is_number(claim: Dim, dim: Expr | None) -> bool:
 
 def _is_slots(claim: int, axis: int, state: StateTensor | None) -> bool:
     """Whether a number is that of all slots, which a method gets where they are no prefix."""
-    return state is not None and state.update == "slots" and axis == state.axis and state.shape[axis] == claim
+    is_kept = state is not None and state.update == "slots" and not state.prefix
+    return is_kept and state is not None and axis == state.axis and state.shape[axis] == claim

@@ -98,8 +98,17 @@ class MethodOriginal:
     @cached_property
     def grown(self) -> CacheEntry | None:
         """A part of its cache that grows."""
+        return next(iter(self._grown), None)
+
+    @property
+    def grown_pasts(self) -> Mapping[str, int]:
+        """The axis along which each past grows, by name."""
+        return {each.past.name: each.axis for each in self._grown if each.past is not None and each.axis is not None}
+
+    @cached_property
+    def _grown(self) -> Sequence[CacheEntry]:
         entries = [each for each in self.cache.values() if each.past is not None and each.present is not None]
-        return next((each for each in entries if self.has_past and not self.decoder.roles.is_cross(each)), None)
+        return [each for each in entries if self.has_past and not self.decoder.roles.is_cross(each)]
 
     @property
     def values(self) -> Mapping[str, object]:
@@ -172,8 +181,12 @@ def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
     if step is None:
         raise UnknownMethodError("it has no decoder")
     names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
-    has_past = "length" in method.sources
-    decoder = step if has_past else originals.first
+    has_past, is_step = "length" in method.sources, method.when == "step"
+    if is_step and step.roles.pasts and not has_past:
+        raise UnknownMethodError("it goes on from no past, as it does not read its length")
+    if has_past and not is_step and originals.first is not step:
+        raise UnknownMethodError("it goes on from a past, and its original begins with another decoder")
+    decoder = step if has_past or is_step else originals.first
     if decoder is None or (decoder.roles.pasts and not has_past and decoder.roles.decoder is None):
         raise UnknownMethodError("its original has a past where the method has none")
     cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}

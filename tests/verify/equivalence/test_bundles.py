@@ -82,6 +82,59 @@ def test_a_fault_of_a_bundle_is_not_proven(name: str, bundled: Bundled, tmp_path
     assert [*unproven(found)]
 
 
+@pytest.mark.parametrize(("old", "new"), [("past", "seq"), ("past", "batch"), ("seq", "batch")])
+def test_dims_of_one_name_that_need_not_be_equal_are_not_proven(
+    old: str, new: str, bundled: Bundled, tmp_path: Path
+) -> None:
+    source = export("causal", tmp_path)
+    decoder = onnx.load(source / "model.onnx")
+    for info in decoder.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param == old:
+                dim.dim_param = new
+    onnx.save(decoder, source / "model.onnx")
+    found = check_bundle(find_pipeline(source).originals, bundled("causal", "scatter-nd")[1])
+    reasons = {output.reason for each in found.values() for output in each.outputs}
+    assert reasons == {f"dim '{new}' is declared for what need not be as long: past, tokens or source"}
+
+
+def test_a_step_that_reads_no_length_is_none(bundled: Bundled, tmp_path: Path) -> None:
+    originals, folder = bundled("t5-tiny", "scatter-nd")
+    shutil.copytree(folder, tmp_path / "out")
+    contract = read_bundle(tmp_path / "out" / "bundle.json")
+    start = contract.method("once")
+    assert start is not None
+    methods = (start, replace(start, name="step", when="step"))
+    (tmp_path / "out" / "bundle.json").write_text(replace(contract, methods=methods).to_json())
+    found = check_bundle(originals, tmp_path / "out")
+    assert found["encode"].is_proven
+    assert {output.reason for output in found["step"].outputs} == {
+        "it goes on from no past, as it does not read its length"
+    }
+
+
+def test_a_start_that_goes_on_from_a_past_is_compared_with_no_other_decoder(bundled: Bundled) -> None:
+    originals, folder = bundled("causal", "scatter-nd")
+    assert originals.step is not None
+    first = Model.from_proto(originals.step.restore())
+    found = check_bundle(Originals(None, first, originals.step), folder)
+    assert found["step"].is_proven
+    assert not found["prefill"].proven
+
+
+def test_a_number_of_slots_is_not_that_of_those_in_use(bundled: Bundled, tmp_path: Path) -> None:
+    originals, folder = bundled("causal", "scatter-nd")
+    shutil.copytree(folder, tmp_path / "out")
+    decode = onnx.load(tmp_path / "out" / "decode.onnx")
+    for info in (*decode.graph.input, *decode.graph.output):
+        dims = info.type.tensor_type.shape.dim
+        if "past_key_values" in info.name:
+            dims[0].dim_value = 8
+    onnx.save(decode, tmp_path / "out" / "decode.onnx")
+    found = check_bundle(originals, tmp_path / "out")
+    assert not any(each.proven for each in found.values())
+
+
 KEPT = {
     "past_length = Identity (first)": "past_length = Squeeze (zero)",
     "z = Add (y, cross_flat)": (
