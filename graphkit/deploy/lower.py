@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
+from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
@@ -193,6 +194,7 @@ def _sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> L
 
 def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
     parts = []
+    merged = pipeline.step if pipeline.merged else None
     pipeline = pipeline.with_decoders()
     if pipeline.encoder is not None:
         progress("lowering the encoder")
@@ -217,14 +219,26 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         check_vectors(first, step)
     progress("lowering the step")
     lowered = lower_model("step", step, sizes)
+    lowered = replace(lowered, stages=(*_splitting("step", merged, step), *lowered.stages))
     if first is not None and first is not step and parts:
         progress("lowering the cross-attention cache")
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
         cut = Stage("cross_kv", "cut out of the first step", first, projection.model, is_part=True)
-        kv = replace(kv, method=linked(kv.method, parts[0], projection.matches, step), stages=(cut, *kv.stages))
+        stages = (*_splitting("cross_kv", merged, first), cut, *kv.stages)
+        kv = replace(kv, method=linked(kv.method, parts[0], projection.matches, step), stages=stages)
         parts.append(kv)
     return [*parts, lowered]
+
+
+def _splitting(name: str, merged: Model | None, branch: Model) -> Iterator[Stage]:
+    """Yield the stage that makes a decoder of the first or of later steps of a merged one."""
+    decoder = None if merged is None else merged.roles.decoder
+    if merged is None or decoder is None:
+        return
+    flag = decoder.cache_when if name == "step" else not decoder.cache_when
+    values = {decoder.condition.input.name: np.array([flag])}
+    yield Stage(name, "one step of the merged decoder", merged, branch, values=values, is_part=True)
 
 
 def _once_name(pipeline: Pipeline) -> str:

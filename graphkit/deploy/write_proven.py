@@ -107,7 +107,7 @@ def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tu
         tokens_rate=tokens_rate,
         graphkit=__version__,
         changes=changes,
-        proven=proof.proven_outputs(),
+        proven=proof.proven_outputs() if proof.passed else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import counted
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
@@ -48,9 +50,10 @@ class WrongTable:
     Attributes:
         name: Its name.
         rows: Which rows differ.
-        of: How many there are.
+        of: How many there are, or should be.
         right: What the table should be.
         source: The tensor of the export that has these rows.
+        missing: How many of the last rows it lacks.
     """
 
     name: str
@@ -58,13 +61,17 @@ class WrongTable:
     of: int
     right: np.ndarray
     source: str
+    missing: int = 0
 
     @property
     def is_sure(self) -> bool:
         """Whether most rows are right: else it may be stored in another way than the export's, and mean the same."""
-        return 2 * len(self.rows) <= self.of
+        return 2 * (len(self.rows) - self.missing) <= self.of - self.missing
 
     def __str__(self) -> str:
+        if self.missing == len(self.rows):
+            lacks = f"{counted(self.missing, 'row(s)')} of '{self.source}', from row {self.rows[0]:,} on"
+            return f"Table '{self.name}' lacks {lacks}."
         which = ", ".join(f"{row:,}" for row in self.rows[:SHOWN]) + (", ..." if len(self.rows) > SHOWN else "")
         rows = f"row {which} differs" if len(self.rows) == 1 else f"{len(self.rows):,} rows differ, {which},"
         return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'."
@@ -85,15 +92,16 @@ def compared_tables(
             source = port.source
             if model is None or source is None or source.kind not in ("embedding", "rows"):
                 continue
-            comparison = _looked_up(model, tables[source.of], ROLES.get(source.by, ()))
             table = tables[source.of]
+            comparison = _looked_up(model, table, ROLES.get(source.by, ()), is_whole=source.kind == "embedding")
             if comparison is None and source.kind == "rows":
                 comparison = _by_number(model, contract, port, table)
             if comparison is None:
                 yield TableProof(source.of, len(table), 0, "")
             elif comparison.wrong.any():
                 rows = tuple(int(row) for row in np.flatnonzero(comparison.wrong))
-                yield WrongTable(source.of, rows, len(table), comparison.right, comparison.source)
+                missing = max(0, len(comparison.right) - len(table))
+                yield WrongTable(source.of, rows, len(comparison.right), comparison.right, comparison.source, missing)
             else:
                 yield TableProof(source.of, len(table), comparison.compared, comparison.source)
 
@@ -120,36 +128,46 @@ class Compared(NamedTuple):
     compared: int
 
 
-def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compared | None:
-    """Compare a table with the export's lookups by ids of some roles; None where these give no such rows."""
+def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> Compared | None:
+    """Compare a table with the export's lookups by ids of some roles; None where these give no such rows.
+
+    Args:
+        model: The export.
+        table: The table.
+        roles: Those of the ids.
+        is_whole: Whether it needs a row for each id that the export takes: only positions may end before.
+    """
     comparisons: list[Compared] = []
     for ids in model.roles.all(*roles):
         for node, rows in lookups(ids):
             count, value = table_entries(node, rows), node.outputs[0]
             while value is not None and count is not None and count >= len(table):
-                compared = _of_ids(model, value, ids, table)
+                compared = _of_ids(model, value, ids, table, count if is_whole else len(table))
                 comparisons += [compared] if compared is not None else []
                 after = [reader for reader, at in value.consumers if at == 0 and reader.is_op(*AFTER)]
                 value = after[0].outputs[0] if after else None
     return min(comparisons, key=lambda comparison: int(comparison.wrong.sum()), default=None)
 
 
-def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compared | None:
+def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: int) -> Compared | None:
+    """Compare a table with so many rows of the export; those that it lacks are wrong."""
     declared = declared_type(ids)
     if declared is None:
         return None
     kind, rank = declared.numpy_dtype, len(declared.dims or ())
 
     def feeds(inputs: Sequence[Value]) -> Iterator[dict[str, np.ndarray]]:
-        for first in range(0, len(table) if inputs == [ids] else 0, CHUNK):
-            numbers = np.arange(first, min(first + CHUNK, len(table)), dtype=kind)
+        for first in range(0, count if inputs == [ids] else 0, CHUNK):
+            numbers = np.arange(first, min(first + CHUNK, count), dtype=kind)
             yield {ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}
 
     rows = [array for run in run_part(model, [value], feeds) for array in run.values()]
-    if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != table.size:
+    size = count * math.prod(table.shape[1:])
+    if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != size:
         return None
     right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
-    return Compared(right, _differ(right, table), value.name, len(table))
+    missing = np.ones(count - len(table), bool)
+    return Compared(right, np.concatenate([_differ(right[: len(table)], table), missing]), value.name, len(table))
 
 
 def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:

@@ -306,6 +306,17 @@ def test_a_table_with_a_wrong_row_is_not_that_of_the_export(
     assert one.prove(folder).tables == ()
 
 
+def test_a_table_that_has_lost_rows_is_not_that_of_the_export(lowered: dict[str, Lowered]) -> None:
+    one = lowered["marian-tiny"]
+    host = Host(one.folder, unchecked=True)
+    tables = {name: rows[:-3] if name == "step.inputs_embeds" else rows for name, rows in host.tables.items()}
+    found = [
+        str(table) for table in compared_tables(one.originals, host.contract, tables) if isinstance(table, WrongTable)
+    ]
+    source = "/model/decoder/shared/Gather_output_0"
+    assert found == [f"Table 'step.inputs_embeds' lacks 3 rows of '{source}', from row 253 on."]
+
+
 def test_rows_of_another_tensor_of_the_export_prove_nothing(lowered: dict[str, Lowered], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(lowered["qwen2-tiny"].folder, tmp_path / "out"))
     cosines, sines = (table_of(folder, f"step.position_values{end}")[0] for end in ("", "_2"))

@@ -14,8 +14,9 @@ import onnx.compose
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from graphkit.errors import ModelError
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.shapes import infer, parse
+from graphkit.shapes import Shapes, infer, is_known, parse
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
@@ -163,7 +164,22 @@ def _compared(stage: Stage) -> Equivalence:
 def _misdeclared(stage: Stage, fed: Model) -> Iterator[str]:
     """Yield what the model after a stage declares of its inputs, and those that it is fed are not."""
     made = [value for value in stage.after.graph.inputs if value.name not in stage.zeros]
-    return declaration_faults(made, fed, infer(stage.before))
+    yield from declaration_faults(made, fed, infer(stage.before))
+    if not stage.zeros:
+        return
+    shapes, outputs = infer(stage.after), stage.after.graph.outputs
+    for value in (stage.after.graph.values[name] for name in stage.zeros):
+        if value in outputs or not all(_is_added(node, value, shapes) for node, _ in value.consumers):
+            yield f"{value.name} is not only added to what has all its dims"
+
+
+def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
+    """Whether a node adds a value to another one, whose dims the sum has."""
+    others = [each for each in node.inputs if each is not value]
+    if not node.is_op("Add") or len(others) != 1 or others[0] is None or node.outputs[0] is None:
+        return False
+    dims = shapes[others[0]].dims
+    return dims is not None and all(map(is_known, dims)) and shapes[node.outputs[0]].dims == dims
 
 
 def _at_its_sizes(stage: Stage) -> Stage:

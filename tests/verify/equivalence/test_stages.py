@@ -119,6 +119,8 @@ FAULTS: Sequence[tuple[str, str, Callable[[onnx.GraphProto], None]]] = (
     ("step", "rows of tables as inputs", turned),
     ("step", "values of the host as inputs", axis),
     ("step", "sizes fixed, folded", turned),
+    ("step", "one step of the merged decoder", moved),
+    ("cross_kv", "one step of the merged decoder", moved),
     ("cross_kv", "cut out of the first step", moved),
     ("cross_kv", "sizes fixed, folded", moved),
 )
@@ -179,6 +181,15 @@ def test_stacked_caches_are_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert part.stages[-1].after is part.model
 
 
+@pytest.mark.parametrize("model", ["cross_kv", "step"])
+def test_a_decoder_that_is_the_other_step_of_the_merged_one_is_not_proven(
+    model: str, parts_of: Callable[[str], Parts]
+) -> None:
+    stage = stage_of(parts_of("t5-tiny"), model, "one step of the merged decoder")
+    assert proven(stage).is_proven
+    assert not proven(replace(stage, values={name: ~flag for name, flag in stage.values.items()})).is_proven
+
+
 @pytest.mark.parametrize(("sizes", "is_proven"), [({}, False), ({"n": 2}, True), ({"n": 3}, False), ({"m": 2}, False)])
 def test_what_holds_at_the_sizes_of_the_lowered_model_alone_is_proven_there(
     sizes: Mapping[str, int], is_proven: bool
@@ -226,3 +237,23 @@ def test_a_new_input_is_declared_as_what_it_stands_for(declared: str, reason: st
     found = proven(Stage("step", "rows", before, after, stands_for={"r": "r"}))
     assert found.unproven == reason
     assert found.is_proven is not bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("declared", "body", "is_proven"),
+    [
+        ("float[1, S] mask", "s = Add (x, mask)", True),
+        ("float[B, S] mask", "s = Add (mask, x)", True),
+        ("float[B, S, 1] mask", "s = Add (x, mask)", False),
+        ("float[2, S] mask", "s = Add (x, mask)", False),
+        ("float[1, 7] mask", "s = Add (x, mask)", False),
+        ("float[1, S] mask", "s = Sub (x, mask)", False),
+        ("float[1, S] mask", "a = Add (mask, mask) s = Add (x, a)", False),
+    ],
+)
+def test_a_mask_of_zeros_is_added_to_what_has_its_dims(declared: str, body: str, is_proven: bool) -> None:
+    before = model("g (float[B, S] x) => (float[k, l] y) { s = Identity (x) y = Softmax (s) }")
+    after = model(f"g (float[B, S] x, {declared}) => (float[k, l] y) {{ {body} y = Softmax (s) }}")
+    found = proven(Stage("step", "masks that the export lacks", before, after, zeros=("mask",)))
+    assert found.is_proven is is_proven, found.unproven
+    assert is_proven or found.unproven == "mask is not only added to what has all its dims"
