@@ -48,6 +48,9 @@ def inlined(model: Model) -> Model:
         raise ModelError("two of its functions have one name", file=model.file)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in _with_bodies(nodes):
+            if node.domain == "com.microsoft" and not _is_as_kernel(node, functions):
+                reason = f"onnxruntime's operator '{node.op_type}' may compute something else than its function"
+                raise ModelError(reason, file=model.file)
             if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
@@ -74,6 +77,17 @@ def _may_be_a_kernel(function: FunctionProto) -> bool:
     if domain != "com.microsoft":
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
     return _fingerprint(function) not in AS_KERNELS
+
+
+def _is_as_kernel(node: NodeProto, functions: dict[Key, FunctionProto]) -> bool:
+    """Whether a call of a function that a kernel runs gives the kernel what the function reads, and nothing else."""
+    function = functions.get(_key(node.domain, node.op_type, node.overload))
+    if function is None:
+        return True
+    given = {attribute.name: attribute for attribute in node.attribute}
+    is_whole = given.keys() == {*function.attribute} and not any(each.ref_attr_name for each in given.values())
+    is_whole &= len(node.input) == len(function.input) and len(node.output) == len(function.output) and all(node.input)
+    return is_whole and ("scale" not in given or given["scale"].f != 0)  # of which the kernel makes another one
 
 
 def _fingerprint(function: FunctionProto) -> str:

@@ -200,21 +200,47 @@ def test_a_function_in_a_domain_of_the_runtime_has_no_proof(domain: str) -> None
         check_equivalence(made, made)
 
 
-@pytest.mark.parametrize("opset", [13, 18, 21])
-def test_the_function_of_fused_attention_computes_what_its_kernel_does(opset: int) -> None:
+def attention(opset: int, *inputs: str, **attributes: object) -> Model:
+    """Return a model of one node that is fused attention, without the function."""
     text = "g (float[b, s, 4] x, float[4, 12] w, float[12] v) => (float[b, s, 4] y) { y = Identity (x) }"
     proto = onnx.ModelProto.FromString(model(text).proto.SerializeToString())
-    node = onnx.helper.make_node("Attention", ["x", "w", "v"], ["y"], domain="com.microsoft", num_heads=2,
-                                 qkv_hidden_sizes=[4, 4, 4], scale=0.5)  # fmt: skip
+    named = {"num_heads": 2, "qkv_hidden_sizes": [4, 4, 4], "scale": 0.5, **attributes}
+    node = onnx.helper.make_node("Attention", inputs or ["x", "w", "v"], ["y"], domain="com.microsoft", **named)
     proto.graph.node[0].CopyFrom(node)
     proto.opset_import[0].version = opset
     proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
-    kernel = Model.from_proto(onnx.ModelProto.FromString(proto.SerializeToString()))
-    proto.functions.append(attention_function(opset))
+    return Model.from_proto(proto)
+
+
+def with_function(kernel: Model) -> Model:
+    proto = onnx.ModelProto.FromString(kernel.proto.SerializeToString())
+    proto.functions.append(attention_function(proto.opset_import[0].version))
+    return Model.from_proto(proto)
+
+
+@pytest.mark.parametrize("opset", [13, 18, 21])
+def test_the_function_of_fused_attention_computes_what_its_kernel_does(opset: int) -> None:
+    kernel = attention(opset)
     feed = {name: RNG.normal(size=size).astype(np.float32) for name, size in
             (("x", (2, 3, 4)), ("w", (4, 12)), ("v", (12,)))}  # fmt: skip
-    right, made = (Session(each, threads=1).run(feed)["y"] for each in (kernel, inlined(Model.from_proto(proto))))
+    right, made = (Session(each, threads=1).run(feed)["y"] for each in (kernel, inlined(with_function(kernel))))
     assert np.allclose(right, made, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "attributes"),
+    [
+        ((), {"unidirectional": 1}), ((), {"do_rotary": 1}), ((), {"mask_filter_value": -1.0}), ((), {"scale": 0.0}),
+        ((), {"scale": None}), (("x", "w", ""), {}), (("x", "w", "v", ""), {}),
+    ],
+)  # fmt: skip
+def test_a_call_of_fused_attention_has_what_the_function_reads_and_nothing_else(
+    inputs: tuple[str, ...], attributes: dict[str, object]
+) -> None:
+    right, wrong = (with_function(attention(17, *inputs, **given)) for given in ({}, attributes))
+    for pair in ((right, wrong), (wrong, right)):
+        with pytest.raises(ModelError, match="operator 'Attention' may compute something else than its function"):
+            check_equivalence(*pair)
 
 
 def test_weights_beside_models_that_no_folder_has_are_those_of_rewrites_alone() -> None:
