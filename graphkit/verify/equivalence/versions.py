@@ -62,7 +62,10 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
     "OneHot": (9, 11),  # of negative indices
 }  # fmt: skip
 # Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
-OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16, "ReduceLogSumExp": 18}
+OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16}
+# Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
+# elsewhere a kernel of float32: other digits, and infinities.
+BODIES_OF_HALVES = names("HardSwish MeanVarianceNormalization Mish ReduceLogSum ReduceLogSumExp Selu Softplus Softsign")
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
 # Attributes that became inputs: since which version, and which.
@@ -101,6 +104,7 @@ def spelled(
     found = _meaning(node, max(version, since))
     if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
         found = max(found, min(version, OF_HALVES.get(op, 0)))
+        found = node.scope.opset() if op in BODIES_OF_HALVES else found
     if op == "Split" and version < 18 and len(listed) < 2:
         kept.append(("num_outputs", int(AttributeProto.INT), len(node.outputs)))
     if op == "Pad" or (op == "Resize" and version >= 11):  # before, a Resize has its scales where later its region is

@@ -190,6 +190,48 @@ def test_a_meaning_that_changed_is_found(operator: str, monkeypatch: pytest.Monk
     assert set(differing(operator)) != set()
 
 
+WITH_FUNCTIONS = sorted(
+    {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and schema.since_version <= versions.NEWEST
+        if schema.has_function or schema.has_context_dependent_function
+    }
+    & versions.MEANINGS.keys()
+)
+OF_HALVES = {
+    "Clip": "y = Clip (x, low, high)", "PRelu": "y = PRelu (x, low)",
+    "LayerNormalization": "y = LayerNormalization (x, row)",
+    **{name: f"y = {name} (x, x)" for name in ("GreaterOrEqual", "LessOrEqual")},
+    **{name: f"y = {name} <axis = 1> (x)" for name in ("Softmax", "LogSoftmax")},
+}  # fmt: skip
+HALVES = np.arange(-(1 << 15), 1 << 15, dtype=np.int16).view(np.float16)
+HALVES = np.sort(HALVES[np.isfinite(HALVES)]).reshape(-1, 64)
+
+
+@pytest.mark.parametrize("operator", WITH_FUNCTIONS)
+def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: str) -> None:
+    """onnxruntime has no kernel for many, and runs the body that ONNX has where that is of the model's version."""
+    body, found = OF_HALVES.get(operator, f"y = {operator} (x)"), dict[int, tuple[Model, bytes]]()
+    for version in range(7, versions.NEWEST + 1):
+        text = f'<ir_version: 8, opset_import: ["" : {version}]> g (float16[n, m] x) => (y) {{ {body} }}'
+        proto = onnx.parser.parse_model(text)
+        numbers = {"low": -1.3, "high": 2.7, "row": np.ones(64)}
+        proto.graph.initializer.extend(
+            onnx.numpy_helper.from_array(np.array(number, np.float16), name)
+            for name, number in numbers.items()
+            if name in body
+        )
+        model = Model.from_proto(proto)
+        if (arrays := run(model, {"x": HALVES})) is not None:
+            found[version] = model, b"".join(array.tobytes() for array in arrays)
+    assert len(found) > 6
+    for version, (model, made) in found.items():
+        others = [other for other, (_, result) in found.items() if other > version and result != made]
+        for other in others:
+            assert not check_equivalence(model, found[other][0]).proven, f"{version} and {other}"
+
+
 SPELLED = {
     "ReduceMean": ("y = ReduceMean <axes = [-1]> (x)", "y = ReduceMean (x, axes)"),
     "ReduceSum": ("y = ReduceSum <axes = [-1], keepdims = 0> (x)", "y = ReduceSum <keepdims = 0> (x, axes)"),
