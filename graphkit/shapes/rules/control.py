@@ -20,7 +20,7 @@ from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.tensor import Array, Tensor, TensorSequence, array_of, is_same_elements, joined, number, unknown
 from graphkit.shapes.value_propagation import compare
 
-__all__ = ["RULES", "iterations"]
+__all__ = ["RULES", "begins", "iterations"]
 
 NO_ITERATION = "the loop may have no iteration, and the body does not declare it as this number"
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown
@@ -78,15 +78,22 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
     body = ctx.node.bodies.get("body")
     if body is None:
         raise UnknownError("the body is missing")
+    _check_inputs(body)
     counter, condition = Tensor(TensorProto.INT64, ()), Tensor(TensorProto.BOOL, ())
     states = [_plain(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
     place = slice(1, 1 + len(states))
-    runs = _begins(ctx)
+    runs = begins(*(ctx.tensor(index) if ctx.has(index) else None for index in (0, 1)))
     results, states = _settle(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
     times = _iterations(ctx, body)
     outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
     each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
     return [*states, *(_stacked(times, 0, tensor) for tensor in each)]
+
+
+def _check_inputs(body: Scope) -> None:
+    """Check that no input of a body has a default, which the node does not pass."""
+    if any(value.tensor is not None or value.sparse is not None for value in body.inputs):
+        raise UnknownError("an input of the body has a default")
 
 
 def _without_iterations(ctx: InferenceContext, value: Value, tensor: Tensor) -> Tensor:
@@ -160,13 +167,18 @@ def _last(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
     return Tensor(state.dtype, dims, None, state.reason)
 
 
-def _begins(ctx: InferenceContext) -> bool:
-    """Whether a Loop has a first iteration at all legal dims."""
-    limit, start = ctx.data(0), ctx.data(1)
-    if (ctx.has(0) and limit is None) or (ctx.has(1) and start is None):
-        return False
-    is_many = limit is None or (limit.size == 1 and lower(Expr.of(limit.ravel()[0])) >= 1)
-    return is_many and (start is None or (start.size == 1 and number(start.ravel()[0]) == 1))
+def begins(limit: Tensor | None, start: Tensor | None) -> bool:
+    """Whether a Loop has a first iteration at all legal dims.
+
+    Args:
+        limit: Its first input, None if it is left out.
+        start: Its first condition, None if that is left out.
+    """
+    is_many = limit is None or (
+        limit.data is not None and limit.data.size == 1 and lower(Expr.of(limit.data.ravel()[0])) >= 1
+    )
+    is_on = start is None or (start.data is not None and start.data.size == 1 and number(start.data.ravel()[0]) == 1)
+    return is_many and is_on
 
 
 def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
@@ -207,6 +219,7 @@ def scan(ctx: InferenceContext) -> list[Tensor]:
     body, count = ctx.node.bodies.get("body"), ctx.attr("num_scan_inputs", 0)
     if body is None or ctx.opset < 9 or not 0 < count <= len(ctx.inputs):
         raise UnknownError("a Scan without body, or of opset 8")
+    _check_inputs(body)
     split = len(ctx.inputs) - count
     axes = ctx.attr("scan_input_axes", ()) or (0,) * count
     states = [_plain(ctx.tensor(index)) for index in range(split)]

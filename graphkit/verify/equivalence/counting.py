@@ -9,15 +9,16 @@ from contextlib import suppress
 from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, HALVES, integer_range
-from graphkit.graph.view import all_nodes
+from graphkit.graph.view import Node, all_nodes
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.number_limits import EXACT, MOST_OF_INPUTS, is_between, term_span
+from graphkit.shapes.rules.control import begins
 from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Ratio, Tensor
+from graphkit.shapes.tensor import Ratio, Tensor, sizes_of
 from graphkit.verify.equivalence.required_products import needed_nodes
 
 __all__ = ["counting_conditions"]
@@ -31,6 +32,7 @@ COUNTED: Mapping[int, str] = {
     TensorProto.DOUBLE: "numbers and numerators up to 2^53 where float64 computes sizes",
 }
 OF_INPUTS = "elements of int64 inputs up to 2^62 where something is added to them"
+BEGUN = "each Loop that stacks outputs has an iteration"
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
@@ -42,7 +44,27 @@ def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     found = set().union(*map(_counting, models))
     elements = (OF_INPUTS,) if any(map(_adds_to_inputs, models)) else ()
     halves = (ROUNDED,) if any(map(_computes_halves, models)) else ()
-    return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements, *halves)
+    loops = (BEGUN,) if any(map(_may_stack_nothing, models)) else ()
+    return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements, *halves, *loops)
+
+
+def _may_stack_nothing(shapes: Shapes) -> bool:
+    """Whether a Loop that may have no iteration stacks outputs, whose dims are then those that something declares."""
+    loops = [node for node in all_nodes(shapes.model.scopes) if node.is_op("Loop")]
+    return any(not _begins(shapes, node) and any(_stacked(shapes, node)) for node in loops)
+
+
+def _begins(shapes: Shapes, node: Node) -> bool:
+    limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
+    return begins(limit, start)
+
+
+def _stacked(shapes: Shapes, node: Node) -> Iterator[bool]:
+    """Yield of each output of all iterations whether the dims of one are no numbers."""
+    for value in node.outputs[max(0, len(node.inputs) - 2) :]:
+        dims = None if value is None else shapes[value].dims
+        if value is not None:
+            yield dims is None or sizes_of(dims[1:]) is None
 
 
 def _computes_halves(shapes: Shapes) -> bool:

@@ -242,10 +242,12 @@ def declared_faults(
         found = {*places.values()}
         if len(found) < 2 or found <= meanings.get(text, set()) or _is_renamed(places, places_before, names):
             continue
-        yield f"'{text}' is declared for dims that may differ: {', '.join(sorted(found))}"
+        shown = sorted({"an unknown size" if each[:1] == UNKNOWN else each for each in found})
+        yield f"'{text}' is declared for dims that may differ: {', '.join(shown)}"
 
 
 Place = tuple[str, str, int]  # a scope, a name in it, and an axis
+UNKNOWN = "?"  # before an unknown dim
 
 
 def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, str]], names: Mapping[str, str]) -> bool:
@@ -253,14 +255,17 @@ def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, s
     symbols = set[str]()
     for (scope, name, axis), meaning in places.items():
         text, other = theirs.get((scope, names.get(name, name), axis), ("", ""))
-        if meaning != other:
+        if meaning != other and not (meaning[:1] == other[:1] == UNKNOWN):  # whose names are those of one model
             return False
         symbols.add(text)
     return len(symbols) == 1
 
 
 def _places(model: Model, shapes: Shapes, required: RequiredProducts) -> dict[Place, tuple[str, str]]:
-    """Return each declared symbol, which onnxruntime takes for one size, and its dim where the original runs."""
+    """Return each declared symbol, which onnxruntime takes for one size, and its dim where the original runs.
+
+    What is unknown has a name of its own, and differs from what else is unknown.
+    """
     found: dict[Place, tuple[str, str]] = {}
     for scope in all_scopes(model.scopes):
         for name in scope.infos:
@@ -268,7 +273,8 @@ def _places(model: Model, shapes: Shapes, required: RequiredProducts) -> dict[Pl
             declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
             for axis, (text, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
                 if isinstance(text, str):
-                    found[scope.path, name, axis] = text, str(required.expr(dim)) if is_known(dim) else "?"
+                    meaning = str(required.expr(dim)) if is_known(dim) else f"{UNKNOWN}{dim}"
+                    found[scope.path, name, axis] = text, meaning
     return found
 
 

@@ -217,7 +217,7 @@ class _Reader:
         if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
         if draws(node.proto, self.drawing):
-            attributes = (*attributes, ("random", node.scope.path, tuple(node.proto.output)))
+            attributes = (*attributes, ("random", _place(node.scope), tuple(node.proto.output)))
         if node.proto.overload:
             attributes = (*attributes, ("overload", node.proto.overload))
         if not node.bodies:
@@ -226,6 +226,9 @@ class _Reader:
         terms, operands, start = self.tools.terms, list(args), len(self.result.runs)
         for name, body in sorted(node.bodies.items()):
             for index, value in enumerate(body.inputs):
+                if value.tensor is not None or value.sparse is not None:
+                    reason = f"'{value.name}', an input of {name} of {node.path}, has a default"
+                    raise ModelError(reason, file=self.model.file)
                 place = terms.make("Place in a body", (name, index), (signature,), 0, None)
                 facts = self.facts.of(value, place)  # equal where the bodies are: by induction over the iterations
                 key = (name, index, facts.dtype, facts.dims)
@@ -258,6 +261,15 @@ class _Reader:
             runs[at] = replace(
                 runs[at], context=(*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
             )
+
+
+def _place(scope: Scope) -> tuple[object, ...]:
+    """Return where a scope stands: names of nodes may be those that others have by their index."""
+    owner = scope.owner
+    if owner is None:
+        return ()
+    body = next(name for name, each in owner.bodies.items() if each is scope)
+    return (*_place(owner.scope), owner.proto.name or owner.index, body)
 
 
 def _union(sets: Set[frozenset[str]]) -> frozenset[str]:

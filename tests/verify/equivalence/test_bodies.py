@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 from small_models import model
 
 from graphkit.errors import ModelError
@@ -176,3 +178,40 @@ def test_an_attribute_that_may_be_missing_and_has_a_default_further_in_is_not_ce
     unsure = calling(f'{outer} <opset_import: ["" : 18], domain: "own"> {inner}')
     with pytest.raises(ModelError, match="may have no 'alpha', for which 'h' has a default"):
         check_equivalence(unsure, unsure)
+
+
+@pytest.mark.parametrize("text", [
+    LOOP.format("more = Identity (c) next = Add (h, w) seen = Identity (h)").replace("k] h)", "k] h, float[k] w)"),
+    SCAN.format("next = Add (h, w) seen = Identity (e)").replace("k] e)", "k] e, float[k] w)"),
+])  # fmt: skip
+def test_an_input_of_a_body_that_has_a_default_has_no_proof(text: str) -> None:
+    proto = model(text, **_constants(text)).restore()
+    body = next(each.g for each in proto.graph.node[0].attribute if each.HasField("g"))
+    body.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    made = Model.from_proto(proto)
+    with pytest.raises(ModelError, match=r"'w', an input of body of .*, has a default"):
+        check_equivalence(made, made)
+
+
+@pytest.mark.parametrize(
+    ("limit", "dim", "is_told"), [("n", "k", True), ("one", "k", False), ("n", "3", False), ("n", "?", True)]
+)
+def test_a_loop_that_may_stack_nothing_is_told(limit: str, dim: str, *, is_told: bool) -> None:
+    text = LOOP.format(STEP).replace("(n, yes, x)", f"({limit}, yes, x)").replace("[k]", f"[{dim}]")
+    found = check_equivalence(*(model(text, **_constants(text)) for _ in range(2)))
+    assert found.is_proven
+    assert ("each Loop that stacks outputs has an iteration" in found.conditions) is is_told
+
+
+def test_random_numbers_in_branches_of_nodes_that_are_called_alike_are_others() -> None:
+    branch = "If (c) <then_branch = t () => (float[n] r) { r = RandomNormalLike (x) }, "
+    branch += "else_branch = e () => (float[n] s) { s = Identity (x) }>"
+    later = branch.replace("{ r =", "{ k = Neg (x) r =")
+    text = f"g (bool c, float[n] x) => (float[n] y) {{ a = {branch} b = {later} END }}"
+    made = []
+    for end in ("y = Sub (a, b)", "y = Sub (a, a)"):
+        proto = model(text.replace("END", end)).restore()
+        proto.graph.node[0].name = "If#1"  # as the other one is called, which has no name
+        made.append(Model.from_proto(proto))
+    assert check_equivalence(made[0], made[0]).is_proven
+    assert not check_equivalence(*made).proven

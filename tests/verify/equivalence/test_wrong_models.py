@@ -178,6 +178,19 @@ def test_a_grid_of_indices_is_a_slice_where_they_count_up_in_order(
     assert check_equivalence(before, after).is_proven == is_proven
 
 
+@pytest.mark.parametrize(("first", "second", "is_proven"), [
+    ("k", "k", False), ("k", "l", True), ("k", "?", True), ("v", "v", True),
+])  # fmt: skip
+def test_unknown_dims_that_may_differ_have_no_symbol_in_common(first: str, second: str, *, is_proven: bool) -> None:
+    text = "g (bool[n] p, bool[m] q) => (int64[a, b] y, int64[c, d] z) {} {{ i = NonZero (p) j = NonZero (q) "
+    text += "y = Neg (i) z = Neg (j) }}"
+    before = model(text.format("<int64[1, v] i, int64[1, v] j>" if first == "v" else ""))
+    after = model(text.format(f"<int64[1, {first}] i, int64[1, {second}] j>"))
+    found = check_equivalence(before, after)
+    assert found.is_proven is is_proven
+    assert is_proven or "'k' is declared for dims that may differ: an unknown size" in str(found)
+
+
 @pytest.mark.parametrize(("declared", "is_proven"), [("[c, 7]", True), ("[?, 7]", True), ("[c, 5]", False)])
 def test_a_declaration_that_is_wrong_in_the_original_may_have_symbols_of_other_names(
     declared: str, *, is_proven: bool
