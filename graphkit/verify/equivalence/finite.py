@@ -27,10 +27,9 @@ from graphkit.verify.equivalence.terms import Term
 __all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blind", "is_faithful"]
 
 ASSUMING_FINITE: Exactness = "assuming finite values"
-MASKED = -100.0  # exp of it is 0 beside 1, in float32
-REACH = (
-    -MASKED / 2
-)  # between the largest and the least of such constants, all together: more would make masked scores count
+MASKED = -1000.0  # exp of it is 0, also in float64, and also where scores that count are some hundreds lower
+# Between the largest and the least of such constants, all together: more would make masked scores count.
+REACH = -MASKED / 2
 DEPTH = 64  # nodes that are looked through for them
 EVERY = names("Max Min Concat")
 FIRST = names("Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")
@@ -51,8 +50,7 @@ def is_faithful(app: Application, index: int) -> bool:
     if term is None or term.dims is None or app.dims is None or app.dtype not in FLOATS or term.dtype not in FLOATS:
         return False
     if op == "Add":
-        most, least = _reach(app, app.args, {})
-        return most - least <= REACH
+        return _is_small(app, app.args)
     if op in EVERY:
         return True
     if op == "Where":
@@ -64,6 +62,12 @@ def is_faithful(app: Application, index: int) -> bool:
 
 Reach = tuple[float, float]  # the largest and the least number by which constants change scores that count
 UNKNOWN_REACH = (np.inf, -np.inf)
+
+
+def _is_small(app: Application, terms: Sequence[Term | None]) -> bool:
+    """Whether constants change the sum of some scores by little beside what masks."""
+    most, least = _reach(app, terms, {})
+    return most - least <= REACH
 
 
 def _reach(app: Application, terms: Sequence[Term | None], known: dict[Term, Reach], depth: int = 0) -> Reach:
@@ -102,7 +106,7 @@ def raised(app: Application) -> Result:
     """Take a mask that is raised to a number that masks for the mask."""
     pairs = (app.args, app.args[::-1])
     for mask, floor in (pair for pair in pairs if len(pair) == 2):
-        if mask is None or floor is None or app.dims is None or not _masks(app, floor):
+        if mask is None or floor is None or app.dims is None or not _masks(app, floor) or not _is_small(app, [mask]):
             continue
         if _varies(mask.dims, app.dims) and expands_to(mask.dims or (), app.dims):
             return app.tools.movement.expand(mask, app.dims)
@@ -118,7 +122,7 @@ def filled(app: Application) -> Result:
     if low[0] == low[1] or _hides_a_row(app, condition, is_hidden=low[0]):
         return None
     scores = ends[low[0]]
-    if scores is None or scores.dims is None:
+    if scores is None or scores.dims is None or not _is_small(app, [scores]):
         return None
     zero, fill = _number(app, 0.0), _fill(app)
     mask = _applied(app, "Where", [condition, *((fill, zero) if low[0] else (zero, fill))], condition.dims)
@@ -136,7 +140,7 @@ def _hides_a_row(app: Application, condition: Term, *, is_hidden: bool) -> bool:
 def added(app: Application) -> Result:
     """Take one number for all that mask in a constant that is added."""
     args = [None if term is None else _lowered(app, term) for term in app.args]
-    if args == list(app.args):
+    if args == list(app.args) or not _is_small(app, app.args):
         return None
     return _applied(app, "Add", args, app.dims)
 

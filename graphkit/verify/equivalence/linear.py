@@ -6,18 +6,17 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from graphkit.graph.operator_traits import names
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
 from graphkit.verify.equivalence.scale_and_shift import LEAST_SIZE, Change, Kind, hides
+from graphkit.verify.equivalence.term_sizes import size
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["changed", "columns", "linear", "unscaled"]
@@ -65,51 +64,14 @@ def _together(tools: Tools, term: Term, change: Change, before: tuple[Term, Chan
     return changed(tools, source, both)
 
 
-# What gives numbers as small as those that it reads.
-PASSING = names(
-    "Reshape Transpose Expand Slice Strided Identity Relu LeakyRelu Abs Neg Tanh Erf Gelu Elu Clip HardSwish"
-)
-TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
-DEPTH = 64  # nodes that are looked through for a scale
-
-
 def _hides(tools: Tools, term: Term, shift: Change) -> bool:
     """Whether a number that is added hides a tensor, which may have been scaled down before."""
-    return hides(shift.vector, _size(tools, term), term.dtype)
+    return hides(shift.vector, size(tools, term), term.dtype)
 
 
 def _is_tiny(tools: Tools, term: Term) -> bool:
     """Whether a tensor may have lost digits as it was scaled down."""
-    return _size(tools, term, np.max) < LEAST_SIZE[term.dtype]
-
-
-def _size(tools: Tools, term: Term | None, of: Callable[[np.ndarray], np.floating] = np.min) -> float:
-    """Return how small numbers of about 1 have become by the constants that a term was scaled with; at most 1.
-
-    Args:
-        tools: The table of terms and what is beside it.
-        term: The term.
-        of: Which of the factors of several channels counts.
-    """
-    least = 1.0
-    for _ in range(DEPTH):
-        if term is None or not term.args:
-            break
-        constant = term.args[1] if len(term.args) > 1 else None
-        array = None if constant is None else tools.constants.array(constant)
-        if term.op in ("Scaled", "Scaled apart") and array is not None:
-            least *= min(1.0, float(of(np.abs(array))))
-        elif term.op in ("Shifted", "Shifted apart") and array is not None:
-            if float(np.abs(array).min()) >= least:
-                break  # it is as large as that number
-        elif term.op == "Linear" and array is not None:
-            assert constant is not None
-            norm = tools.near.norm(constant, array)
-            least *= norm if norm < TINY_WEIGHT else 1.0
-        elif term.op not in PASSING:
-            break
-        term = term.args[0]
-    return least
+    return size(tools, term, np.max) < LEAST_SIZE[term.dtype]
 
 
 def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
@@ -188,7 +150,7 @@ def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     doubts = tools.near.doubt_of(bias), change.doubt
     if change.kind == "Shifted":
         bias = numbers + change.vector
-        small = array.astype(np.float64) * _size(tools, data)
+        small = array.astype(np.float64) * size(tools, data)
         is_lost = _is_lost(term, small, (numbers, change.vector), bias)
         doubt = of_sum(numbers, change.vector, doubts)
         return None if is_lost else _linear(tools, term, data, weight, bias, doubt)

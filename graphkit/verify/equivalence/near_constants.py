@@ -73,6 +73,7 @@ class Near:
         self.doubt: dict[Term, Doubt] = {}
         self.listed: dict[tuple[str, int, tuple[int, ...]], list[Term]] = defaultdict(list)  # of the original
         self.norms: dict[Term, float] = {}
+        self.sizes: dict[str, dict[Term, float]] = {}  # of terms: see `term_sizes`
         self.is_original = True
 
     def of_array(self, array: np.ndarray, dtype: int, kind: str, doubt: Doubt = EXACT) -> Term:
@@ -93,9 +94,13 @@ class Near:
         return self.doubt.get(term, RUN if self.constants.is_computed(term) else EXACT)
 
     def norm(self, weight: Term, array: np.ndarray) -> float:
-        """Return the largest norm of a weight's columns."""
+        """Return the largest norm of a matrix's columns, or of the weights of a convolution's channels."""
         if weight not in self.norms:
-            self.norms[weight] = float(np.sqrt((array.astype(np.float64) ** 2).sum(axis=0)).max(initial=0.0))
+            wide = array.astype(np.float32) if array.dtype == np.float16 else array
+            squares = (
+                np.einsum("ij,ij->j", wide, wide) if wide.ndim == 2 else (wide**2).reshape(len(wide), -1).sum(axis=1)
+            )
+            self.norms[weight] = float(np.sqrt(squares.max(initial=0.0)))
         return self.norms[weight]
 
     def _nearest(self, term: Term, kind: str, doubt: Doubt) -> Term:

@@ -133,12 +133,23 @@ def test_a_constant_that_a_sum_stands_for_is_exact_at_other_places() -> None:
     assert [output.name for output in check_equivalence(before, wrong).proven] == ["y"]
 
 
-@pytest.mark.parametrize("node", ["b = Transpose (a)", "b = Relu (a)", "r = Relu (a) b = MatMul (r, w)"])
+BEHIND = (
+    "b = Transpose (a)", "b = Relu (a)", "r = Relu (a) b = MatMul (r, w)", "b = Softsign (a)", "b = Mul (a, a)",
+    "o = Neg (a) p = Relu (a) b = Add (o, p)", "o = Tanh (x) b = Mul (a, o)", "b = Gather (a, places)",
+    "c0 = Greater (x, s) o = Neg (a) b = Where (c0, a, o)", "o = Neg (a) b = Max (a, o)",
+    "b = Concat <axis = 0> (a, a)",
+    "b = ReduceMean <axes = [1]> (a)", "b = Pad (a, around)", "o = Softmax (x) b = MatMul (o, a)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("node", BEHIND)
 def test_what_is_scaled_down_is_hidden_by_a_number_behind_other_operators(node: str) -> None:
-    numbers = {"s": np.float32(2.0**-22), "one": np.float32(1), "w": np.eye(4, dtype=np.float32)}
-    head = "(float[4, 4] x) => (float[4, 4] y)"
+    head = "(float[4, 4] x) => (float[K, L] y)"
     bodies = (f"a = Mul (x, s) {node} c = Add (b, one) y = Sub (c, one)", f"a = Mul (x, s) {node} y = Identity (b)")
-    assert not check_equivalence(*(model(body, head, **numbers) for body in bodies)).proven
+    for least, is_proven in ((2.0**-22, False), (0.5, True)):
+        numbers = {"s": np.float32(least), "one": np.float32(1), "w": np.eye(4, dtype=np.float32),
+                   "places": np.array([2, 0]), "around": np.array([0, 0, 0, 1])}  # fmt: skip
+        assert check_equivalence(*(model(body, head, **numbers) for body in bodies)).is_proven is is_proven
 
 
 BESIDE = "(float[N, 2] x, float[N, 2] z) => (float[K, L] u, float[M, O] y)"

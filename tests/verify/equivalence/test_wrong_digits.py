@@ -105,6 +105,20 @@ PAIRS = {
         MASKED, (f"a = Where (c, m, x) {LIFTS}", f"w = Where (c, low, zero) a = Add (x, w) {LIFTS}"),
         ({"k": np.array([0.0, -49, -49, -49]), "c": np.array([True, False, False, False]), "m": -100.0, "low": -3e4,
           "zero": 0.0},) * 2, np.ones((1, 4), np.float32), FINITE),
+    **{f"{op} of scores that are lowered a little": Pair(
+        "(float[n, 3] x) => (float[k, l] y)", (f"a = Add (x, k) b = Softmax (a) {node}",) * 2,
+        ({"k": np.array([0.0, 0, -100]), "one": 1.0}, {"k": np.array([0.0, 0, -1e4]), "one": 1.0}),
+        np.array([[-8, -8.5, 5]], np.float32), FINITE)
+       for op, node in (("a logarithm", "y = Log (b)"), ("a quotient", "c = Div (b, b) y = Sub (c, one)"))},
+    "scores that are filled and lowered": Pair(
+        MASKED, ("s = Add (x, m) a = Where (c, s, k) y = Softmax (a)",
+                 "s = Add (x, m) w = Where (c, zero, k) a = Add (s, w) y = Softmax (a)"),
+        ({"c": np.array([True, True, True, False]), "m": -997.0, "k": -1000.0, "zero": 0.0},) * 2,
+        np.ones((1, 4), np.float32), FINITE),
+    "scores that are lowered next to a mask": Pair(
+        MASKED, ("a = Add (x, k) y = Softmax (a)",) * 2,
+        ({"k": np.array([-997.0, -997, -997, -1000])}, {"k": np.array([-997.0, -997, -997, -1e4])}),
+        np.ones((1, 4), np.float32), FINITE),
     "a spread by another power": Pair(ROWS, (SPREAD.format(1), NORM), (SPREADS | {"e": 4.0},) * 2, SQUARES_OF_ROWS),
     "a spread of columns": Pair(SQUARE, (SPREAD.format(0), NORM), (SPREADS | {"e": 2.0},) * 2, SQUARES_OF_ROWS),
     "matrices of the other axis": Pair(
