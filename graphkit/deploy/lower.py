@@ -238,7 +238,8 @@ def _splitting(name: str, merged: Model | None, branch: Model) -> Iterator[Stage
         return
     flag = decoder.cache_when if name == "step" else not decoder.cache_when
     values = {decoder.condition.input.name: np.array([flag])}
-    yield Stage(name, "one step of the merged decoder", merged, branch, values=values, is_part=True)
+    about = "one step of the merged decoder"
+    yield Stage(name, about, merged, branch, values=values, is_narrower=True, is_part=True)
 
 
 def _once_name(pipeline: Pipeline) -> str:

@@ -267,7 +267,7 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
-        self._passed("sizes fixed, folded", before)
+        self._passed("sizes fixed, folded", before, is_narrower=True)
         self._reduce_interface()
         wide = self.model
         self._rewrite(*(kind() for kind in NPU_PASSES))

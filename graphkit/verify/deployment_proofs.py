@@ -157,6 +157,8 @@ class LoweringProof(Result):
         columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
         rows = [(stage.model, stage.name, _share(stage) or "nothing", stage.unproven) for stage in self.stages]
         yield Table(columns, rows)
+        if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
+            yield Prose(f"That holds for {', '.join(conditions)}.")
 
     def _table_blocks(self) -> Iterator[Block]:
         """Yield a row for each table of the host: its rows are those of the export, or left to the runs."""

@@ -42,7 +42,8 @@ class Stage:
         name: What the stage does, in a few words.
         stands_for: Which value of the model before it each new input is.
         zeros: New inputs that are 0 wherever the model before it runs, with their ranks: masks of all that counts.
-        values: Inputs that are constants now.
+        values: Inputs that are constants now: positions that count from 0, or the flag of a merged decoder.
+        is_narrower: Whether the model after it may take fewer sizes, as it fixes some, or names dims of its own.
         is_part: Whether only some of the outputs are left.
         loosenesses: How terms may be loose, if not as those of other rewrites.
         tested: Why no normal forms are compared, "" where they are.
@@ -56,6 +57,7 @@ class Stage:
     stands_for: Mapping[str, str] = field(default_factory=dict)
     zeros: Sequence[str] = ()
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    is_narrower: bool = False
     is_part: bool = False
     loosenesses: Sequence[Looseness] = ()
     tested: str = ""
@@ -71,6 +73,7 @@ class StageProof:
         proven: How exactly each of them is equal that is proven, by name.
         unproven: Why nothing is shown of the others, "" where all are proven.
         at_every_size: Whether they are proven at every size, not at those of the lowered model alone.
+        conditions: Of the sizes, and of what else is assumed.
     """
 
     model: str
@@ -79,6 +82,7 @@ class StageProof:
     proven: Mapping[str, str]
     unproven: str
     at_every_size: bool = True
+    conditions: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -133,7 +137,8 @@ def _proof(stage: Stage) -> StageProof:
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
     names = tuple(output.name for output in result.outputs)
-    return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size)
+    told = result.conditions if grades else ()
+    return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size, conditions=told)
 
 
 def _unproven(stage: Stage, reason: str) -> StageProof:
@@ -150,10 +155,12 @@ def _compared(stage: Stage) -> Equivalence:
     left = {info.name for info in after.proto.graph.input}
     gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
     values = {name: stage.values[name] for name in gone if name in stage.values}
+    if odd := next((name for name, array in values.items() if not _counts_or_tells(array)), ""):
+        raise ModelError(f"'{odd}' does not count from 0")
     return check_equivalence(
         stage.before,
         after,
-        narrower=True,
+        narrower=stage.is_narrower,
         values=values,
         unread=[name for name in gone if name not in values],
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
@@ -182,6 +189,13 @@ def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
     return dims is not None and all(map(is_known, dims)) and shapes[node.outputs[0]].dims == dims
 
 
+def _counts_or_tells(array: np.ndarray) -> bool:
+    """Whether an array is a flag, or counts from 0 along its last axis."""
+    if array.dtype == bool or not array.ndim:
+        return array.dtype == bool
+    return np.array_equal(array, np.broadcast_to(np.arange(array.shape[-1]), array.shape))
+
+
 def _at_its_sizes(stage: Stage) -> Stage:
     """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
     proto = ModelProto()
@@ -193,7 +207,7 @@ def _at_its_sizes(stage: Stage) -> Stage:
                 dim.dim_param = str(found)
                 if found.constant is not None:
                     dim.dim_value = found.constant
-    return replace(stage, after=stage.after.with_proto(proto), sizes={})
+    return replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True)
 
 
 def _fed(stage: Stage) -> Model:
