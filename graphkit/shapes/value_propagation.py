@@ -134,8 +134,6 @@ def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
 
 def _power(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
-    if exponent == 1 and dtype in INTEGERS and isinstance(base, int) and abs(base) > EXACT[64]:
-        return None  # onnxruntime counts in float64, unless the exponent is 2 or 3
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
         return float(math.isqrt(int(base)))
     if exponent not in (0, 1, 2, 3) or (dtype in FLOATS and exponent == 3):
@@ -143,7 +141,8 @@ def _power(args: tuple[Element, ...], dtype: int) -> Result:
     result: Result = 1.0 if dtype in FLOATS else 1
     for _ in range(int(exponent)):
         result = None if result is None else _multiply((result, base), dtype)
-    return result
+    is_rounded = dtype in INTEGERS and isinstance(result, int) and abs(result) > EXACT[64]
+    return None if is_rounded else result  # onnxruntime counts in float64, also of integers
 
 
 def _extreme(

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.number_limits import EXACT
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Dims, Element, Tensor, number
@@ -18,6 +19,7 @@ from graphkit.shapes.tensor import Dims, Element, Tensor, number
 __all__ = ["RULES"]
 
 ASPECT = "the sizes follow an aspect ratio"
+IN_FLOAT32 = "onnxruntime counts windows in float32"
 SAME_DILATED = "a pool with dilations is padded as if it had none"
 SAME_SHORT = "its windows leave gaps, which the padding does not fill"
 
@@ -56,6 +58,8 @@ def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr
     As onnxruntime divides towards 0, one window may be larger than the whole dim.
     """
     most = ceil_div(room, stride) + 1
+    if ctx.attr("ceil_mode", 0) and max(room.constant or 0, begun.constant or 0) > EXACT[32]:
+        return ctx.new_symbol(IN_FLOAT32)
     if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
         return minimum(most, floor_div(begun - 1, stride) + 1)
     least = floor_div(room, stride) + 1
@@ -247,7 +251,8 @@ def stft(ctx: InferenceContext) -> Tensor:
     length = ctx.size(3) if ctx.has(3) else ctx.dims(2)[0]
     if step == 0 or len(dims) < 2:
         raise UnknownError("a frame step of 0, or a signal without batch")
-    frames = floor_div(dims[1] - length, step) + 1
+    is_rounded = (dims[1].constant or 0) > EXACT[32]
+    frames = ctx.new_symbol(IN_FLOAT32) if is_rounded else floor_div(dims[1] - length, step) + 1
     bins = floor_div(length, 2) + 1 if ctx.attr("onesided", 1) else length
     return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))
 

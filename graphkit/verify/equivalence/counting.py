@@ -8,17 +8,18 @@ from contextlib import suppress
 
 from onnx import TensorProto
 
-from graphkit.dtypes import BITS, FLOATS, HALVES, integer_range
+from graphkit.dtypes import BITS, FLOATS, HALVES, INTEGERS, integer_range
+from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, all_nodes
 from graphkit.shapes import Expr, Shapes, symbol
-from graphkit.shapes.bounds import lower
+from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.number_limits import EXACT, MOST_OF_INPUTS, is_between, term_span
 from graphkit.shapes.rules.control import begins
 from graphkit.shapes.rules.data_movement import product
-from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Ratio, Tensor, sizes_of
+from graphkit.shapes.symbols import Bound, Symbol
+from graphkit.shapes.tensor import Element, Ratio, Tensor, sizes_of
 from graphkit.verify.equivalence.required_products import needed_nodes
 
 __all__ = ["counting_conditions"]
@@ -32,7 +33,10 @@ COUNTED: Mapping[int, str] = {
     TensorProto.DOUBLE: "numbers and numerators up to 2^53 where float64 computes sizes",
 }
 OF_INPUTS = "elements of int64 inputs up to 2^62 where something is added to them"
+OF_COMPARED = "elements of int64 inputs up to 2^62 where they are compared with larger numbers, or divided by them"
 BEGUN = "each Loop that stacks outputs has an iteration"
+# What may be decided by how large numbers are.
+DECIDED = names("Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod")
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
@@ -42,7 +46,8 @@ ROUNDED = "float16 is rounded after each node"
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return up to which numbers what is known of the tensors of some models holds, by dtype."""
     found = set().union(*map(_counting, models))
-    elements = (OF_INPUTS,) if any(map(_adds_to_inputs, models)) else ()
+    of_elements = ((_adds_to_inputs, OF_INPUTS), (_compares_inputs, OF_COMPARED))
+    elements = tuple(text for asks, text in of_elements if any(map(asks, models)))
     halves = (ROUNDED,) if any(map(_computes_halves, models)) else ()
     loops = (BEGUN,) if any(map(_may_stack_nothing, models)) else ()
     return (*(text for dtype, text in COUNTED.items() if dtype in found), *elements, *halves, *loops)
@@ -83,6 +88,29 @@ def _adds_to_inputs(shapes: Shapes) -> bool:
     return False
 
 
+def _compares_inputs(shapes: Shapes) -> bool:
+    """Whether a node may be decided by an element of an int64 input being smaller than a number above its limit."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.operator not in DECIDED or not _reads_elements(shapes, node):
+            continue
+        read = (shapes[value] for value in node.inputs if value is not None)
+        ends = [end for tensor in read for each in tensor.elements or () for end in _ends(each)]
+        if max(map(abs, ends), default=0) > MOST_OF_INPUTS:
+            return True
+    return False
+
+
+def _reads_elements(shapes: Shapes, node: Node) -> bool:
+    exprs = (expr for value in node.inputs if value is not None for expr in _exprs(shapes[value]))
+    return any(each.upper == MOST_OF_INPUTS for expr in exprs for each in expr.walk_symbols())
+
+
+def _ends(element: Element) -> tuple[Bound, Bound]:
+    """Return the least and the largest number that an element may be."""
+    dividend = element.dividend if isinstance(element, Ratio) else element
+    return (dividend, dividend) if isinstance(dividend, (int, float)) else (lower(dividend), upper(dividend))
+
+
 def _of_dtype(element: Symbol) -> Expr:
     """Return an element as one that may be any int64."""
     return symbol(f"{element.name} of int64", *integer_range(TensorProto.INT64))
@@ -102,10 +130,19 @@ def _counting(shapes: Shapes) -> set[int]:
             found.add(tensor.dtype)
         else:
             wide += [(tensor.dtype, expr) for expr in exprs if not _is_held(expr, tensor.dtype)]
+    wide += [(int(TensorProto.DOUBLE), expr) for expr in _raised(shapes) if not _is_held(expr, TensorProto.DOUBLE)]
     if wide:
         parts = [*_parts_of_counts(shapes)]
         found.update(dtype for dtype, expr in wide if not _is_held_in_memory(expr, dtype, parts))
     return found | ({TensorProto.FLOAT} if _is_scaled(shapes) else set())
+
+
+def _raised(shapes: Shapes) -> Iterator[Expr]:
+    """Yield the integers that a node raises to a power, which onnxruntime does in float64."""
+    for node in all_nodes(shapes.model.scopes):
+        tensor = shapes[node.outputs[0]] if node.is_op("Pow") and node.outputs and node.outputs[0] else None
+        if tensor is not None and tensor.dtype in INTEGERS and tensor.may_have_data:
+            yield from _exprs(tensor)
 
 
 def _exprs(tensor: Tensor) -> list[Expr]:
@@ -151,13 +188,21 @@ def _parts_of_counts(shapes: Shapes) -> Iterator[Part]:
 
 
 def _is_scaled(shapes: Shapes) -> bool:
-    """Whether a node multiplies dims by scales, which onnxruntime does in float32."""
+    """Whether a node computes dims that are no numbers in float32: by scales, or by windows that are rounded up."""
     for node in all_nodes(shapes.model.scopes):
-        if node.op_type not in ("Resize", "Upsample") or node.input(3) is not None or not node.outputs:
+        if not _counts_in_float32(node) or node.input(0) is None or not node.outputs or node.outputs[0] is None:
             continue
-        before, after = (shapes.first.get(value) for value in (node.input(0), node.outputs[0]) if value is not None)
-        if before is None or after is None or before.dims is None or after.dims is None:
+        before, after = (shapes[value].dims for value in (node.inputs[0], node.outputs[0]) if value is not None)
+        if before is None or after is None:
             continue
-        if any(dim != old and dim.constant is None for old, dim in zip(before.dims, after.dims, strict=False)):
+        windows = after[2:] if node.op_type.endswith("Pool") else ()
+        changed = [dim for old, dim in zip(before, after, strict=False) if dim != old]
+        if any(dim.constant is None for dim in (*windows, *changed)):
             return True
     return False
+
+
+def _counts_in_float32(node: Node) -> bool:
+    if node.op_type.endswith("Pool"):
+        return bool(node.attr("ceil_mode", 0))
+    return node.op_type == "STFT" or (node.op_type in ("Resize", "Upsample") and node.input(3) is None)

@@ -11,6 +11,7 @@ from small_models import model
 
 from graphkit.model import Model
 from graphkit.runtime.session import Session
+from graphkit.shapes import infer
 from graphkit.verify.equivalence import check_equivalence
 
 BOOL, COUNT = "(float[n] x) => (bool y)", "(float[n] x) => (int64[1] y)"
@@ -210,6 +211,60 @@ def test_a_resize_by_scales_computes_in_float32() -> None:
     made = model(f"g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) {{ {body} }}", scales=[1.0, 1.0, 3.0, 3.0])
     found = check_equivalence(made, made).conditions
     assert "numbers and numerators up to 2^24 where float32 computes sizes" in found
+
+
+FLOAT32 = "numbers and numerators up to 2^24 where float32 computes sizes"
+
+
+@pytest.mark.parametrize(
+    ("node", "is_told"),
+    [
+        ("y = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1> (x)", True),
+        ("y = AveragePool <kernel_shape = [1], ceil_mode = 1> (x)", True),
+        ("y = MaxPool <kernel_shape = [2], strides = [2]> (x)", False),
+        ("t = Transpose <perm = [0, 2, 1]> (x) y = STFT (t, one, window)", True),
+    ],
+)
+def test_windows_that_are_counted_in_float32_are_a_condition(node: str, is_told: bool) -> None:
+    made = model(f"g (float[b, 1, n] x) => (y) {{ {node} }}", one=np.array(1), window=np.ones(4, np.float32))
+    assert (FLOAT32 in check_equivalence(made, made).conditions) is is_told
+
+
+def test_windows_of_a_long_axis_are_counted_as_onnxruntime_does() -> None:
+    text = f"g (uint8[1, 1, {(1 << 24) + 2}] x) => (y) {{ y = MaxPool <kernel_shape = [1], ceil_mode = 1> (x) }}"
+    made = model(text)
+    assert [dim.constant for dim in infer(made)[made.graph.outputs[0]].dims or ()] == [1, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        ("p = Pow (x, one) y = Sub (p, x)", True),
+        ("c = Min (x, most) b = Max (c, zero) p = Pow (b, two) y = Sub (p, x)", False),
+        ("p = Mul (x, one) y = Sub (p, x)", False),
+    ],
+)
+def test_powers_of_integers_are_counted_in_float64(body: str, is_told: bool) -> None:
+    numbers = {"one": [1], "two": [2], "zero": [0], "most": [1 << 20]}
+    made = model(f"g (int64[1] x) => (int64[1] y) {{ {body} }}", **numbers)
+    told = check_equivalence(made, made).conditions
+    assert ("numbers and numerators up to 2^53 where float64 computes sizes" in told) is is_told
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        ("y = Equal (x, large)", True), ("y = Less (x, large)", True), ("m = Min (x, large) y = Equal (m, zero)", True),
+        ("m = Max (x, zero) d = Div (m, large) y = Equal (d, zero)", True),
+        ("m = Max (x, zero) d = Mod (m, large) y = Equal (d, zero)", True),
+        ("y = Equal (x, zero)", False), ("n = Neg (large) y = Less (x, n)", True), ("y = Less (x, half)", False),
+    ],
+)  # fmt: skip
+def test_elements_of_inputs_that_are_compared_with_large_numbers_are_a_condition(body: str, is_told: bool) -> None:
+    numbers = {"large": [(1 << 63) - 1], "zero": [0], "half": [1 << 61]}
+    made = model(f"g (int64[1] x) => (bool[1] y) {{ {body} }}", **numbers)
+    text = "elements of int64 inputs up to 2^62 where they are compared with larger numbers, or divided by them"
+    assert (text in check_equivalence(made, made).conditions) is is_told
 
 
 ADDED = "elements of int64 inputs up to 2^62 where something is added to them"
