@@ -16,7 +16,7 @@ from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
 from graphkit.verify.equivalence.scale_and_shift import LEAST_SIZE, Change, Kind, hides
-from graphkit.verify.equivalence.term_sizes import size
+from graphkit.verify.equivalence.term_sizes import scale, size
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["changed", "columns", "linear", "unscaled"]
@@ -71,7 +71,7 @@ def _hides(tools: Tools, term: Term, shift: Change) -> bool:
 
 def _is_tiny(tools: Tools, term: Term) -> bool:
     """Whether a tensor may have lost digits as it was scaled down."""
-    return size(tools, term, np.max) < LEAST_SIZE[term.dtype]
+    return scale(tools, term) < LEAST_SIZE[term.dtype]
 
 
 def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:

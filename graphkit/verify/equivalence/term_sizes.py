@@ -1,43 +1,57 @@
-"""How small constants have made the numbers of a term, whatever operators are in between.
+"""How small the numbers of a term are, as far as constants and operators tell: beside large ones, small ones are lost.
 
 Numbers of about 1 that are scaled by 2^-20 are lost beside a constant of 100 that is added to them: what was added does
-not go away again without them.
+not go away again without them. Inputs are taken for numbers of about 1, and rows of a table for its largest number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from onnx import AttributeProto
 
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["size"]
+__all__ = ["scale", "size"]
 
-Least = Callable[[np.ndarray], "np.floating | float"]
-# What gives numbers of about 1, however small those are that it reads.
-OF_ONE = names("Cos Exp HardSigmoid LayerNormalization Log Normalised Reciprocal Sigmoid Softmax Softplus") | {
-    "Softmax of rows"
-}
-SUMS, PRODUCTS = names("Add Mean Sub Sum"), names("Conv ConvTranspose MatMul Mul")
-TINIEST = float(np.finfo(np.float32).tiny)
 TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
-
-
-def size(tools: Tools, term: Term | None, of: Least = np.min) -> float:
-    """Return how small numbers of about 1 have become by constants, at most 1.
-
-    Args:
-        tools: The table of terms and what is beside it.
-        term: The term; none has numbers of about 1.
-        of: Which of the factors of several channels counts.
+UNKNOWN = 0.0  # what may be as small as it likes
+SAMPLE = 1024  # rows of a table that are looked at
+FAR = 8.0  # a number that is added to what saturates: beyond, it gives next to nothing
+SUMS, PRODUCTS = names("Add Mean Sub Sum"), names("Conv ConvTranspose MatMul Mul")
+CHOICES = names("Clip Concat Max Min Where")
+# What gives numbers as small as those that it reads, where no attribute is small.
+PASSING = names(
     """
-    if term is None:
-        return 1.0
-    known = tools.near.sizes.setdefault("least" if of is np.min else "most", {})
-    waiting = [term]
+    Abs AveragePool Celu DepthToSpace Elu Erf Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSwish Identity
+    LeakyRelu MaxPool Mish Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
+    SpaceToDepth Strided Tanh Tile Transpose
+    """
+) | {"Gather of rows", "ReduceMax of rows", "ReduceMean of rows", "ReduceSum of rows"}
+SATURATING = names("Exp HardSigmoid Sigmoid Softplus")
+NORMALISED = names("GroupNormalization InstanceNormalization LayerNormalization Normalised")
+OF_EPSILON = 2.0**7  # how much a normalisation enlarges at most, by its epsilon
+OF_SOFTMAX = 2.0**-7  # one of many shares
+Rule = Callable[[Tools, Term, Sequence[float]], float]
+
+
+def size(tools: Tools, term: Term | None) -> float:
+    """Return how small the numbers of a term may be, at most 1; 0 where that is not known."""
+    return _known(tools, term, "size", _size)
+
+
+def scale(tools: Tools, term: Term | None) -> float:
+    """Return how much constants have scaled the numbers of a term down, at most 1."""
+    return _known(tools, term, "scale", _scale)
+
+
+def _known(tools: Tools, term: Term | None, name: str, rule: Rule) -> float:
+    known = tools.near.sizes.setdefault(name, {})
+    waiting = [] if term is None else [term]
     while waiting:
         last = waiting[-1]
         inner = [arg for arg in last.args if arg is not None and arg not in known]
@@ -46,31 +60,84 @@ def size(tools: Tools, term: Term | None, of: Least = np.min) -> float:
             continue
         waiting.pop()
         if last not in known:
-            known[last] = min(1.0, _size(tools, last, [1.0 if arg is None else known[arg] for arg in last.args], of))
-    return known[term]
+            known[last] = min(1.0, rule(tools, last, [1.0 if arg is None else known[arg] for arg in last.args]))
+    return 1.0 if term is None else known[term]
 
 
-def _size(tools: Tools, term: Term, sizes: Sequence[float], of: Least) -> float:
-    """Return the size of a term, given those of its arguments."""
-    op, constant = term.op, term.args[1] if len(term.args) > 1 else None
-    array = None if constant is None else tools.constants.array(constant)
+def _scale(tools: Tools, term: Term, scales: Sequence[float]) -> float:
+    array = _second(tools, term)
+    if term.op in ("Scaled", "Scaled apart") and array is not None:
+        return scales[0] * float(np.abs(array).max())
+    if term.op == "Linear" and array is not None and term.args[1] is not None:
+        return scales[0] * tools.near.norm(term.args[1], array)
+    if term.op in PRODUCTS:
+        return float(np.prod(scales))
+    return max(scales) if term.op in SUMS else min(scales, default=1.0)
+
+
+def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
+    op, array = term.op, _second(tools, term)
+    if term.is_constant:
+        return _of_constant(tools.constants.array(term))
+    if op == "Input":
+        return 1.0
     if op in ("Scaled", "Scaled apart") and array is not None:
-        return sizes[0] * min(1.0, float(of(np.abs(array))))
+        return sizes[0] * float(np.abs(array).min())
     if op in ("Shifted", "Shifted apart") and array is not None:
         return max(sizes[0], float(np.abs(array).min()))
-    if op == "Linear" and array is not None and constant is not None:
-        norm = tools.near.norm(constant, array)
+    if op == "Linear" and array is not None and term.args[1] is not None:
+        norm = tools.near.norm(term.args[1], array)
         return sizes[0] * (1.0 if TINY_WEIGHT <= norm <= 1 else norm)
-    if op in OF_ONE or not sizes:
-        return 1.0
     if op in SUMS:
         return max(sizes)
     if op in PRODUCTS:
         return float(np.prod(sizes))
-    if op == "Div":
-        return sizes[0] / max(sizes[1], TINIEST)
+    if op in CHOICES:
+        return min(sizes[op == "Where" :])
+    if op in PASSING:
+        return sizes[0] if all(abs(number) >= TINY_WEIGHT for number in _numbers(term)) else UNKNOWN
+    if op in SATURATING:
+        return UNKNOWN if [*_numbers(term)] or _is_far(tools, term.args[0]) else 1.0
+    if op in NORMALISED:
+        return min(1.0, sizes[0] * OF_EPSILON) * (sizes[1] if len(sizes) > 1 else 1.0)
+    if op == "Softmax of rows":
+        return OF_SOFTMAX
+    if op in ("Pow", "Sqrt"):
+        return _of_power(op, array, sizes[0])
+    return UNKNOWN
+
+
+def _second(tools: Tools, term: Term) -> np.ndarray | None:
+    constant = term.args[1] if len(term.args) > 1 else None
+    return None if constant is None else tools.constants.array(constant)
+
+
+def _of_constant(array: np.ndarray | None) -> float:
+    """Return the size of the numbers that a model holds; zeros are exact beside any others."""
+    if array is None or array.dtype.kind != "f":
+        return UNKNOWN if array is None else 1.0
+    sizes = np.abs(array[:SAMPLE] if array.ndim else array).astype(np.float32)
+    return float(sizes.max(initial=0.0)) or 1.0
+
+
+def _of_power(op: str, exponent: np.ndarray | None, inner: float) -> float:
     if op == "Sqrt":
-        return float(np.sqrt(sizes[0]))
-    if op == "Pow":
-        return sizes[0] if array is None or array.size != 1 else sizes[0] ** max(0.0, float(array.ravel()[0]))
-    return min(sizes)
+        return float(np.sqrt(inner))
+    return UNKNOWN if exponent is None or exponent.size != 1 else inner ** max(1.0, float(exponent.ravel()[0]))
+
+
+def _is_far(tools: Tools, term: Term | None) -> bool:
+    """Whether a number is added that lets what saturates give next to nothing."""
+    while term is not None and term.op in ("Reshape", "Transpose"):
+        term = term.args[0]
+    index = {"Shifted": 1, "Shifted apart": 1, "Linear": 2}.get("" if term is None else term.op)
+    added = None if term is None or index is None or index >= len(term.args) else term.args[index]
+    array = None if added is None else tools.constants.array(added)
+    return array is not None and float(np.abs(array).max(initial=0.0)) > FAR
+
+
+def _numbers(term: Term) -> Iterator[float]:
+    """Yield the floats among the attributes of a node's term."""
+    for entry in term.attributes:
+        if isinstance(entry, tuple) and len(entry) == 3 and entry[1] == AttributeProto.FLOAT:
+            yield struct.unpack("<f", entry[2])[0]

@@ -65,7 +65,12 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
 OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16}
 # Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
 # elsewhere a kernel of float32: other digits, and infinities.
-BODIES_OF_HALVES = names("HardSwish MeanVarianceNormalization Mish ReduceLogSum ReduceLogSumExp Selu Softplus Softsign")
+BODIES_OF_HALVES = names(
+    """
+    HardSwish MeanVarianceNormalization Mish ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare Selu Softplus
+    Softsign
+    """
+)
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
 # Attributes that became inputs: since which version, and which.

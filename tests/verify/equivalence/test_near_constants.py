@@ -138,7 +138,7 @@ BEHIND = (
     "o = Neg (a) p = Relu (a) b = Add (o, p)", "o = Tanh (x) b = Mul (a, o)", "b = Gather (a, places)",
     "c0 = Greater (x, s) o = Neg (a) b = Where (c0, a, o)", "o = Neg (a) b = Max (a, o)",
     "b = Concat <axis = 0> (a, a)",
-    "b = ReduceMean <axes = [1]> (a)", "b = Pad (a, around)", "o = Softmax (x) b = MatMul (o, a)",
+    "b = ReduceMean <axes = [1]> (a)", "b = Pad (a, around)", "o = Sigmoid (x) b = Mul (o, a)",
 )  # fmt: skip
 
 
@@ -222,6 +222,25 @@ def test_doubts_of_float16_do_not_add_up_to_percents(count: int, share: float, *
     before = model(f"z0 = Identity (x) {roots} y = Identity (z{count})", head, **numbers)
     after = model("y = Mul (x, e)", head, e=np.float16(whole * (1 + share)))
     assert check_equivalence(before, after).is_proven is is_proven
+
+
+SMALL = (
+    "b = Mul (x, tiny)", "b = Min (x, tiny)", "o = Abs (x) b = Clip (o, zero, tiny)",
+    "b = HardSigmoid <alpha = 1e-7, beta = 0.0> (x)", "o = Sub (x, far) b = Exp (o)", "o = Sub (x, far) b = Sigmoid (o)",
+    "o = Sub (x, far) b = Softplus (o)", "b = Elu <alpha = 1e-7> (x)", "b = LeakyRelu <alpha = 1e-7> (x)",
+    "o = Mul (x, huge) p = Mul (x, o) b = Div (x, p)", "o = Mul (x, huge) p = Reciprocal (o) b = Mul (x, p)",
+    "o = Mul (x, tiny) b = LayerNormalization (o, row)", "b = Concat <axis = 0> (x, tiny_row)", "b = MatMul (x, tiny_w)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("node", SMALL)
+def test_what_may_be_small_is_hidden_by_a_number(node: str) -> None:
+    numbers = {"tiny": 1e-8, "zero": 0.0, "far": 20.0, "huge": 2.0**23, "hundred": 100.0, "row": np.ones(4),
+               "tiny_row": np.full((1, 4), 1e-8), "tiny_w": np.eye(4) * 1e-8}  # fmt: skip
+    head = "(float[N, 4] x) => (float[K, L] y)"
+    bodies = (f"{node} c = Add (b, hundred) y = Sub (c, hundred)", f"{node} y = Identity (b)")
+    models = [model(body, head, **{name: np.float32(each) for name, each in numbers.items()}) for body in bodies]
+    assert not check_equivalence(*models).proven
 
 
 def test_a_divisor_that_is_next_to_nothing_may_be_0() -> None:
