@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node
+from graphkit.model import Model
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
 from graphkit.verify.equivalence.loading_faults import loads
@@ -106,6 +107,9 @@ def _alone(node: Node, kinds: Sequence[tuple[int, Sizes | None] | None]) -> byte
     bare.CopyFrom(node.proto)
     bare.ClearField("name")
     bare.ClearField("doc_string")
+    for attribute in bare.attribute:
+        if attribute.t.data_location == TensorProto.EXTERNAL:  # of which the dtype alone matters
+            attribute.t.CopyFrom(TensorProto(data_type=attribute.t.data_type, dims=[0]))
     del bare.input[:], bare.output[:]
     bare.input.extend("" if kind is None else f"i{index}" for index, kind in enumerate(kinds))
     bare.output.extend(f"o{index}" if name else "" for index, name in enumerate(node.proto.output))
@@ -122,4 +126,4 @@ def _input(name: str, kind: tuple[int, Sizes | None]) -> ValueInfoProto:
 
 @lru_cache(maxsize=4096)
 def _loads(content: bytes) -> bool:
-    return loads(ModelProto.FromString(content))
+    return loads(Model.from_proto(ModelProto.FromString(content)))

@@ -133,6 +133,9 @@ class _Reader:
                 before |= {ONE_SPELLING}
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
+        if node.bodies:
+            inner = [value for body in node.bodies.values() for value in body.outputs]
+            before = _union({before, *(self.result.axioms[value] for value in inner)})
         for index, value in enumerate(node.outputs):
             if value is None:
                 continue

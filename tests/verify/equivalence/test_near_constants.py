@@ -226,10 +226,12 @@ def test_doubts_of_float16_do_not_add_up_to_percents(count: int, share: float, *
 
 SMALL = (
     "b = Mul (x, tiny)", "b = Min (x, tiny)", "o = Abs (x) b = Clip (o, zero, tiny)",
-    "b = HardSigmoid <alpha = 1e-7, beta = 0.0> (x)", "o = Sub (x, far) b = Exp (o)", "o = Sub (x, far) b = Sigmoid (o)",
+    "b = HardSigmoid <alpha = 1e-7, beta = 0.0> (x)", "o = Sub (x, far) b = Exp (o)",
+    "o = Sub (x, far) b = Sigmoid (o)",
     "o = Sub (x, far) b = Softplus (o)", "b = Elu <alpha = 1e-7> (x)", "b = LeakyRelu <alpha = 1e-7> (x)",
     "o = Mul (x, huge) p = Mul (x, o) b = Div (x, p)", "o = Mul (x, huge) p = Reciprocal (o) b = Mul (x, p)",
-    "o = Mul (x, tiny) b = LayerNormalization (o, row)", "b = Concat <axis = 0> (x, tiny_row)", "b = MatMul (x, tiny_w)",
+    "o = Mul (x, tiny) b = LayerNormalization (o, row)", "b = Concat <axis = 0> (x, tiny_row)",
+    "b = MatMul (x, tiny_w)",
 )  # fmt: skip
 
 
