@@ -21,6 +21,7 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.terms import Term
 
@@ -47,7 +48,7 @@ class Axiom:
 
 
 def identity(app: Application) -> Result:
-    return app.arg(0)
+    return None if app.node.proto.overload == OF_KERNEL else app.arg(0)
 
 
 def constant_of_shape(app: Application) -> Result:

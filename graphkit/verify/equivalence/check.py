@@ -36,6 +36,7 @@ from graphkit.verify.equivalence.interface import (
     output_fault,
     output_faults,
 )
+from graphkit.verify.equivalence.kernel_functions import kernel_fault
 from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
 from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
@@ -103,6 +104,8 @@ def check_equivalence(
     shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
+    if fault := kernel_fault(original, shapes[0]) or kernel_fault(rewritten, shapes[1]):
+        return _unknown(after, fault)
     required = RequiredProducts(required_equalities(shapes[0]))
     tools = Tools(terms, constants, Movement(terms, constants), Near(constants), required)
     proofs: tuple[OutputProof, ...] = ()

@@ -7,8 +7,7 @@ outputs is an input has no proof: onnxruntime does not load it.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
 
 import onnx
 import onnx.checker
@@ -18,15 +17,12 @@ from onnx import FunctionProto, ModelProto, NodeProto
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import body_graphs
 from graphkit.model import Model
+from graphkit.verify.equivalence.kernel_functions import check_kernels, domain_of, mark_kernel, with_bodies
 
 __all__ = ["drawing_functions", "draws", "functions_fault", "inlined"]
 
 Key = tuple[str, str, str]  # domain, name, overload
-OF_KERNELS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")  # how domains of onnxruntime begin
-# Functions that compute what onnxruntime's kernel of their name does, which tests show: the Attention of fusions.
-AS_KERNELS = frozenset({"8a82f8d4eaacd3c8a45c2599cfff826eb433b4cf14238dc92cc0fbd64d47261b"})
 
 
 def inlined(model: Model) -> Model:
@@ -40,17 +36,12 @@ def inlined(model: Model) -> Model:
         return model
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    if odd := next((each.name for each in proto.functions if _may_be_a_kernel(each)), ""):
-        reason = f"onnxruntime may run an operator of its own for the function '{odd}', which has its name"
-        raise ModelError(reason, file=model.file)
+    check_kernels(proto, model.file)
     functions = _functions(proto)
     if len(functions) < len(proto.functions):
         raise ModelError("two of its functions have one name", file=model.file)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in _with_bodies(nodes):
-            if node.domain == "com.microsoft" and not _is_as_kernel(node, functions):
-                reason = f"onnxruntime's operator '{node.op_type}' may compute something else than its function"
-                raise ModelError(reason, file=model.file)
+        for node in with_bodies(nodes):
             if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
@@ -59,8 +50,9 @@ def inlined(model: Model) -> Model:
         if back := next((name for name in function.output if name in function.input), ""):
             raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
         _forget_dims(function)
+        mark_kernel(function)
     entries = [entry for function in proto.functions for entry in function.opset_import]
-    imported = {_domain(entry.domain): entry for entry in (*entries, *proto.opset_import)}
+    imported = {domain_of(entry.domain): entry for entry in (*entries, *proto.opset_import)}
     del proto.opset_import[:]
     proto.opset_import.extend(imported.values())
     try:
@@ -69,34 +61,6 @@ def inlined(model: Model) -> Model:
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
     _put_back(whole, functions)
     return model.with_proto(whole)
-
-
-def _may_be_a_kernel(function: FunctionProto) -> bool:
-    """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
-    domain = _domain(function.domain)
-    if domain != "com.microsoft":
-        return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
-    return _fingerprint(function) not in AS_KERNELS
-
-
-def _is_as_kernel(node: NodeProto, functions: dict[Key, FunctionProto]) -> bool:
-    """Whether a call of a function that a kernel runs gives the kernel what the function reads, and nothing else."""
-    function = functions.get(_key(node.domain, node.op_type, node.overload))
-    if function is None:
-        return True
-    given = {attribute.name: attribute for attribute in node.attribute}
-    is_whole = given.keys() == {*function.attribute} and not any(each.ref_attr_name for each in given.values())
-    is_whole &= len(node.input) == len(function.input) and len(node.output) == len(function.output) and all(node.input)
-    return is_whole and ("scale" not in given or given["scale"].f != 0)  # of which the kernel makes another one
-
-
-def _fingerprint(function: FunctionProto) -> str:
-    """Return a hash of what a function computes, without its documentation and versions."""
-    bare = FunctionProto()
-    bare.CopyFrom(function)
-    for name in ("doc_string", "opset_import", "metadata_props"):
-        bare.ClearField(name)
-    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _put_back(whole: ModelProto, functions: dict[Key, FunctionProto]) -> None:
@@ -122,7 +86,7 @@ def drawing_functions(proto: ModelProto) -> set[Key]:
     while more := {
         key
         for key, each in functions.items()
-        if key not in found and any(draws(node, found) for node in _with_bodies(each.node))
+        if key not in found and any(draws(node, found) for node in with_bodies(each.node))
     }:
         found |= more
     return found
@@ -141,7 +105,7 @@ def functions_fault(original: Model, rewritten: Model) -> str:
 
 def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
-    for node in _with_bodies(function.node):
+    for node in with_bodies(function.node):
         called = functions.get(_key(node.domain, node.op_type, node.overload))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
@@ -162,20 +126,8 @@ def _functions(proto: ModelProto) -> dict[Key, FunctionProto]:
 
 
 def _key(domain: str, name: str, overload: str) -> Key:
-    return _domain(domain), name, overload
+    return domain_of(domain), name, overload
 
 
 def _called(nodes: Iterable[NodeProto]) -> list[Key]:
-    return [_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
-def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes, and those in their bodies."""
-    for node in nodes:
-        yield node
-        for _, body in body_graphs(node):
-            yield from _with_bodies(body.node)
+    return [_key(node.domain, node.op_type, node.overload) for node in with_bodies(nodes)]

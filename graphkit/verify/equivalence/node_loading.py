@@ -16,6 +16,7 @@ from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import attributes_of, version_of
+from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.loading_faults import loads
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.terms import Term
@@ -107,6 +108,8 @@ def _alone(node: Node, kinds: Sequence[tuple[int, Sizes | None] | None]) -> byte
     bare.CopyFrom(node.proto)
     bare.ClearField("name")
     bare.ClearField("doc_string")
+    if bare.overload == OF_KERNEL:  # a mark of the proof's own
+        bare.ClearField("overload")
     for attribute in bare.attribute:
         if attribute.t.data_location == TensorProto.EXTERNAL:  # of which the dtype alone matters
             attribute.t.CopyFrom(TensorProto(data_type=attribute.t.data_type, dims=[0]))

@@ -18,6 +18,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, flat, movement
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.linear import changed, columns, linear, unscaled
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, of_sum
@@ -391,6 +392,11 @@ def _is_square(app: Application, term: Term | None, base: Term) -> bool:
     return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2
 
 
+def of_kernel(app: Application) -> Result:
+    """Take what a function's nodes compute for what the kernel of its name does."""
+    return app.arg(0) if app.node.proto.overload == OF_KERNEL else None
+
+
 def _ops(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -414,4 +420,6 @@ ROUNDING_AXIOMS: tuple[Axiom, ...] = (
           _ops(" ".join(CUTS)), part, "up to rounding"),
     Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",
           _ops("LayerNormalization"), layer_norm, "up to rounding"),
+    Axiom("kernels of functions", "A kernel computes what the function of its name does.",
+          _ops("Identity"), of_kernel, "up to rounding"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fusion.fuse_attention import attention_function
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
@@ -241,6 +242,35 @@ def test_a_call_of_fused_attention_has_what_the_function_reads_and_nothing_else(
     for pair in ((right, wrong), (wrong, right)):
         with pytest.raises(ModelError, match="operator 'Attention' may compute something else than its function"):
             check_equivalence(*pair)
+
+
+def test_fused_attention_is_its_function_up_to_rounding() -> None:
+    fused = with_function(attention(17))
+    plain = InlineFunctions().run(fused).model
+    for pair in ((fused, plain), (plain, fused)):
+        assert [output.exactness for output in check_equivalence(*pair).outputs] == ["up to rounding"]
+    for pair in ((fused, fused), (plain, plain)):
+        assert [output.exactness for output in check_equivalence(*pair).outputs] == ["bit for bit"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "other"),
+    [
+        ("float[b, s, 4] x", "float[s, 4] x"), ("float[b, s, 4] x", "float[b, t, s, 4] x"),
+        ("float[4, 12] w", "float[1, 4, 12] w"), ("float[12] v", "float[1] v"), ("float[12] v", "float[1, 12] v"),
+    ],
+)  # fmt: skip
+def test_fused_attention_takes_the_axes_of_its_kernel_alone(declared: str, other: str) -> None:
+    proto = with_function(attention(17)).restore()
+    infos = {
+        info.name: info for info in model(f"g ({other}) => (y) {{ y = Identity ({other[-1]}) }}").proto.graph.input
+    }
+    for info in proto.graph.input:
+        if info.name in infos:
+            info.CopyFrom(infos[info.name])
+    fused = Model.from_proto(proto)
+    assert declared[-1] == other[-1]
+    assert "takes three axes, a matrix and a bias of its columns" in str(check_equivalence(fused, fused))
 
 
 def test_weights_beside_models_that_no_folder_has_are_those_of_rewrites_alone() -> None:
