@@ -223,9 +223,7 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         is_channel = change.axis == axis and sizes[takes] == change.vector.size
         if change.axis is not None and not is_channel:
             break
-        if change.kind == "Shifted" and (is_padded or _hides(tools, inner, change)):
-            break
-        if change.kind == "Scaled" and _is_tiny(tools, inner):
+        if is_padded if change.kind == "Shifted" else _is_tiny(tools, inner):
             break
         matrix = array.astype(np.float64)
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
@@ -235,6 +233,10 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         doubts = tools.near.doubt_of(weight), moved
         if change.kind == "Shifted":
             over = 0 if is_matrix else tuple(range(1, array.ndim))
+            sizes_of_data = _sizes_of_channels(tools, inner, axis)
+            own = matrix * (_spread(sizes_of_data, takes, array.ndim) if sizes_of_data.ndim else sizes_of_data)
+            if _is_hidden(own, matrix * factor, over, data.dtype):
+                break
             summed, of_sums = (matrix * factor).sum(axis=over), _doubt_of_sums(matrix, factor, doubts, over)
             bias, doubt = bias + summed, of_sum(bias, summed, (doubt, of_sums)) if bias.any() else of_sums
         elif not is_kept(matrix * factor, weight.dtype):
@@ -246,6 +248,20 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
     weight = tools.near.of_term(weight, WEIGHT)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
     return _linear(tools, like, data, weight, bias, doubt) if bias.any() else like
+
+
+def _sizes_of_channels(tools: Tools, data: Term, axis: int) -> np.ndarray:
+    """Return how small the numbers of data may be, by channel where each is scaled by a number of its own."""
+    found = _parts(tools, data)
+    if found is None or found[1].kind != "Scaled" or found[1].axis != axis:
+        return np.asarray(size(tools, data))
+    return np.asarray(np.minimum(1.0, np.abs(found[1].vector)) * size(tools, found[0]))
+
+
+def _is_hidden(own: np.ndarray, added: np.ndarray, over: int | tuple[int, ...], dtype: int) -> bool:
+    """Whether the products with a number that is added hide those with the data: for each column, by their norms."""
+    norms = [np.sqrt((products**2).sum(axis=over)) for products in (own, added)]
+    return hides(norms[1], np.maximum(norms[0], np.abs(added.sum(axis=over))), dtype)
 
 
 def _doubt_of_sums(

@@ -46,7 +46,8 @@ class Change:
         if self.kind == "Shifted":
             return not hides(self.vector, 1.0, dtype)
         sizes = np.abs(self.vector)
-        return bool(((sizes <= LARGEST_FACTOR[dtype]) & (sizes >= 1 / LARGEST_FACTOR[dtype])).all())
+        large, small = sizes <= LARGEST_FACTOR[dtype], sizes >= 1 / LARGEST_FACTOR[dtype]
+        return bool(sizes.any()) and bool((large & (small | (sizes == 0))).all())  # a channel may be 0, as it is pruned
 
     @property
     def is_nothing(self) -> bool:

@@ -82,7 +82,7 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     if op == "Input":
         return 1.0
     if op in ("Scaled", "Scaled apart") and array is not None:
-        return sizes[0] * float(np.abs(array).min())
+        return sizes[0] * float(np.abs(array[array != 0]).min(initial=1.0))  # zeros are exact beside any numbers
     if op in ("Shifted", "Shifted apart") and array is not None:
         return max(sizes[0], float(np.abs(array).min()))
     if op == "Linear" and array is not None and term.args[1] is not None:

@@ -245,6 +245,20 @@ def test_what_may_be_small_is_hidden_by_a_number(node: str) -> None:
     assert not check_equivalence(*models).proven
 
 
+@pytest.mark.parametrize(("bias", "is_proven"), [([1, 1, 2, -1], True), ([0, 3000, -3000, 0], False)])
+def test_a_channel_that_a_normalisation_scales_to_nothing_goes_into_a_weight(
+    bias: list[float], *, is_proven: bool
+) -> None:
+    weight = np.array([[1, 1], [2, 1], [2, 1], [-1, 3]], np.float32)
+    scale, shift = np.array([1, 0, 1e-5, 0.5], np.float32), np.array(bias, np.float32)
+    numbers = {"s": scale, "b": shift, "w": weight, "ones": np.ones(4, np.float32), "sw": scale[:, None] * weight,
+               "bw": shift @ weight}  # fmt: skip
+    bodies = ("n = LayerNormalization (x, s, b) y = MatMul (n, w)",
+              "n = LayerNormalization (x, ones) p = MatMul (n, sw) y = Add (p, bw)")  # fmt: skip
+    head = "(float[N, 4] x) => (float[K, L] y)"
+    assert check_equivalence(*(model(body, head, **numbers) for body in bodies)).is_proven is is_proven
+
+
 def test_a_divisor_that_is_next_to_nothing_may_be_0() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.normal(size=(2, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32)
