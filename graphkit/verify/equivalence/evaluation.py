@@ -14,6 +14,7 @@ from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
+from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 
 __all__ = ["constants_run_once"]
 
@@ -30,6 +31,8 @@ def constants_run_once(app: Application) -> Result:
     """Return the output of a node of constants as a constant term."""
     if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
         return None
+    if app.node.proto.overload == OF_KERNEL:
+        return None  # a kernel runs what the node gives
     args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
     if any(term is not None and not term.is_constant for term in args):
         return None

@@ -62,9 +62,11 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
         shapes: Those of the model without them.
     """
     names = {function.name for function in model.proto.functions if domain_of(function.domain) == DOMAIN}
-    for node in _calls(model.proto) if names else ():
-        if node.op_type not in names:
-            continue
+    calls = [node for node in _calls(model.proto) if node.op_type in names] if names else []
+    outer = [node for node in model.proto.graph.node if node.domain == DOMAIN and node.op_type in names]
+    if len(outer) < len(calls):
+        return "a body or a function calls one that a kernel of onnxruntime runs, and its axes are not known"
+    for node in outer:
         values = [shapes.model.graph.values.get(name) for name in node.input]
         dims = [None if value is None else shapes[value].dims for value in values]
         if not _are_taken(dims):

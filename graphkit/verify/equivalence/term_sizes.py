@@ -1,7 +1,7 @@
 """How small the numbers of a term are, as far as constants and operators tell: beside large ones, small ones are lost.
 
 Numbers of about 1 that are scaled by 2^-20 are lost beside a constant of 100 that is added to them: what was added does
-not go away again without them. Inputs are taken for numbers of about 1, and rows of a table for its largest number.
+not go away again without them. Inputs are taken for numbers of about 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = ["scale", "size"]
 
 TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
 UNKNOWN = 0.0  # what may be as small as it likes
-SAMPLE = 1024  # rows of a table that are looked at
 FAR = 8.0  # a number that is added to what saturates: beyond, it gives next to nothing
 SUMS, PRODUCTS = names("Add Mean Sub Sum"), names("Conv ConvTranspose MatMul Mul")
 CHOICES = names("Clip Concat Max Min Where")
@@ -90,6 +89,8 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
         return sizes[0] * (1.0 if TINY_WEIGHT <= norm <= 1 else norm)
     if op in SUMS:
         return max(sizes)
+    if op == "Mul":
+        return float(np.prod([_of_factor(tools, arg, each) for arg, each in zip(term.args, sizes, strict=True)]))
     if op in PRODUCTS:
         return float(np.prod(sizes))
     if op in CHOICES:
@@ -107,17 +108,38 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     return UNKNOWN
 
 
+def _of_factor(tools: Tools, term: Term | None, known: float) -> float:
+    """Return the size of a factor, of each element for itself."""
+    array = tools.constants.array(term) if term is not None and term.is_constant else None
+    return known if array is None or array.dtype.kind != "f" else _least(np.abs(array))
+
+
 def _second(tools: Tools, term: Term) -> np.ndarray | None:
     constant = term.args[1] if len(term.args) > 1 else None
     return None if constant is None else tools.constants.array(constant)
 
 
 def _of_constant(array: np.ndarray | None) -> float:
-    """Return the size of the numbers that a model holds; zeros are exact beside any others."""
+    """Return the size of the numbers that a model holds: the least of a row, a column and so on that is not all zeros.
+
+    Zeros are exact beside any others.
+    """
     if array is None or array.dtype.kind != "f":
         return UNKNOWN if array is None else 1.0
-    sizes = np.abs(array[:SAMPLE] if array.ndim else array).astype(np.float32)
-    return float(sizes.max(initial=0.0)) or 1.0
+    found = [_least(_largest(array, axis)) for axis in range(max(1, array.ndim))]
+    return min(found)
+
+
+def _largest(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return the largest size of each part of an array along an axis, without a copy of it."""
+    others = tuple(at for at in range(array.ndim) if at != axis)
+    if not array.size or not others:
+        return np.asarray(np.abs(array))
+    return np.asarray(np.maximum(array.max(axis=others), -array.min(axis=others)))
+
+
+def _least(sizes: np.ndarray) -> float:
+    return float(sizes[sizes > 0].min(initial=1.0))
 
 
 def _of_power(op: str, exponent: np.ndarray | None, inner: float) -> float:

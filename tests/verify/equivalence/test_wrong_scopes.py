@@ -273,6 +273,29 @@ def test_fused_attention_takes_the_axes_of_its_kernel_alone(declared: str, other
     assert "takes three axes, a matrix and a bias of its columns" in str(check_equivalence(fused, fused))
 
 
+def test_fused_attention_of_constants_is_its_function_up_to_rounding() -> None:
+    proto = with_function(attention(17)).restore()
+    del proto.graph.input[:]
+    arrays = {"x": RNG.normal(size=(1, 2, 4)), "w": RNG.normal(size=(4, 12)), "v": RNG.normal(size=12)}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()
+    )
+    fused = Model.from_proto(proto)
+    found = check_equivalence(fused, InlineFunctions().run(fused).model)
+    assert not any(output.exactness == "bit for bit" for output in found.outputs)
+
+
+def test_fused_attention_that_a_function_calls_has_no_proof() -> None:
+    proto = with_function(attention(17)).restore()
+    call = proto.graph.node[0]
+    opsets = [*proto.opset_import]
+    proto.functions.append(onnx.helper.make_function("own", "f", ["x", "w", "v"], ["y"], [call], opsets))
+    proto.graph.node[0].CopyFrom(onnx.helper.make_node("f", ["x", "w", "v"], ["y"], domain="own"))
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    nested = Model.from_proto(proto)
+    assert "its axes are not known" in str(check_equivalence(nested, nested))
+
+
 def test_weights_beside_models_that_no_folder_has_are_those_of_rewrites_alone() -> None:
     proto = model("g (int64[2] x) => (int64[2] y) { y = Add (x, w) }", w=[1, 2]).proto
     (weight,) = proto.graph.initializer
