@@ -72,7 +72,7 @@ class Near:
         self.constants = constants
         self.doubt: dict[Term, Doubt] = {}
         self.listed: dict[tuple[str, int, tuple[int, ...]], list[Term]] = defaultdict(list)  # of the original
-        self.norms: dict[Term, float] = {}
+        self.norms: dict[Term, tuple[float, float]] = {}
         self.sizes: dict[str, dict[Term, float]] = {}  # of terms: see `term_sizes`
         self.is_original = True
 
@@ -93,14 +93,15 @@ class Near:
             return EXACT
         return self.doubt.get(term, RUN if self.constants.is_computed(term) else EXACT)
 
-    def norm(self, weight: Term, array: np.ndarray) -> float:
-        """Return the largest norm of a matrix's columns, or of the weights of a convolution's channels."""
+    def norms_of(self, weight: Term, array: np.ndarray) -> tuple[float, float]:
+        """Return the least norm but 0 of a matrix's columns, or of the weights of channels, and the largest one."""
         if weight not in self.norms:
             wide = array.astype(np.float32) if array.dtype == np.float16 else array
             squares = (
                 np.einsum("ij,ij->j", wide, wide) if wide.ndim == 2 else (wide**2).reshape(len(wide), -1).sum(axis=1)
             )
-            self.norms[weight] = float(np.sqrt(squares.max(initial=0.0)))
+            ends = squares[squares > 0].min(initial=np.inf), squares.max(initial=0.0)
+            self.norms[weight] = float(np.sqrt(ends[0])), float(np.sqrt(ends[1]))
         return self.norms[weight]
 
     def _nearest(self, term: Term, kind: str, doubt: Doubt) -> Term:

@@ -68,7 +68,7 @@ def _scale(tools: Tools, term: Term, scales: Sequence[float]) -> float:
     if term.op in ("Scaled", "Scaled apart") and array is not None:
         return scales[0] * float(np.abs(array).max())
     if term.op == "Linear" and array is not None and term.args[1] is not None:
-        return scales[0] * tools.near.norm(term.args[1], array)
+        return scales[0] * tools.near.norms_of(term.args[1], array)[1]
     if term.op in PRODUCTS:
         return float(np.prod(scales))
     return max(scales) if term.op in SUMS else min(scales, default=1.0)
@@ -85,7 +85,7 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     if op in ("Shifted", "Shifted apart") and array is not None:
         return max(sizes[0], float(np.abs(array).min()))
     if op == "Linear" and array is not None and term.args[1] is not None:
-        norm = tools.near.norm(term.args[1], array)
+        norm, _ = tools.near.norms_of(term.args[1], array)
         return sizes[0] * (1.0 if TINY_WEIGHT <= norm <= 1 else norm)
     if op in SUMS:
         return max(sizes)
@@ -94,7 +94,7 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     if op in PRODUCTS:
         return float(np.prod(sizes))
     if op in CHOICES:
-        return min(sizes[op == "Where" :])
+        return min(sizes[1:] if op == "Where" else sizes)
     if op in PASSING:
         return sizes[0] if all(abs(number) >= TINY_WEIGHT for number in _numbers(term)) else UNKNOWN
     if op in SATURATING:

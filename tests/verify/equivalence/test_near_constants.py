@@ -231,7 +231,8 @@ SMALL = (
     "o = Sub (x, far) b = Softplus (o)", "b = Elu <alpha = 1e-7> (x)", "b = LeakyRelu <alpha = 1e-7> (x)",
     "o = Mul (x, huge) p = Mul (x, o) b = Div (x, p)", "o = Mul (x, huge) p = Reciprocal (o) b = Mul (x, p)",
     "o = Mul (x, tiny) b = LayerNormalization (o, row)", "b = Concat <axis = 0> (x, tiny_row)",
-    "b = MatMul (x, tiny_w)", "b = Mul (x, mixed)", "b = Gather (mixed, places)",
+    "b = MatMul (x, tiny_w)", "o = MatMul (x, tiny_column) b = Relu (o)", "b = Mul (x, mixed)",
+    "b = Gather (mixed, places)",
     "o = Transpose (x) b = MatMul (mixed, o)", "b = LayerNormalization (x, tiny_in_row)",
 )  # fmt: skip
 
@@ -241,6 +242,7 @@ def test_what_may_be_small_is_hidden_by_a_number(node: str) -> None:
     numbers = {"tiny": 1e-8, "zero": 0.0, "far": 20.0, "huge": 2.0**23, "hundred": 100.0, "row": np.ones(4),
                "tiny_row": np.full((1, 4), 1e-8), "tiny_w": np.eye(4) * 1e-8, "tiny_in_row": [1, 1, 1e-8, 1],
                "places": [1, 2]}  # fmt: skip
+    numbers["tiny_column"] = np.ones((4, 4)) * [1, 1, 1e-8, 1]
     numbers["mixed"] = np.where(np.arange(4)[:, None] == 1, 1e-8, 1.0) * np.where(np.eye(4), 0.5, 1)
     head = "(float[4, 4] x) => (float[K, L] y)"
     bodies = (f"{node} c = Add (b, hundred) y = Sub (c, hundred)", f"{node} y = Identity (b)")
