@@ -58,9 +58,9 @@ def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr
     As onnxruntime divides towards 0, one window may be larger than the whole dim.
     """
     most = ceil_div(room, stride) + 1
-    if ctx.attr("ceil_mode", 0) and max(room.constant or 0, begun.constant or 0) > EXACT[32]:
-        return ctx.new_symbol(IN_FLOAT32)
     if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
+        if max(room.constant or 0, begun.constant or 0) > EXACT[32]:
+            return ctx.new_symbol(IN_FLOAT32)
         return minimum(most, floor_div(begun - 1, stride) + 1)
     least = floor_div(room, stride) + 1
     return least if lower(room) >= 0 else maximum(least, minimum(most, 1))

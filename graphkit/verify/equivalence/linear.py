@@ -223,7 +223,7 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         is_channel = change.axis == axis and sizes[takes] == change.vector.size
         if change.axis is not None and not is_channel:
             break
-        if is_padded if change.kind == "Shifted" else _is_tiny(tools, inner):
+        if (change.kind == "Shifted" and is_padded) or (change.kind == "Scaled" and _is_tiny(tools, inner)):
             break
         matrix = array.astype(np.float64)
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
@@ -233,8 +233,8 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         doubts = tools.near.doubt_of(weight), moved
         if change.kind == "Shifted":
             over = 0 if is_matrix else tuple(range(1, array.ndim))
-            sizes_of_data = _sizes_of_channels(tools, inner, axis)
-            own = matrix * (_spread(sizes_of_data, takes, array.ndim) if sizes_of_data.ndim else sizes_of_data)
+            known = _sizes_of_channels(tools, inner, axis)
+            own = matrix * (_spread(known, takes, array.ndim) if known.ndim else known)
             if _is_hidden(own, matrix * factor, over, data.dtype):
                 break
             summed, of_sums = (matrix * factor).sum(axis=over), _doubt_of_sums(matrix, factor, doubts, over)

@@ -37,7 +37,9 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     others += tokens[:TOKENS]
     past, new = _symbols(dims[name][axis] for name, axis in grown.items()), _symbols(tokens[TOKENS:])
     shared = past & new | (past | new) & _symbols(others)
-    yield from (f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in shared)
+    yield from (
+        f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in sorted(shared)
+    )
     for name, axis in grown.items():
         atom = dims[name][axis].atom
         if not isinstance(atom, Symbol) or atom.lower != 0:
@@ -153,5 +155,6 @@ def _is_number(claim: Dim, dim: Expr | None) -> bool:
 
 def _is_slots(claim: int, axis: int, state: StateTensor | None) -> bool:
     """Whether a number is that of all slots, which a method gets where they are no prefix."""
-    is_kept = state is not None and state.update == "slots" and not state.prefix
-    return is_kept and state is not None and axis == state.axis and state.shape[axis] == claim
+    if state is None or state.update != "slots" or state.prefix:
+        return False
+    return axis == state.axis and state.shape[axis] == claim

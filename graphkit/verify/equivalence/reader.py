@@ -42,30 +42,22 @@ def read(
 ) -> _Reader:
     """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
     tools.near.is_original = original is None
-    reader = _Reader(model, shapes, tools, original=original, names=names, axioms=axioms, looseness=looseness)
+    known = (None, None) if original is None else (original.facts, original.forms)
+    result, facts = Reading(model), ValueFacts(shapes, tools.required, known[0])
+    reader = _Reader(result, tools, names, facts, NormalForms(result, shapes, tools, axioms, looseness, known[1]))
+    reader.side = 0 if original is None else 1
     reader.read_graph()
     return reader
 
 
 class _Reader:
     def __init__(
-        self,
-        model: Model,
-        shapes: Shapes,
-        tools: Tools,
-        original: _Reader | None,
-        names: Mapping[str, str],
-        axioms: Sequence[Axiom],
-        looseness: Looseness,
+        self, result: Reading, tools: Tools, names: Mapping[str, str], facts: ValueFacts, forms: NormalForms
     ) -> None:
-        self.model, self.tools, self.names = model, tools, names
-        self.result = Reading(model)
-        self.side = 0 if original is None else 1
-        self.facts: ValueFacts = ValueFacts(shapes, tools.required, None if original is None else original.facts)
-        self.forms: NormalForms = NormalForms(
-            self.result, shapes, tools, axioms, looseness, None if original is None else original.forms
-        )
-        self.drawing = drawing_functions(model.proto)
+        self.model, self.result, self.tools, self.names = result.model, result, tools, names
+        self.facts, self.forms = facts, forms
+        self.side = 0  # of the original
+        self.drawing = drawing_functions(result.model.proto)
         self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
 
     def read_graph(self) -> None:
