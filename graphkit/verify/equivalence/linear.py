@@ -223,7 +223,7 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         is_channel = change.axis == axis and sizes[takes] == change.vector.size
         if change.axis is not None and not is_channel:
             break
-        if (change.kind == "Shifted" and is_padded) or (change.kind == "Scaled" and _is_tiny(tools, inner)):
+        if change.kind == "Shifted" and is_padded:
             break
         matrix = array.astype(np.float64)
         factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector

@@ -143,9 +143,7 @@ def factors(app: Application) -> Result:
         return None
     made = _applied(app, "MatMul", [one, other], app.dims)
     both = factor.after(more)
-    if made is None or both is None or not both.is_moderate(app.dtype):
-        return None
-    return changed(app.tools, made, both)
+    return None if made is None or both is None else changed(app.tools, made, both)
 
 
 def shared_heads(app: Application) -> Result:

@@ -47,7 +47,7 @@ class Change:
             return not hides(self.vector, 1.0, dtype)
         sizes = np.abs(self.vector)
         large, small = sizes <= LARGEST_FACTOR[dtype], sizes >= 1 / LARGEST_FACTOR[dtype]
-        return bool(sizes.any()) and bool((large & (small | (sizes == 0))).all())  # a channel may be 0, as it is pruned
+        return bool((large & (small | (sizes == 0))).all())  # a channel may be 0, as it is pruned
 
     @property
     def is_nothing(self) -> bool:
