@@ -110,11 +110,14 @@ PAIRS = {
         ({"k": np.array([0.0, 0, -100]), "one": 1.0}, {"k": np.array([0.0, 0, -1e4]), "one": 1.0}),
         np.array([[-8, -8.5, 5]], np.float32), FINITE)
        for op, node in (("a logarithm", "y = Log (b)"), ("a quotient", "c = Div (b, b) y = Sub (c, one)"))},
-    "scores that are filled and lowered": Pair(
-        MASKED, ("s = Add (x, m) a = Where (c, s, k) y = Softmax (a)",
-                 "s = Add (x, m) w = Where (c, zero, k) a = Add (s, w) y = Softmax (a)"),
-        ({"c": np.array([True, True, True, False]), "m": -997.0, "k": -1000.0, "zero": 0.0},) * 2,
-        np.ones((1, 4), np.float32), FINITE),
+    "scores that are filled next to a mask": Pair(
+        MASKED, ("s = Add (x, m) a = Where (c, s, k) y = Softmax (a)",) * 2,
+        ({"c": np.array([True, True, True, False]), "m": -997.0, "k": -1000.0},
+         {"c": np.array([True, True, True, False]), "m": -997.0, "k": -1e4}), np.ones((1, 4), np.float32), FINITE),
+    "scores that are raised next to a mask": Pair(
+        "(float[n, 4] x) => (float[k, l] y)", ("s = Add (x, m) a = Max (s, f) y = Softmax (a)",) * 2,
+        ({"m": -997.0, "f": -1000.0}, {"m": -997.0, "f": -1e4}), np.array([[0.3, -0.2, 0.5, -3e4]], np.float32),
+        FINITE),
     "scores that are lowered next to a mask": Pair(
         MASKED, ("a = Add (x, k) y = Softmax (a)",) * 2,
         ({"k": np.array([-997.0, -997, -997, -1000])}, {"k": np.array([-997.0, -997, -997, -1e4])}),
