@@ -98,6 +98,19 @@ def test_dims_of_one_name_that_need_not_be_equal_are_not_proven(
     assert reasons == {f"dim '{new}' is declared for what need not be as long: past, tokens or source"}
 
 
+def test_a_past_that_is_never_empty_is_not_proven(bundled: Bundled, tmp_path: Path) -> None:
+    source = export("causal", tmp_path)
+    decoder = onnx.load(source / "model.onnx")
+    for info in decoder.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param == "past":
+                dim.dim_value = 3
+    onnx.save(decoder, source / "model.onnx")
+    found = check_bundle(find_pipeline(source).originals, bundled("causal", "scatter-nd")[1])
+    reasons = {output.reason for each in found.values() for output in each.outputs}
+    assert all("which is no dim that may be 0" in reason for reason in reasons), reasons
+
+
 def test_a_step_that_reads_no_length_is_none(bundled: Bundled, tmp_path: Path) -> None:
     originals, folder = bundled("t5-tiny", "scatter-nd")
     shutil.copytree(folder, tmp_path / "out")

@@ -257,3 +257,21 @@ def test_a_mask_of_zeros_is_added_to_what_has_its_dims(declared: str, body: str,
     found = proven(Stage("step", "masks that the export lacks", before, after, zeros=("mask",)))
     assert found.is_proven is is_proven, found.unproven
     assert is_proven or found.unproven == "mask is not only added to what has all its dims"
+
+
+@pytest.mark.parametrize(("first", "is_proven"), [(0, True), (1, False)])
+def test_positions_that_are_constants_count_from_0(first: int, is_proven: bool) -> None:
+    head = "(float[4, 2] x, {}) => (float[k, l] y)"
+    positions = np.arange(first, first + 4)
+    before = model(f"g {head.format('int64[4] p')} {{ y = Gather (x, p) }}")
+    after = model(f"g {head.replace(', {}', '')} {{ y = Gather (x, q) }}", q=positions)
+    found = proven(Stage("encoder", "positions that count from 0", before, after, values={"p": positions}))
+    assert found.is_proven is is_proven
+    assert is_proven or found.unproven == "'p' does not count from 0"
+
+
+@pytest.mark.parametrize("is_narrower", [False, True])
+def test_a_stage_takes_fewer_sizes_where_it_fixes_them_alone(is_narrower: bool) -> None:
+    text = "g (float[{}, 6] x) => (float[{}, 6] y) {{ y = Neg (x) }}"
+    before, after = (model(text.format(size, size)) for size in ("n", "2"))
+    assert proven(Stage("step", "folded", before, after, is_narrower=is_narrower)).is_proven is is_narrower

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,10 +15,10 @@ from small_models import model
 from test_axioms import bits
 
 from graphkit.errors import ModelError
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence import check_equivalence, loading_faults
 
 HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'
 HALF = np.float16
@@ -527,3 +529,51 @@ def test_scales_of_rows_and_of_columns_are_no_scale_of_either(axis: int) -> None
     after = model(text.format("y = Mul (x, b)"), b=both)
     assert differs(before, after, {"x": np.ones((3, 3), np.float32)})
     assert not check_equivalence(before, after).proven
+
+
+SIZED = """g (float[n, c, h, w] x) => (float[k, l, m, o] y) <int64[1] zero = {0}, int64[1] two = {2}, int64 three = {3},
+    int64[1] axes = {0}> { s = Shape (x) f = Slice (s, zero, two) p = Gather (s, three) TURNED u = Unsqueeze (p, AXES)
+    z = Concat <axis = 0> (f, u, u) r = Resize (x, , , z) y = Add (r, many) }"""
+
+
+@pytest.mark.parametrize("place", ["graph", "node", "body"])
+def test_a_whole_with_large_constants_is_loaded_from_its_file(place: str, tmp_path: Path) -> None:
+    """The axes go through a node, which the shape inference of the whole does not follow."""
+    paths = []
+    for name, turned, axes in (("a", "", "axes"), ("b", "t = Transpose (axes)", "t")):
+        proto = model(SIZED.replace("TURNED", turned).replace("AXES", axes)).restore()
+        tensor = numpy_helper.from_array(np.zeros((1, 1000, 1, 1), np.float32), "many")
+        if place == "node":
+            proto.graph.node.insert(0, helper.make_node("Constant", [], ["many"], value=tensor))
+        else:
+            proto.graph.initializer.append(tensor)
+        if place == "body":
+            inner = [proto.graph.node.pop() for _ in range(1)][::-1]
+            body = helper.make_graph(inner, "body", [], [helper.make_tensor_value_info("y", 1, None)],
+                                     [proto.graph.initializer.pop()])  # fmt: skip
+            bodies = {"then_branch": body, "else_branch": body}
+            proto.graph.node.append(helper.make_node("If", ["yes"], ["y"], **bodies))
+            proto.graph.input.append(helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, []))
+        paths.append(tmp_path / f"{name}.onnx")
+        onnx.save(proto, paths[-1])
+    original, rewritten = map(load, paths)
+    assert "does not load the rewritten model as a whole" in str(check_equivalence(original, rewritten))
+    assert check_equivalence(original, load(shutil.copy(paths[0], tmp_path / "c.onnx"))).is_proven
+
+
+def test_a_large_constant_is_of_a_kind_that_loads(tmp_path: Path) -> None:
+    proto = model("g (float[n, 1000] x) => (float[n, 1000] y) { y = Add (x, many) }").restore()
+    tensor = numpy_helper.from_array(np.arange(1000, dtype=np.float32), "many")
+    proto.graph.initializer.append(tensor)
+    onnx.save(proto, tmp_path / "a.onnx")
+    del proto.graph.initializer[:]
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["many"], value=tensor))
+    onnx.save(proto, tmp_path / "b.onnx")
+    assert check_equivalence(*(load(tmp_path / name) for name in ("a.onnx", "b.onnx"))).is_proven
+
+
+def test_tensors_of_bodies_that_are_too_large_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_faults, "MOST_HELD", 4)
+    monkeypatch.setattr(loading_faults, "loads", lambda _: pytest.fail("it is loaded"))
+    pair = [model(f"g (float[n] x) => (float[n] y) {{ y = {op} (x, two) }}", two=np.ones(2)) for op in ("Mul", "Add")]
+    assert not loading_faults.whole_fault(*pair)

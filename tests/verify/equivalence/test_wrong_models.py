@@ -184,7 +184,9 @@ def test_a_grid_of_indices_is_a_slice_where_they_count_up_in_order(
 def test_unknown_dims_that_may_differ_have_no_symbol_in_common(first: str, second: str, *, is_proven: bool) -> None:
     text = "g (bool[n] p, bool[m] q) => (int64[a, b] y, int64[c, d] z) {} {{ i = NonZero (p) j = NonZero (q) "
     text += "y = Neg (i) z = Neg (j) }}"
-    before = model(text.format("<int64[1, v] i, int64[1, v] j>" if first == "v" else ""))
+    before = model(
+        text.format("<int64[1, v] i, int64[1, v] j>" if first == "v" else "").replace("{ i", "{ r = Not (p) i")
+    )
     after = model(text.format(f"<int64[1, {first}] i, int64[1, {second}] j>"))
     found = check_equivalence(before, after)
     assert found.is_proven is is_proven
