@@ -22,7 +22,10 @@ from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.verify_folder import FolderOptions, verify_folder
+from graphkit.deploy.write_proven import proof_record
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
+from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
+from graphkit.verify.equivalence.stages import StageProof
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,15 @@ def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_pa
     proof = verify_folder(translation / "export", out, FolderOptions(record=True))
     assert {stage.model for stage in proof.stages} == {"encoder", "cross_kv", "step"}
     assert read_contract(out / "contract.json").proof.proven == proven
+
+
+@pytest.mark.parametrize("cause", ["", "a scale is applied twice"])
+def test_a_failed_proof_records_nothing_as_proven(cause: str) -> None:
+    stage = StageProof("step", "folded", ("logits",), {"logits": "bit for bit"}, "")
+    proof = LoweringProof(
+        tolerance=1e-4, runs=(SourceRun(length=2),), causes=(cause,) if cause else (), stages=(stage,)
+    )
+    assert proof_record(proof).proven == ({} if cause else {"step": {"logits": "bit for bit"}})
 
 
 @pytest.mark.slow

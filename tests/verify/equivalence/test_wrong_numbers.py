@@ -230,10 +230,19 @@ def test_windows_that_are_counted_in_float32_are_a_condition(node: str, is_told:
     assert (FLOAT32 in check_equivalence(made, made).conditions) is is_told
 
 
-def test_windows_of_a_long_axis_are_counted_as_onnxruntime_does() -> None:
-    text = f"g (uint8[1, 1, {(1 << 24) + 2}] x) => (y) {{ y = MaxPool <kernel_shape = [1], ceil_mode = 1> (x) }}"
-    made = model(text)
-    assert [dim.constant for dim in infer(made)[made.graph.outputs[0]].dims or ()] == [1, 1, None]
+@pytest.mark.parametrize(
+    ("node", "axis"),
+    [
+        ("y = MaxPool <kernel_shape = [1], ceil_mode = 1> (x)", 2),
+        ("t = Transpose <perm = [0, 2, 1]> (x) y = STFT (t, one, window)", 1),
+    ],
+)
+def test_windows_of_a_long_axis_are_not_known(node: str, axis: int) -> None:
+    text = f"g (float[1, 1, {(1 << 24) + 2}] x) => (y) {{ {node} }}"
+    made = model(text, one=np.array(1), window=np.ones(4, np.float32))
+    dims = infer(made)[made.graph.outputs[0]].dims
+    assert dims is not None
+    assert [at for at, dim in enumerate(dims) if dim.constant is None] == [axis]
 
 
 @pytest.mark.parametrize(
