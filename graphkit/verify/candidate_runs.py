@@ -9,6 +9,7 @@ where it matters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -109,6 +110,7 @@ class _Tally:
     """One output in all runs so far."""
 
     worst: Difference | None = None
+    scaled: float = 0.0
     run: int = 0
     elements: int = 0
     finite: int = 0
@@ -117,6 +119,7 @@ class _Tally:
     def add(self, difference: Difference, expected: Output, run: int, is_failing: bool) -> None:
         elements, finite = element_counts(expected)
         self.elements, self.finite = self.elements + elements, self.finite + finite
+        self.scaled = max(self.scaled, difference.scaled)
         if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
             self.worst, self.run = difference, run
         if not self.failure and is_failing:
@@ -124,9 +127,10 @@ class _Tally:
 
     def proof(self, name: str, is_there: bool) -> OutputProof:
         if self.worst is None:
-            return OutputProof(name, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
+            return OutputProof(name, 0.0, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
         absolute, relative = _numbers([self.worst])
-        return OutputProof(name, absolute, relative, self.run, self.elements, self.failure)
+        scaled = self.scaled if math.isfinite(self.scaled) else None
+        return OutputProof(name, absolute, relative, scaled, self.run, self.elements, self.failure)
 
 
 def _numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:

@@ -11,7 +11,7 @@ from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
-from graphkit.verify.comparator import Difference
+from graphkit.verify.comparator import Difference, largest
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = [
@@ -203,6 +203,8 @@ class OutputProof:
 
     Attributes:
         absolute, relative: The largest differences; None where what differs is no number.
+        scaled: The largest difference, relative to the largest magnitude in the output; None as above, and where
+            integers of more than 8 bits differ.
         worst: The run of the largest difference, counted from 1; 0 where all are equal to the last bit.
         elements: How many were compared.
         failure: What differs, "" for nothing that the tolerance does not cover.
@@ -211,6 +213,7 @@ class OutputProof:
     name: str
     absolute: float | None
     relative: float | None
+    scaled: float | None
     worst: int
     elements: int
     failure: str
@@ -271,12 +274,13 @@ class RewriteProof(Result):
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        inexact = [output.relative or 0.0 for output in self.outputs if output.worst]
+        inexact = [output for output in self.outputs if output.worst]
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
         tested = f"{counted(len(self.outputs), 'output(s)')} equal {equal}"
-        largest = f"relative difference of {max(inexact):.3g}" if inexact else ""
-        return self.equivalence.headline(tested, len(self.runs), largest=largest, caveats=self.caveats)
+        scaled = largest(*(output.scaled for output in inexact))
+        worst = f"difference of {scaled:.3g} of the largest magnitude in an output" if scaled else ""
+        return self.equivalence.headline(tested, len(self.runs), largest=worst, caveats=self.caveats)
 
     def blocks(self) -> Iterator[Block]:
         why = () if self.passed else self.failures or ("nothing was run",)

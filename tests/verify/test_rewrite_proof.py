@@ -383,7 +383,7 @@ def test_the_proof_as_text() -> None:
             RunProof({"s": 1}, {"flag": False}, 1, 0.25, 0.5, "y differs by 0.25"),
         ),
         (SkippedRun({"s": 3}, {"flag": True}, "onnxruntime fails: no"),),
-        (OutputProof("x", 0.0, 0.0, 0, 9, ""), OutputProof("y", 0.25, 0.5, 2, 9, "differs by 0.25")),
+        (OutputProof("x", 0.0, 0.0, 0.0, 0, 9, ""), OutputProof("y", 0.25, 0.5, 0.125, 2, 9, "differs by 0.25")),
         WeightProof(3, 1234, 1),
         LevelProof(2, 1e-4, 3e-7, None),
         ("A note.",),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from onnx import TensorProto
@@ -25,9 +24,8 @@ from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["AXIOMS", "Axiom", "Exactness", "Result", "copies_zeros", "has_no_zero", "is_all"]
+__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros", "has_no_zero", "is_all"]
 
-Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
 UNKNOWN = "some dims are not known"
 
 
@@ -44,7 +42,6 @@ class Axiom:
     statement: str
     operators: frozenset[str] | None
     function: Callable[[Application], Result]
-    exactness: Exactness = "bit for bit"
 
 
 def identity(app: Application) -> Result:

@@ -109,6 +109,7 @@ def check_equivalence(
     required = RequiredProducts(required_equalities(shapes[0]))
     tools = Tools(terms, constants, Movement(terms, constants), Near(constants), required)
     proofs: tuple[OutputProof, ...] = ()
+    used: dict[str, int] = {}
     for looseness in loosenesses or (ZEROS, ROUNDING):
         terms.used.clear()
         usable = (*looseness.assumptions, *axioms)
@@ -117,6 +118,7 @@ def check_equivalence(
         fault = _fault(first.result, second.result, *shapes, names, tools.required)
         found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
+        used |= terms.used
         if fault or all(proof.verdict == "proven" for proof in proofs):
             break
     if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(original, rewritten)):
@@ -125,7 +127,7 @@ def check_equivalence(
     conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
     if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
         conditions += ("nothing overflows",)
-    return Equivalence(proofs, dict(sorted(terms.used.items())), conditions, len(terms.known))
+    return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from graphkit.shapes import Expr
-from graphkit.verify.equivalence.axioms import Exactness
 
-__all__ = ["Equivalence", "ExprPair", "OutputProof"]
+__all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof"]
+
+Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
+GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 
 ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
 

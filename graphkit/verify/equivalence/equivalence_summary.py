@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
@@ -13,15 +12,14 @@ from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
-from graphkit.verify.equivalence.axioms import AXIOMS, Exactness
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
+from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
+from graphkit.verify.equivalence.looseness import loose_equalities
 
-__all__ = ["GRADES", "SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
+__all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
-GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 
 
 @dataclass(frozen=True)
@@ -95,11 +93,11 @@ class EquivalenceSummary:
         gaps, whose = "; ".join(caveats), f" of {listed(models)}" if models else ""
         if self.is_complete:
             outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}{whose}"
-            times = {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
             checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
-            return f"Proven {self.exactness} at every size ({outputs}), and run {times}{checked}{difference}{without}."
+            run = f"run {_times(runs)}{checked}"
+            return f"Proven {self.exactness} at every size ({outputs}), and {run}{difference}{without}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
@@ -113,13 +111,17 @@ class EquivalenceSummary:
             conditions = f", for {', '.join(self.conditions)}" if self.conditions else ""
             where = f"at every legal size and for every input{conditions}"
             yield Prose(f"By normal forms{whose}, {where}: {shares(Counter(self.proven.values()), total)}.")
-        loose = {axiom.name for axiom in AXIOMS if axiom.exactness != GRADES[0]}
-        if used := [f"{name} ({count:,} times)" for name, count in self.axioms.items() if name in loose]:
+        loose = loose_equalities(self.exactness) if self.proven else frozenset()
+        if used := [f"{name} ({_times(count)})" for name, count in self.axioms.items() if name in loose]:
             yield Prose(f"Equalities that are not bit for bit: {', '.join(used)}.")
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
             yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
             yield Prose(f"Nor are {counted(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def shares(grades: Mapping[str, int], total: int) -> str:

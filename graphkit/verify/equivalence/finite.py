@@ -20,13 +20,12 @@ from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, Exactness, Result
+from graphkit.verify.equivalence.axioms import Axiom, Result
 from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["ASSUMING_FINITE", "ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blind", "is_faithful"]
+__all__ = ["ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blind", "is_faithful"]
 
-ASSUMING_FINITE: Exactness = "assuming finite values"
 MASKED = -1000.0  # exp of it is 0, also in float64, and also where scores that count are some hundreds lower
 # Between the largest and the least of such constants, all together: more would make masked scores count.
 REACH = -MASKED / 2
@@ -217,13 +216,13 @@ def _applied(app: Application, op: str, args: list[Term | None], dims: Dims | No
 
 FINITE_AXIOMS = (
     Axiom("masks raised", "A mask whose least element still masks is the mask, where something counts in each row.",
-          frozenset({"Max"}), raised, ASSUMING_FINITE),
+          frozenset({"Max"}), raised),
     Axiom("masks filled in", "Scores that a number is filled in for are scores that it is added to.",
-          frozenset({"Where"}), filled, ASSUMING_FINITE),
+          frozenset({"Where"}), filled),
     Axiom("masks added", "What a constant adds to scores that do not count may be any number that masks.",
-          frozenset({"Add"}), added, ASSUMING_FINITE),
+          frozenset({"Add"}), added),
 )  # fmt: skip
 ASSUMPTIONS = (
     Axiom("no NaN", "A Softmax of finite scores, of which one counts in each row, gives no NaN.",
-          frozenset({"Where"}), guarded, ASSUMING_FINITE),
+          frozenset({"Where"}), guarded),
 )  # fmt: skip

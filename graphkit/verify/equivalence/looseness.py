@@ -6,15 +6,16 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, Exactness
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.continuity import OF_OVERFLOWS, is_continuous, is_indifferent, obstacle
+from graphkit.verify.equivalence.equivalence_result import GRADES, Exactness
 from graphkit.verify.equivalence.finite import ASSUMPTIONS, FINITE_AXIOMS
 from graphkit.verify.equivalence.finite import is_blind as is_softmax
 from graphkit.verify.equivalence.finite import is_faithful as keeps_masked
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS
 from graphkit.verify.equivalence.zeros import ZERO_AXIOMS, is_blind, is_faithful
 
-__all__ = ["FINITE", "NO_OVERFLOW", "ROUNDING", "ZEROS", "Looseness"]
+__all__ = ["FINITE", "NO_OVERFLOW", "ROUNDING", "ZEROS", "Looseness", "loose_equalities"]
 
 NO_OVERFLOW = "no overflow"  # where what overflows in one model, but not in the other, would tell them apart
 
@@ -55,3 +56,14 @@ ROUNDING = Looseness(
 FINITE = Looseness(
     "assuming finite values", FINITE_AXIOMS, is_softmax, keeps_masked, assumptions=ASSUMPTIONS, is_output=False
 )
+
+
+def loose_equalities(exactness: str) -> frozenset[str]:
+    """Return the names of the equalities that are not bit for bit, and no looser than that."""
+    allowed = GRADES[: GRADES.index(exactness) + 1]
+    return frozenset(
+        axiom.name
+        for looseness in (ZEROS, ROUNDING, FINITE)
+        if looseness.exactness in allowed
+        for axiom in (*looseness.axioms, *looseness.assumptions)
+    )

@@ -20,8 +20,7 @@ from graphkit.shapes import Shapes, infer, is_known, parse
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.equivalence_result import Equivalence
-from graphkit.verify.equivalence.equivalence_summary import GRADES
+from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence
 from graphkit.verify.equivalence.looseness import FINITE, Looseness
 from graphkit.verify.equivalence.method_interface import declaration_faults
 from graphkit.verify.equivalence.method_originals import joining_fault

@@ -73,6 +73,5 @@ def without_zero(app: Application) -> Term | None:
 
 
 ZERO_AXIOMS = (
-    Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero,
-          "up to the sign of zeros"),
+    Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero),
 )  # fmt: skip

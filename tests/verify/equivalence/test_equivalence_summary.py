@@ -11,10 +11,12 @@ from graphkit.render.document_blocks import Prose
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import OutputProof as Output
+from graphkit.verify.rewrite_proof import RewriteProof, RunProof
 
 PLAIN = model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }")
 AT = np.array([111.25], np.float32)
+LAYER = {"w": np.eye(4, 3, dtype=np.float32), "b": np.ones(3, np.float32)}
 RARE = "w = Mul (v, v) c = Equal (x, w) z = Sub (x, w) n = Neg (x) y = Where (c, z, n)"  # no run draws the product
 
 
@@ -53,12 +55,54 @@ def test_a_tolerance_costs_a_proof_bit_for_bit_nothing() -> None:
     assert found.proven() == "Proven bit for bit at every size (1 of 1 output), and run once."
 
 
+def test_the_headline_measures_as_the_tolerance_of_rounding_does() -> None:
+    """A number near 0 may differ by much of itself: no more than the last digit of those that it was added up of."""
+    outputs = (Output("y", 1e-7, 0.5, 1e-8, 3, 9, ""), Output("z", 2e-7, 1e-6, 3e-7, 5, 9, ""))
+    proof = RewriteProof(
+        *("a.onnx", "b.onnx", 1e-5, {}),
+        runs=(RunProof({"N": 2}, {}, 0, 2e-7, 0.5, ""),) * 7,
+        outputs=outputs,
+        of_magnitude=True,
+        equivalence=EquivalenceSummary(dict.fromkeys("yz", "up to rounding")),
+    )
+    assert proof.proven() == (
+        "Proven up to rounding at every size (2 of 2 outputs), and run 7 times, with a largest difference of 3e-07 of "
+        "the largest magnitude in an output."
+    )
+
+
 def test_a_gap_of_the_runs_follows_what_normal_forms_prove() -> None:
     shown = EquivalenceSummary({"y": "up to rounding"})
-    assert shown.headline("", 7, largest="relative difference of 3e-07", caveats=["extreme values"]) == (
-        "Proven up to rounding at every size (1 of 1 output), and run 7 times, with a largest relative difference of "
-        "3e-07; the runs do not cover: extreme values."
+    assert shown.headline("", 7, largest="difference of 3e-07", caveats=["extreme values"]) == (
+        "Proven up to rounding at every size (1 of 1 output), and run 7 times, with a largest difference of 3e-07; the "
+        "runs do not cover: extreme values."
     )
+
+
+@pytest.mark.parametrize(
+    ("exactness", "named"),
+    [
+        ("bit for bit", ""),
+        ("up to the sign of zeros", "zeros added (once)"),
+        ("up to rounding", "zeros added (once), gemm (twice)"),
+        ("assuming finite values", "zeros added (once), gemm (twice), masks filled in (3 times)"),
+    ],
+)
+def test_equalities_that_are_not_bit_for_bit_are_named(exactness: str, named: str) -> None:
+    used = {"cast": 9, "zeros added": 1, "gemm": 2, "masks filled in": 3}
+    shown = EquivalenceSummary({"y": exactness}, axioms=used)
+    texts = [str(block.text) for block in shown.blocks() if isinstance(block, Prose)]
+    assert texts[1:] == ([f"Equalities that are not bit for bit: {named}."] if named else [])
+
+
+def test_the_equalities_of_a_fused_fold_are_named() -> None:
+    original = model_of("g (float[N, 4] x) => (float[N, 3] y) { a = MatMul (x, w) y = Add (a, b) }", **LAYER)
+    fused = model_of("g (float[N, 4] x) => (float[N, 3] y) { y = Gemm (x, w, b) }", **LAYER)
+    found = verify_rewrite(original, fused, options=RewriteProofOptions(tolerance=1e-5))
+    assert paragraphs(found) == [
+        "By normal forms, at every legal size and for every input, for N >= 1: 1 up to rounding, of 1.",
+        "Equalities that are not bit for bit: constants in weights (once), gemm (once), rows times a matrix (once).",
+    ]
 
 
 def test_a_gap_of_the_runs_weakens_a_test() -> None:
