@@ -23,6 +23,7 @@ from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes import PASSES
+from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
@@ -270,7 +271,7 @@ class _Lowering:
         self._passed("sizes fixed, folded", before, is_narrower=True)
         self._reduce_interface()
         wide = self.model
-        self._rewrite(*(kind() for kind in NPU_PASSES))
+        self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model
             self._rewrite(*self._remedies(), *(kind() for kind in NPU_PASSES))

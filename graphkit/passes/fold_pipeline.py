@@ -9,6 +9,7 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
 from graphkit.passes import FOLDING, FUSING, SHARING
+from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.clean_up.float_outputs import keep_outputs_float
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
@@ -92,6 +93,7 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChang
 def _rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
     kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if options.fuse else FOLDING) if kind not in without]
     configured = {
+        DropZeroAdds: DropZeroAdds(signs=not options.fuse),
         FoldConstants: FoldConstants(options.limit, half=options.fuse),
         SimplifyScatter: SimplifyScatter(sparing=options.fuse),
     }

@@ -127,10 +127,11 @@ class _Tally:
 
     def proof(self, name: str, is_there: bool) -> OutputProof:
         if self.worst is None:
-            return OutputProof(name, 0.0, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
+            return OutputProof(name, elements=self.elements, failure="" if is_there else "it is missing")
         absolute, relative = _numbers([self.worst])
         scaled = self.scaled if math.isfinite(self.scaled) else None
-        return OutputProof(name, absolute, relative, scaled, self.run, self.elements, self.failure)
+        failure = self.failure
+        return OutputProof(name, absolute, relative, scaled, worst=self.run, elements=self.elements, failure=failure)
 
 
 def _numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:

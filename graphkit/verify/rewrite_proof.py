@@ -211,12 +211,12 @@ class OutputProof:
     """
 
     name: str
-    absolute: float | None
-    relative: float | None
-    scaled: float | None
-    worst: int
-    elements: int
-    failure: str
+    absolute: float | None = 0.0
+    relative: float | None = 0.0
+    scaled: float | None = 0.0
+    worst: int = 0
+    elements: int = 0
+    failure: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from graphkit.dtypes import FLOATS
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import reachable
@@ -32,6 +32,9 @@ FAITHFUL |= {"ConvTranspose", "GlobalMaxPool", "GroupNormalization", "InstanceNo
 FAITHFUL |= {"MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin"}
 FAITHFUL |= {"ReduceSum", "Relu", "Resize", "Round", "ScatterND", "Sin", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 
+DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
+SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
+
 
 @dataclass(frozen=True)
 class DropZeroAdds(Rewrite):
@@ -40,7 +43,8 @@ class DropZeroAdds(Rewrite):
     `x + 0.0` changes only the sign of a zero, from -0.0 to 0.0, which compare equal. onnxruntime's own basic
     optimizations remove it too. Legality: the constant is small enough to be read, is all zeros, and does not
     broadcast; and the sign of a zero has no further effect: before an operator such as Softmax or a square discards it,
-    no consumer divides by the result, takes a power of it, or is an operator that this pass does not know.
+    no consumer divides by the result, takes a power of it, or is an operator that this pass does not know. An output
+    may have zeros of another sign, unless `signs` are to be kept.
 
     Before:
 
@@ -54,22 +58,36 @@ class DropZeroAdds(Rewrite):
         agraph (float[N, 2] x) => (float[N, 2] y) {
             y = Softmax (x)
         }
+
+    Attributes:
+        signs: Whether each output keeps the sign of its zeros, as `fold` asks for without `--fuse`.
     """
+
+    signs: bool = False
 
     def edit(self, editor: Editor) -> None:
         adds = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
-        exposed = _exposed(editor.model.graph, set()) if adds else set()
+        graph = editor.model.graph
+        exposed = _exposed(editor, graph, {*graph.outputs} if self.signs else set()) if adds else set()
         is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in adds:
             out = node.outputs[0]
             if out is None or editor.is_output(out):
                 continue
-            if out in exposed or not is_sorted:
-                editor.decline(node, "it adds zeros, but a later node may depend on the sign of a zero")
+            if (out in exposed or not is_sorted) and not _keeps_signs(editor, node):
+                editor.decline(node, SIGNS if self.signs else DEPENDS)
                 continue
             if editor.replace_all_uses(out, source):
                 editor.take(node)
                 editor.note("addition(s) of zeros removed")
+
+
+def _keeps_signs(editor: Editor, node: Node) -> bool:
+    """Whether the node adds -0.0, or takes 0.0 away, so that all its zeros keep their signs."""
+    zeros = node.inputs[1]
+    if node.is_op("Add"):
+        return any(each is not None and _has_signs(editor, each, negative=True) for each in node.inputs)
+    return zeros is not None and _has_signs(editor, zeros, negative=False)
 
 
 def _augend(editor: Editor, node: Node) -> Value | None:
@@ -86,7 +104,7 @@ def _augend(editor: Editor, node: Node) -> Value | None:
     return None
 
 
-def _exposed(scope: Scope, exposed: set[Value]) -> set[Value]:
+def _exposed(editor: Editor, scope: Scope, exposed: set[Value]) -> set[Value]:
     """Return the values of a graph for which the sign of a zero may matter, in one pass from its end."""
     for node in reversed(scope.nodes):
         for body in node.bodies.values():
@@ -95,22 +113,26 @@ def _exposed(scope: Scope, exposed: set[Value]) -> set[Value]:
                 exposed.update(inner for outer, inner in pairs if outer in exposed)
             else:
                 exposed.update(body.outputs)
-            _exposed(body, exposed)
+            _exposed(editor, body, exposed)
         is_open = any(value in exposed for value in node.outputs)
         exposed.update(
-            value for index, value in enumerate(node.inputs) if value is not None and _exposes(node, index, is_open)
+            value
+            for index, value in enumerate(node.inputs)
+            if value is not None and _exposes(editor, node, index, is_open)
         )
     return exposed
 
 
-def _exposes(node: Node, index: int, is_open: bool) -> bool:
+def _exposes(editor: Editor, node: Node, index: int, is_open: bool) -> bool:
     """Whether a node gives more than zeros of another sign for zeros of another sign at an input.
 
     `is_open` says whether the sign of a zero matters for an output of the node.
     """
     if node.domain or index in value_inputs(node):
         return True
-    if (node.op_type in BLIND and not (index and node.is_op("QuantizeLinear"))) or _ignores_sign(node, index):
+    if node.is_op("QuantizeLinear") and (index or editor.shapes[node.outputs[0]].dtype not in INTEGERS):
+        return bool(index) or is_open  # a float of 8 bits has a sign of zeros, too
+    if node.op_type in BLIND or _ignores_sign(node, index):
         return False
     if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
@@ -186,15 +208,18 @@ def _is_zero_source(editor: Editor, value: Value) -> bool:
     """Whether a value is zeros, or is moved from values that may be."""
     node = value.producer
     if value.is_constant:
-        return editor.uniform(value) == 0 and _is_positive(editor, value)
+        return _has_signs(editor, value, negative=False)
     return node is not None and (
         node.is_op(*MOVED) or (node.is_op("ConstantOfShape") and _fills_with_zeros(editor, node))
     )
 
 
-def _is_positive(editor: Editor, value: Value) -> bool:
+def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
+    """Whether a value is a constant of zeros that all have this sign."""
     tensor = value.constant
-    return tensor is not None and not np.signbit(editor.model.array(tensor)).any()
+    if tensor is None or editor.uniform(value) != 0:
+        return False
+    return bool((np.signbit(editor.model.array(tensor)) == negative).all())
 
 
 def _fills_with_zeros(editor: Editor, node: Node) -> bool:

@@ -10,7 +10,6 @@ from graphkit.shapes.algebra import ceil_div
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.data_movement import concat
-from graphkit.shapes.rules.elementwise import unary
 from graphkit.shapes.tensor import Common, Dims, Tensor, TensorSequence, array_of, plain, union, unknown
 
 __all__ = ["RULES"]
@@ -117,9 +116,8 @@ def _part(tensor: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:
 
 
 def identity(ctx: InferenceContext) -> Tensor:
-    """Return the input, which may be a sequence."""
-    tensor = ctx.tensor()
-    return tensor if isinstance(tensor, TensorSequence) else unary(ctx)
+    """Return the input, which may be a sequence; its elements stay unread until something asks for them."""
+    return ctx.tensor()
 
 
 def _sequence(ctx: InferenceContext) -> TensorSequence:

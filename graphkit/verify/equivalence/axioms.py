@@ -59,6 +59,19 @@ def constant_of_shape(app: Application) -> Result:
     return app.tools.movement.expand(number, app.dims)
 
 
+def shape(app: Application) -> Result:
+    """A Shape depends on dims alone, those included that are not known."""
+    source = app.arg(0)
+    if source is None or source.dims is None:
+        return UNKNOWN
+    rank = len(source.dims)
+    start, end = app.attr("start", 0), app.attr("end", rank)
+    if start is None or end is None:
+        return None
+    dims = source.dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
+    return app.tools.terms.make("Shape", dims, (), app.dtype, (const(len(dims)),))
+
+
 def reshape(app: Application) -> Result:
     source = app.arg(0)
     if source is None or app.dims is None or source.dims is None:
@@ -210,6 +223,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None,
           evaluation.constants_run_once),
     Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), constant_of_shape),
+    Axiom("shape", "A Shape is known by the dims of its input.", _ops("Shape"), shape),
     Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
     Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
     Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), expand),

@@ -22,7 +22,7 @@ from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
 from graphkit.verify.equivalence.terms import Key, Term
-from graphkit.verify.equivalence.value_facts import ValueFacts
+from graphkit.verify.equivalence.value_facts import ValueFacts, shaped_by
 from graphkit.verify.equivalence.versions import spelled
 
 __all__ = ["read"]
@@ -145,7 +145,7 @@ class _Reader:
         terms = self.tools.terms
         attributes, operands, args = applied
         raw = terms.make(node.operator, (*attributes, index), operands, 0, None)
-        facts = self.facts.of(value, raw)
+        facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
         raw.dtype = raw.dtype or facts.dtype
         raw.dims = raw.dims if raw.dims is not None else facts.dims
         raw.origins[self.side] = raw.origins[self.side] or f"{node.path} ({node.operator})"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.dtypes import INTEGERS
-from graphkit.graph.view import Value
+from graphkit.graph.operator_traits import broadcasts, names, value_inputs
+from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.terms import Key, Term
 
-__all__ = ["Facts", "ValueFacts"]
+__all__ = ["Facts", "ValueFacts", "shaped_by"]
+
+# Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
+SHAPED = names("ConstantOfShape Expand Pad Range Reshape Resize Slice Tile")
 
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 
@@ -35,13 +39,15 @@ class Facts:
 class ValueFacts:
     """What is known of values, in the words of the original.
 
-    An expression that is unknown in the rewritten model is that of the original where the same term was read there.
+    An expression that is unknown in the rewritten model is that of the original where the same term was read there. A
+    dim is, too, where a node of the same operator reads the same dims there, and the same shape.
     """
 
     def __init__(self, shapes: Shapes, required: RequiredProducts, original: ValueFacts | None) -> None:
         self.shapes, self.required = shapes, required
         self.by_term: dict[Term, Facts] = {}
         self.of_original: Mapping[Term, Facts] | None = None if original is None else original.by_term
+        self.by_shape: dict[Hashable, Dims] = {} if original is None else dict(original.by_shape)
         self.symbols: dict[str, Expr] = {}
         self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
 
@@ -58,8 +64,14 @@ class ValueFacts:
             expr = expr.substitute(self.symbols)
         return self.required.expr(self.rewriter.expr(expr))
 
-    def of(self, value: Value, raw: Term) -> Facts:
-        """Return a value as it is read; unknown expressions are those of its term where it was read first."""
+    def of(self, value: Value, raw: Term, shaped: Callable[[], Hashable | None] = lambda: None) -> Facts:
+        """Return a value as it is read; unknown expressions are those of its term where it was read first.
+
+        Args:
+            value: The value.
+            raw: The term of its node before any axiom.
+            shaped: Returns what its dims depend on, None for more than the dims of other values: see `shaped_by`.
+        """
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
         listed = None if data is None else data.ravel().tolist()
@@ -69,9 +81,16 @@ class ValueFacts:
             self._match(tensor.dims or (), before.dims or ())
             if listed is not None and before.elements is not None:
                 self._match(listed, before.elements[1])
+        known = None if before is None else before.dims
+        key = shaped() if any(_unknown(dim) for dim in tensor.dims or ()) else None
+        if known is None and key in self.by_shape:
+            known = self.by_shape[key]
+            self._match(tensor.dims or (), known)
         dims = None if tensor.dims is None else tuple(self._expr(dim) for dim in tensor.dims)
-        if dims is not None and before is not None and before.dims is not None and len(before.dims) == len(dims):
-            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, before.dims, strict=True))
+        if dims is not None and known is not None and len(known) == len(dims):
+            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
+        if key is not None and dims is not None:
+            self.by_shape.setdefault(key, dims)
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
             exprs = tuple(self._expr(Expr.of(each)) for each in listed)
@@ -83,9 +102,34 @@ class ValueFacts:
     def _match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
         """Take the original's expressions for those that are unknown here."""
         for each, other in zip(mine, theirs, strict=False):
-            atom = each.atom if isinstance(each, Expr) else None
-            if isinstance(atom, Symbol) and atom.name[:1] == "?" and atom.name not in self.symbols:
-                self.symbols[atom.name] = other
+            name = _unknown(each)
+            if name and name not in self.symbols:
+                self.symbols[name] = other
+
+
+def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: int) -> Hashable | None:
+    """Return what the dims of an output depend on: the dims of inputs, and the terms of those whose value makes dims.
+
+    It is None where they may depend on elements of other inputs, and where some dims are not known.
+    """
+    if not (broadcasts(node) or node.operator in SHAPED):
+        return None
+    by_value = value_inputs(node)
+    key: list[Hashable] = [node.operator, attributes, index]
+    for at, term in enumerate(args):
+        if term is not None and at not in by_value and at < len(node.inputs):
+            if term.dims is None:
+                return None
+            key.append(term.dims)
+        else:
+            key.append(term)
+    return tuple(key)
+
+
+def _unknown(each: object) -> str:
+    """Return the name of an expression that is unknown, "" for any other."""
+    atom = each.atom if isinstance(each, Expr) else None
+    return atom.name if isinstance(atom, Symbol) and atom.name[:1] == "?" else ""
 
 
 def _is_own(expr: Expr) -> bool:

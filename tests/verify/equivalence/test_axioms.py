@@ -71,6 +71,8 @@ NINE = HALVES + "u = Concat <axis = 0> (v, v) w = Slice (u, i0, nine) "
 ROWS = "(T[b, s, 6] x, T[s, 6] u) => (T[k, l, m] y)"
 TILED = "b = Shape <end = 1> (x) n = Concat <axis = 0> (b, i1) t = Tile (u, n) a = Reshape (x, width) "
 CASES = (
+    Case("shape", "i = NonZero (x) j = Neg (i) y = Shape <start = -1> (j)", "i = NonZero (x) y = Shape <start = 1> (i)",
+         "(T[past_b, s, 6] x) => (int64[k] y)"),
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
     Case("reshape", "a = Reshape (x, width) b = Shape (x) y = Reshape (a, b)", "y = Identity (x)"),
     Case("reshape", "a = Unsqueeze (x, i1) y = Squeeze (a, i1)", "y = Identity (x)"),
