@@ -24,6 +24,7 @@ __all__ = ["RULES", "begins", "iterations"]
 
 NO_ITERATION = "the loop may have no iteration, and the body does not declare it as this number"
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown
+ONE = Expr.of(1)
 MAX_DEPTH = 3  # loops in loops that are inferred more than once
 
 
@@ -79,7 +80,7 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
     if body is None:
         raise UnknownError("the body is missing")
     _check_inputs(body)
-    counter, condition = Tensor(TensorProto.INT64, ()), Tensor(TensorProto.BOOL, ())
+    counter, condition = _counter(body, 0, TensorProto.INT64), _counter(body, 1, TensorProto.BOOL)
     states = [_plain(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
     place = slice(1, 1 + len(states))
     runs = begins(*(ctx.tensor(index) if ctx.has(index) else None for index in (0, 1)))
@@ -88,6 +89,12 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
     outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
     each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
     return [*states, *(_stacked(times, 0, tensor) for tensor in each)]
+
+
+def _counter(body: Scope, index: int, dtype: int) -> Tensor:
+    """Return the number of an iteration, or whether it runs: a list of one where the body declares that."""
+    dims = declared_dims(body.inputs[index]) if index < len(body.inputs) else None
+    return Tensor(dtype, (ONE,) if dims is not None and len(dims) == 1 else ())
 
 
 def _check_inputs(body: Scope) -> None:

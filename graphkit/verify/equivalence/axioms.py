@@ -22,9 +22,9 @@ from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms,
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, is_all
 
-__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros", "has_no_zero", "is_all"]
+__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 UNKNOWN = "some dims are not known"
 
@@ -173,44 +173,12 @@ def neutral(app: Application) -> Result:
     if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
     for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
-        is_sum = op == "Add" and is_all(app, gone, 0.0) and _has_no_minus_zero(app, kept)
+        is_sum = op == "Add" and is_all(app, gone, 0.0) and has_no_minus_zero(app, kept)
         if is_sum or is_all(app, gone, RIGHT[op]):
             if kept.dims is None or app.dims is None or not expands_to(kept.dims, app.dims):
                 return "its dims are not known"
             return app.tools.movement.expand(kept, app.dims)
     return None
-
-
-def _has_no_minus_zero(app: Application, term: Term) -> bool:
-    """Whether no element is -0, which a 0 that is added makes 0."""
-    source = _moved(term)
-    array = app.tools.constants.array(source) if source.is_constant else None
-    return array is not None and array.dtype.kind == "f" and not (np.signbit(array) & (array == 0)).any()
-
-
-def has_no_zero(app: Application, term: Term | None) -> bool:
-    """Whether it is a constant without 0 and -0."""
-    source = None if term is None else _moved(term)
-    array = app.tools.constants.array(source) if source is not None and source.is_constant else None
-    return array is not None and array.dtype.kind == "f" and bool(array.all())
-
-
-def _moved(term: Term) -> Term:
-    """Return the term whose elements a term only moves."""
-    while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
-        term = term.args[0]
-    return term
-
-
-def is_all(app: Application, term: Term, number: float) -> bool:
-    """Whether a constant has nothing but a number, its sign included."""
-    term = _moved(term)
-    if not term.is_constant:
-        return False
-    array = app.tools.constants.array(term)
-    if array is None or not array.size or not (array == number).all():
-        return False
-    return array.dtype.kind in "iub" or bool((np.signbit(array) == np.signbit(number)).all())
 
 
 def _ops(text: str) -> frozenset[str]:

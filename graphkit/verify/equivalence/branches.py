@@ -1,11 +1,17 @@
-"""Faults of an If that keep a model from being loaded or run, though its outputs are those of the original."""
+"""Faults of bodies that keep a model from being loaded or run as it says, though its terms are those of the original.
+
+onnxruntime loads many a model that ONNX does not allow, and then reads memory that nothing was written to, or takes a
+value of the graph around for one of the same name in a body.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 
 from onnx import GraphProto, TensorProto
 
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Scope, all_scopes
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.reading import Reading
@@ -16,6 +22,10 @@ __all__ = ["branch_faults", "unread_fault"]
 
 def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
     """Yield the faults of each If that the rewritten model reads."""
+    for reading in (original, rewritten):
+        yield from _shadows(reading.model.graph)
+        yield from _output_faults(reading)
+    yield from _undeclared_counters(original, rewritten)
     conditions = {original.values[node.inputs[0]] for node in _ifs(original) if node.inputs and node.inputs[0]}
     for node in _ifs(rewritten):
         condition = node.inputs[0] if node.inputs else None
@@ -26,6 +36,44 @@ def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
             yield from (f"{name} of {node.path} {fault}" for fault in _body_faults(node, body))
         if any(len(set(dtypes)) > 1 for dtypes in _dtypes(rewritten, node)):
             yield f"the branches of {node.path} give other dtypes"
+
+
+def _shadows(scope: Scope) -> Iterator[str]:
+    """Yield the initializers of bodies that have the name of a value around, which a node may read in their place."""
+    for body in scope.walk():
+        around = body.parent
+        while around is not None:
+            for name in body.values.keys() & around.values.keys():
+                if body.values[name].kind == "initializer":
+                    yield f"'{name}', an initializer of {body.path}, has the name of a value around it"
+            around = around.parent
+
+
+def _output_faults(reading: Reading) -> Iterator[str]:
+    """Yield what bodies give twice, and inputs that a Scan gives as they are: onnxruntime writes nothing there."""
+    for node in reading.nodes:
+        for name, body in node.bodies.items() if node.is_op("If", "Scan") else ():
+            twice = [value.name for value, times in Counter(body.outputs).items() if times > 1]
+            yield from (f"{name} of {node.path} gives '{value}' twice" for value in twice)
+            inputs = [value.name for value in body.outputs if node.is_op("Scan") and value in {*body.inputs}]
+            yield from (f"{name} of {node.path} gives its input '{value}' as it is" for value in inputs)
+
+
+def _undeclared_counters(original: Reading, rewritten: Reading) -> Iterator[str]:
+    """Yield the counters and conditions of Loops without declared dims, where all those of the original have them."""
+    known = {index for _, index in _without_dims(original)}
+    for body, index in _without_dims(rewritten):
+        if index not in known:
+            yield f"'{body.inputs[index].name}' of {body.path} has no declared dims, which onnxruntime asks for"
+
+
+def _without_dims(reading: Reading) -> Iterator[tuple[Scope, int]]:
+    loops = [node for node in reading.nodes if node.is_op("Loop")]
+    for body in (body for node in loops for body in node.bodies.values()):
+        for index, value in enumerate(body.inputs[:2]):
+            declared = declared_type(value)
+            if declared is None or declared.dims is None:
+                yield body, index
 
 
 def _ifs(reading: Reading) -> list[Node]:

@@ -12,22 +12,26 @@ from dataclasses import replace
 
 from onnx import TensorProto
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
+from graphkit.verify.equivalence.signs_of_zeros import has_no_zero
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = ["elementwise", "extremes", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 # Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
 # another function than the others. So they are not computed once for elements that repeat.
 PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
-PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh")
+PLACED |= names("QuickGelu", "com.microsoft")
+PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh") | names("QuickGelu", "com.microsoft")
+EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
@@ -35,18 +39,27 @@ COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "Bitwise
 
 def elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
+    return _by_element(app, _is_placed(app))
+
+
+def extremes(app: Application) -> Result:
+    """Take the largest or least elements of what repeats once: zeros may have another sign then."""
+    return _by_element(app, is_placed=False) if app.node.operator in EXTREMES else None
+
+
+def _by_element(app: Application, is_placed: bool) -> Result:
     op = app.node.operator
     is_unary = op in UNARY and op not in ODD
     if not is_unary and not broadcasts(app.node):
         return None
     count = 1 if is_unary else len(app.args)
     move = app.tools.movement
-    once = move.unexpanded if not _is_placed(app) else (lambda term: term)
+    once = (lambda term: term) if is_placed else move.unexpanded
     bare = [None if term is None or term.dims is None else once(term) for term in app.args[:count]]
     if app.dims is None or any(term is None or term.dims is None for term in bare):
         return "some dims are not known"
     if (finer := _finer(app, count)) is not None:
-        found = elementwise(finer)
+        found = _by_element(finer, is_placed)
         return move.reshape(found, app.dims) if isinstance(found, Term) else found
     terms = [term for term in bare if term is not None]
     natural = _broadcast([term.dims for term in terms if term.dims is not None])
@@ -66,7 +79,12 @@ def elementwise(app: Application) -> Result:
 
 
 def _is_placed(app: Application) -> bool:
+    """Whether the bits of what a node computes depend on where an element stands."""
     op = app.node.operator
+    if op in EXTREMES and app.dtype in FLOATS:
+        return sum(not has_no_zero(app, arg) for arg in app.args) > 1
+    if op == "Cast" and app.dtype == TensorProto.UINT32:  # of numbers that it cannot hold
+        return (source := app.arg(0)) is None or source.dtype in FLOATS or not source.dtype
     return op in PLACED and (op not in PLACED_IN_DOUBLE or app.dtype != TensorProto.FLOAT)
 
 
@@ -160,7 +178,8 @@ def matmul(app: Application) -> Result:
     if natural is None or natural != app.dims[:-2]:
         return "which of its batches broadcast depends on sizes"
     rows, inner, columns = *left.dims[-2:], right.dims[-1]
-    if all(dim == 1 for dim in batches[1]):  # onnxruntime takes all rows at once
+    is_lifted = len(left.dims) < len(right.dims)
+    if all(dim == 1 for dim in batches[1]) and not is_lifted:  # onnxruntime takes all rows at once
         total = product(left.dims[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
         return move.reshape(_applied(app, flats, (total, columns)), app.dims)
@@ -168,7 +187,10 @@ def matmul(app: Application) -> Result:
     shapes = (*kept(batches[0], natural, groups), rows, inner), (*kept(batches[1], natural, groups), inner, columns)
     flats = [move.reshape(left, shapes[0]), move.reshape(right, shapes[1]), *app.args[2:]]
     merged = tuple(product([natural[axis] for axis in axes]) for _, axes in groups)
-    return move.reshape(_applied(app, flats, (*merged, rows, columns)), app.dims)
+    made = _applied(app, flats, (*merged, rows, columns))
+    if is_lifted and not any(lower(dim) > 1 for dim in batches[1]):  # nor where the right batches are all 1
+        made = app.tools.terms.make(f"{app.node.operator} of each batch", made.attributes, flats, app.dtype, made.dims)
+    return move.reshape(made, app.dims)
 
 
 def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[Term, Term]:

@@ -234,7 +234,7 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
         if change.kind == "Shifted":
             over = 0 if is_matrix else tuple(range(1, array.ndim))
             known = _sizes_of_channels(tools, inner, axis)
-            own = matrix * (_spread(known, takes, array.ndim) if known.ndim else known)
+            own = matrix * (_spread(known, takes, array.ndim) if known.size == sizes[takes] else known.min(initial=1.0))
             if _is_hidden(own, matrix * factor, over, data.dtype):
                 break
             summed, of_sums = (matrix * factor).sum(axis=over), _doubt_of_sums(matrix, factor, doubts, over)

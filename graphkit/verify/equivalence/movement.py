@@ -176,8 +176,10 @@ class Movement:
             return None
         if inner.dims != (product(term.dims[:axis]), term.dims[axis], product(term.dims[axis + 1 :])):
             return None
-        start, length = inner.attributes  # of a Slice that is known, else of a node
-        return (source, start, length) if isinstance(start, Expr) and isinstance(length, Expr) else None
+        match inner.attributes:
+            case (Expr() as start, Expr() as length):
+                return source, start, length
+        return None  # a node that is no known Slice
 
     def _part(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
         """Return the parts that a cut of a Concat takes, where these are whole, or it lies in one."""

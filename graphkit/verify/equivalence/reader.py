@@ -209,6 +209,8 @@ class _Reader:
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
         if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
             attributes = (*attributes, ("outputs", True))
+        if node.is_op("MaxPool"):  # onnxruntime has another kernel for one that gives indices
+            attributes = (*attributes, ("outputs", len(node.outputs) > 1 and node.outputs[1] is not None))
         if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
         if draws(node.proto, self.drawing):

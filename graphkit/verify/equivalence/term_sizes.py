@@ -20,18 +20,16 @@ __all__ = ["scale", "size"]
 
 TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
 UNKNOWN = 0.0  # what may be as small as it likes
-FAR = 8.0  # a number that is added to what saturates: beyond, it gives next to nothing
 SUMS, PRODUCTS = names("Add Mean Sub Sum"), names("Conv ConvTranspose MatMul Mul")
 CHOICES = names("Clip Concat Max Min Where")
 # What gives numbers as small as those that it reads, where no attribute is small.
 PASSING = names(
     """
-    Abs AveragePool Celu DepthToSpace Elu Erf Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSwish Identity
-    LeakyRelu MaxPool Mish Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
+    Abs AveragePool Celu DepthToSpace Elu Erf Expand Gather GlobalAveragePool GlobalMaxPool HardSwish Identity
+    LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
     SpaceToDepth Strided Tanh Tile Transpose
     """
 ) | {"Gather of rows", "ReduceMax of rows", "ReduceMean of rows", "ReduceSum of rows"}
-SATURATING = names("Exp HardSigmoid Sigmoid Softplus")
 NORMALISED = names("GroupNormalization InstanceNormalization LayerNormalization Normalised")
 OF_EPSILON = 2.0**7  # how much a normalisation enlarges at most, by its epsilon
 OF_SOFTMAX = 2.0**-7  # one of many shares
@@ -97,8 +95,6 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
         return min(sizes[1:] if op == "Where" else sizes)
     if op in PASSING:
         return sizes[0] if all(abs(number) >= TINY_WEIGHT for number in _numbers(term)) else UNKNOWN
-    if op in SATURATING:
-        return UNKNOWN if [*_numbers(term)] or _is_far(tools, term.args[0]) else 1.0
     if op in NORMALISED:
         return min(1.0, sizes[0] * OF_EPSILON) * (sizes[1] if len(sizes) > 1 else 1.0)
     if op == "Softmax of rows":
@@ -146,16 +142,6 @@ def _of_power(op: str, exponent: np.ndarray | None, inner: float) -> float:
     if op == "Sqrt":
         return float(np.sqrt(inner))
     return UNKNOWN if exponent is None or exponent.size != 1 else inner ** max(1.0, float(exponent.ravel()[0]))
-
-
-def _is_far(tools: Tools, term: Term | None) -> bool:
-    """Whether a number is added that lets what saturates give next to nothing."""
-    while term is not None and term.op in ("Reshape", "Transpose"):
-        term = term.args[0]
-    index = {"Shifted": 1, "Shifted apart": 1, "Linear": 2}.get("" if term is None else term.op)
-    added = None if term is None or index is None or index >= len(term.args) else term.args[index]
-    array = None if added is None else tools.constants.array(added)
-    return array is not None and float(np.abs(array).max(initial=0.0)) > FAR
 
 
 def _numbers(term: Term) -> Iterator[float]:

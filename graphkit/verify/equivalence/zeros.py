@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import names
+from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom, has_no_zero, is_all
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.movement import expands_to
+from graphkit.verify.equivalence.signs_of_zeros import has_no_zero, is_all
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["BLIND", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]
+__all__ = ["BLIND", "EXTREMES", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]
 
 BLIND = names(
     """
@@ -72,6 +74,9 @@ def without_zero(app: Application) -> Term | None:
     return None
 
 
+# Of 0 and -0, the largest may be either: which of them stands first, and which repeats, decides.
+EXTREMES = Axiom("largest and least", "Max and Min of what repeats repeat.", frozenset({"Max", "Min"}), flat.extremes)
 ZERO_AXIOMS = (
+    EXTREMES,
     Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero),
 )  # fmt: skip
