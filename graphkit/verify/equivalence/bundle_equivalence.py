@@ -222,7 +222,7 @@ class _Adapter:
         if not all((*dims, *tokens[1:2])):
             raise UnknownMethodError(f"the dims of {source} have no names")
         assert state.axis is not None
-        dims.insert(state.axis, tokens[1] if state.prefix else f"{tokens[1]} + unused_slots")
+        dims.insert(state.axis, tokens[1] if state.prefix else f"{tokens[1]} + past_unused_slots")
         return helper.make_tensor_value_info(name, declared[0].elem_type, dims)
 
     # Outputs

@@ -138,7 +138,7 @@ BEHIND = (
     "o = Neg (a) p = Relu (a) b = Add (o, p)", "o = Tanh (x) b = Mul (a, o)", "b = Gather (a, places)",
     "c0 = Greater (x, s) o = Neg (a) b = Where (c0, a, o)", "o = Neg (a) b = Max (a, o)",
     "b = Concat <axis = 0> (a, a)",
-    "b = ReduceMean <axes = [1]> (a)", "b = Pad (a, around)", "o = Sigmoid (x) b = Mul (o, a)",
+    "b = ReduceMean <axes = [1]> (a)", "b = Pad (a, around)",
 )  # fmt: skip
 
 
@@ -307,3 +307,12 @@ def test_sparse_tensors_are_known_by_their_elements(tmp_path: Path) -> None:
     first, same, other = (sparse(tmp_path / name, [1, number]) for name, number in (("a", 2), ("b", 2), ("c", 6)))
     assert not check_equivalence(first, other).is_proven
     assert check_equivalence(first, same).is_proven
+
+
+@pytest.mark.parametrize("node", ["Exp", "Sigmoid", "Softplus", "Mish"])
+def test_what_gives_next_to_nothing_far_from_zero_is_hidden_by_a_number(node: str) -> None:
+    """exp(-18) is lost beside 1, though its input is an ordinary number."""
+    head = "(float[n, 4] x) => (float[K, L] y)"
+    bodies = (f"s = {node} (x) c = Sub (one, s) y = Sub (one, c)", f"y = {node} (x)")
+    before, after = (model(body, head, one=np.float32(1)) for body in bodies)
+    assert not check_equivalence(before, after).proven
