@@ -94,6 +94,10 @@ class Pass(ABC):
         """Return its assumption about the inputs."""
         return ALWAYS
 
+    def error_for(self, model: Model) -> float:  # noqa: ARG002 - the same for all models, unless a pass says otherwise
+        """Return how far results for a model can be off: see `largest_error`."""
+        return self.largest_error
+
 
 def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     """Run passes one after the other.

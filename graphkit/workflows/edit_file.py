@@ -186,7 +186,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
 
 def _proof(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
-        return rewrite.prove(file, premise=step.premise())
+        return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
     spec, progress = rewrite.options.spec, rewrite.progress
     asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, limits=rewrite.options.limits)
     if isinstance(step, ExtractSubgraph):

@@ -54,8 +54,8 @@ class Claim:
     interface: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, passes: Sequence[Pass], changes: Sequence[str]) -> Claim:
-        """Return the joint claim of the passes that changed something."""
+    def of(cls, passes: Sequence[Pass], changes: Sequence[str], model: Model) -> Claim:
+        """Return the joint claim about a model of the passes that changed something."""
         names = {change.step for change in changes if isinstance(change, PassChange)}
         active = [step for step in passes if step.name() in names]
         premise = ALWAYS
@@ -63,7 +63,7 @@ class Claim:
             premise |= step.premise()
         return cls(
             premise,
-            max((step.largest_error for step in active), default=0.0),
+            max((step.error_for(model) for step in active), default=0.0),
             any(step.drops_outputs for step in active),
             bool(active) and all(step.drops_rounding for step in active),
             tuple(dict.fromkeys(step.name() for step in active if step.changes_interface)),

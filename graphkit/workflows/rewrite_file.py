@@ -123,7 +123,7 @@ def rewrite_file(
     progress("rewriting")
     with time_limit(f"{model.label}: rewriting", options.limits.seconds):
         outcome = run_passes(model, pipeline)
-    claim = Claim.of(pipeline, outcome.changes)
+    claim = Claim.of(pipeline, outcome.changes, model)
     written, evidence = rewrite.write(outcome.model, lambda file: rewrite.judge(outcome.model, file, claim))
     evidence = evidence or Evidence()
     return RewriteReport(

@@ -390,6 +390,14 @@ def _is_square(app: Application, term: Term | None, base: Term) -> bool:
     return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2
 
 
+def average_pool(app: Application) -> Result:
+    """Return the averages of an AveragePool of any version: those of kernels that add up in another order."""
+    if app.dtype not in FLOATS or (app.attr("ceil_mode", 0) and app.attr("count_include_pad", 0)):
+        return None  # at the end, versions count padding otherwise
+    attributes = tuple(each for each in app.attributes if each[0])  # type: ignore[index]
+    return app.tools.terms.make("Averages", (*attributes, app.index), app.args, app.dtype, app.dims)
+
+
 def of_kernel(app: Application) -> Result:
     """Take what a function's nodes compute for what the kernel of its name does."""
     return app.arg(0) if app.node.proto.overload == OF_KERNEL else None
@@ -414,6 +422,7 @@ ROUNDING_AXIOMS: tuple[Axiom, ...] = (
     Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), gemm),
     Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.",
           _ops("Conv"), conv),
+    Axiom("pool", "An AveragePool adds up each window, in whatever order.", _ops("AveragePool"), average_pool),
     Axiom("columns", "Some columns of a product are a product with these columns.",
           _ops(" ".join(CUTS)), part),
     Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",

@@ -29,7 +29,7 @@ PASSING = names(
     LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
     SpaceToDepth Strided Tanh Tile Transpose
     """
-) | {"Gather of rows", "ReduceMax of rows", "ReduceMean of rows", "ReduceSum of rows"}
+) | {"Averages", "Gather of rows", "ReduceMax of rows", "ReduceMean of rows", "ReduceSum of rows"}
 NORMALISED = names("GroupNormalization InstanceNormalization LayerNormalization Normalised")
 OF_EPSILON = 2.0**7  # how much a normalisation enlarges at most, by its epsilon
 OF_SOFTMAX = 2.0**-7  # one of many shares

@@ -299,3 +299,36 @@ def test_a_new_node_may_have_attributes_that_became_inputs(axis: int, is_proven:
     texts = [f"{head} {{ y = ReduceMean <axes = [-1]> (x) }}", f"{head} <int64[1] one = {{1}}> {{ {squeezed} }}"]
     before, after = (Model.from_proto(onnx.parser.parse_model(text)) for text in texts)
     assert check_equivalence(before, after).is_proven == is_proven
+
+
+def averages(attributes: str, version: int) -> Model:
+    body = f"u = Reshape (x, image_dims) y = AveragePool <{attributes}> (u)"
+    return built(body, version, image_dims=np.array([1, 1, 3, 3]))
+
+
+@pytest.mark.parametrize("attributes", ["", ", pads = [1, 1, 1, 1]", ", ceil_mode = 1, strides = [2, 2]"])
+def test_averages_of_a_newer_kernel_are_equal_up_to_rounding(attributes: str) -> None:
+    """It adds up each window in another order, and its numbers differ in the last digit."""
+    before, after = (averages(f"kernel_shape = [2, 2]{attributes}", version) for version in (18, 19))
+    feeds = [{"x": rng.normal(size=(3, 3)).astype(np.float32)} for _ in range(20)]
+    right, made = ([Session(each).run(feed)["y"] for feed in feeds] for each in (before, after))
+    np.testing.assert_allclose(right, made, rtol=0, atol=1e-6)
+    assert np.array(right).tobytes() != np.array(made).tobytes()
+    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["up to rounding"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("kernel_shape = [2, 2]", "kernel_shape = [2, 2], strides = [2, 2]"),
+        ("kernel_shape = [2, 2], pads = [1, 1, 0, 0]", "kernel_shape = [2, 2], pads = [0, 0, 1, 1]"),
+        (
+            "kernel_shape = [2, 2], pads = [1, 1, 0, 0]",
+            "pads = [1, 1, 0, 0], kernel_shape = [2, 2], count_include_pad = 1",
+        ),
+        ("kernel_shape = [2, 2], ceil_mode = 1, count_include_pad = 1",) * 2,
+    ],
+)
+def test_averages_of_other_windows_are_others(one: str, other: str) -> None:
+    before, after = averages(one, 18), averages(other, 19)
+    assert not check_equivalence(before, after).proven
