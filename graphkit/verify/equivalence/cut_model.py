@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto, ValueInfoProto
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.shapes import Expr, is_known
+from graphkit.shapes import Expr, infer, is_known
 
 __all__ = ["cut_open"]
 
@@ -28,7 +29,7 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
         computed: The dims of the values at which the part begins, in symbols of the whole.
 
     Raises:
-        ModelError: The model computes no value of a name that the part has.
+        ModelError: The model computes no value of a name that the part has, or one of another dtype.
     """
     proto = ModelProto()
     proto.CopyFrom(whole.proto)
@@ -39,6 +40,13 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
         node.output[:] = [UNREAD + name if name in given else name for name in node.output]
     if cuts:
         raise ModelError(f"it computes no '{min(cuts)}', at which the subgraph begins", file=whole.label)
+    shapes = infer(whole)
+    for info in part.proto.graph.input:
+        begun_at = whole.graph.values.get(info.name)
+        dtype = shapes[begun_at].dtype if begun_at is not None else 0
+        if dtype and info.type.tensor_type.elem_type != dtype:
+            told = f"'{info.name}' is {dtype_name(dtype)}, and the subgraph declares another dtype"
+            raise ModelError(told, file=whole.label)
     declared = {info.name: info for info in proto.graph.output if info.type.HasField("tensor_type")}
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     own = {info.name: info for info in proto.graph.input}

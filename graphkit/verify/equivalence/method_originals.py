@@ -123,7 +123,7 @@ class MethodOriginal:
     def like(self, name: str, as_: str = "") -> ValueInfoProto:
         """Return the declaration of an input or output, under another name where one is given."""
         if name not in self.ports:
-            raise UnknownMethodError(f"its original has no '{name}'")
+            raise UnknownMethodError(f"its original has no '{name}'" if name else "its original has no input of tokens")
         info = ValueInfoProto()
         info.CopyFrom(self.ports[name])
         info.name = as_ or name

@@ -10,6 +10,7 @@ import pytest
 from real_models import MODEL_NAMES, params
 
 import graphkit
+from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -165,6 +166,15 @@ def test_a_part_that_is_another_one_is_not_proven() -> None:
     found = verify_extract(model, wrong)
     assert not found.passed
     assert len(found.runs) >= 7
+
+
+def test_a_part_begins_at_a_value_of_the_dtype_that_it_has() -> None:
+    model = graphkit.load("example:causal-attention")
+    proto = ExtractSubgraph(outputs=(END,), inputs=(CUT,)).run(model).model.restore()
+    begun = next(info for info in proto.graph.input if CUT in info.name)
+    begun.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    with pytest.raises(ModelError, match=f"'{begun.name}' is float32, and the subgraph declares another dtype"):
+        cut_open(model, Model.from_proto(proto), computed_dims(model, [begun.name]))
 
 
 @pytest.mark.parametrize(("declared", "is_proven"), [("found", True), ("N", False)])
