@@ -213,7 +213,8 @@ def _fault(
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     if node := next(unloaded_nodes(original, rewritten), ""):
         return f"the rewritten model may not load: {node} is of a kind that the original has not"
-    return next(declared_faults(original.model, rewritten.model, before, after, names, required), "")
+    read = original.values, rewritten.values
+    return next(declared_faults(original.model, rewritten.model, before, after, names, required, read), "")
 
 
 def _proofs(

@@ -15,6 +15,7 @@ from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.required_products import RequiredProducts
+from graphkit.verify.equivalence.terms import Term
 
 __all__ = [
     "callable_inputs",
@@ -214,16 +215,26 @@ def declared_faults(
     after: Shapes,
     names: Mapping[str, str],
     required: RequiredProducts,
+    read: tuple[Mapping[Value, Term], Mapping[Value, Term]] = ({}, {}),
 ) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared dtypes or numbers are not those that its nodes compute.
 
     onnxruntime does not load the one, and plans its memory by the other. A wrong number that the original has too is
     its own, also where less is declared, or what the node computes.
+
+    Args:
+        original: The original.
+        rewritten: Its rewrite.
+        before: The shapes of the original.
+        after: Those of the rewrite.
+        names: What values of the rewrite are called in the original.
+        required: Products of dims that the original requires.
+        read: The terms of the values that were read, of both, whose dims are in words of the original.
     """
     yield from _wrong_dtypes(rewritten, after)
-    known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before)}
+    known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before, read[0])}
     symbols = new_symbols(original, rewritten, names)
-    for name, declared, dims in _wrongly_declared(rewritten, after):
+    for name, declared, dims in _wrongly_declared(rewritten, after, read[1]):
         theirs = known.get((names.get(name, name), _computed(dims)), ())
         right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
         if len(theirs) != len(declared) or any(
@@ -293,7 +304,9 @@ def _computed(dims: Dims | None) -> str:
     return "unknown dims" if dims is None or any(not is_known(dim) for dim in dims) else shape_text(dims)
 
 
-def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Sequence[object], Dims | None]]:
+def _wrongly_declared(
+    model: Model, shapes: Shapes, read: Mapping[Value, Term]
+) -> Iterator[tuple[str, Sequence[object], Dims | None]]:
     """Yield the name of each such value, its declared dims, and those that are computed."""
     for scope in all_scopes(model.scopes):
         for name, info in scope.infos.items():
@@ -301,7 +314,8 @@ def _wrongly_declared(model: Model, shapes: Shapes) -> Iterator[tuple[str, Seque
             is_inner = value is not None and (value.kind == "node" or scope.parent is not None)
             if value is None or not is_inner or not info.type.HasField("tensor_type"):
                 continue
-            declared, dims = declared_dims(value), shapes[value].dims
+            declared, dims = declared_dims(value), read[value].dims if value in read else None
+            dims = shapes[value].dims if dims is None else dims
             if declared is None:
                 continue
             pairs = zip(declared, dims or [None] * len(declared), strict=False)

@@ -154,12 +154,23 @@ class Movement:
         if (made := self._part(term, axis, start, length, dims)) is not None:
             self.terms.note("a Slice of a Concat")
             return made
+        line = term.args[0] if term.op == "Reshape" else term
+        if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
+            self.terms.note("a Slice of a Range")
+            return self.reshape(self._later(line, start, length), dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
         before, behind = product(dims[:axis]), product(dims[axis + 1 :])
         source = self.reshape(term, (before, term.dims[axis], behind))
         made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
         return self.reshape(made, dims)
+
+    def _later(self, count: Term, start: Expr, length: Expr) -> Term:
+        """Return the numbers that a list which counts up has from a place on."""
+        first = count.attributes[1]
+        assert isinstance(first, Expr)
+        key = (count.dtype, first + start, length)
+        return self.terms.make("Count", key, (), count.dtype, (length,))
 
     def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
         """Return every so many elements along an axis, given the first, how many there are, and the step."""

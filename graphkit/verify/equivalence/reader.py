@@ -42,8 +42,8 @@ def read(
 ) -> _Reader:
     """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
     tools.near.is_original = original is None
-    known = (None, None) if original is None else (original.facts, original.forms)
-    result, facts = Reading(model), ValueFacts(shapes, tools.required, known[0])
+    known = (None, None, ()) if original is None else (original.facts, original.forms, original.result.runs)
+    result, facts = Reading(model), ValueFacts(shapes, tools.required, known[0], known[2])
     reader = _Reader(result, tools, names, facts, NormalForms(result, shapes, tools, axioms, looseness, known[1]))
     reader.side = 0 if original is None else 1
     reader.read_graph()

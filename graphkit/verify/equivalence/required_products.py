@@ -14,7 +14,7 @@ from graphkit.graph.merged_decoder import captures
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, const
+from graphkit.shapes import Expr, Shapes, const, lower
 from graphkit.shapes.expr import OPERATIONS, Atom, Call, Monomial
 from graphkit.shapes.expr_limits import TooComplexError
 
@@ -74,7 +74,19 @@ class RequiredProducts:
         if not isinstance(atom, Call):
             return Expr.from_atom(atom)
         args = [self.expr(arg) for arg in atom.args]
+        if atom.op == "//" and (quotient := self._quotient(*args)) is not None:
+            return quotient
         return Expr.from_atom(atom) if tuple(args) == atom.args else OPERATIONS[atom.op](*args)
+
+    def _quotient(self, dividend: Expr, divisor: Expr) -> Expr | None:
+        """Return the rest of a product that is known to be the dividend, without the divisor in it."""
+        atom = divisor.atom
+        if atom is None or lower(divisor) < 1:
+            return None
+        for product, number in self.known.items():
+            if atom in product and (times := _multiple(dividend, number)):
+                return _without(product, (atom,)) * times
+        return None
 
     def _replaced(self, expr: Expr) -> Expr:
         for _ in range(MOST):
@@ -101,6 +113,13 @@ def _is_product(monomial: Monomial) -> bool:
     """Whether it is a product of computed dims, all of them known; those of inputs keep their names."""
     known = all(isinstance(atom, Call) and "?" not in str(Expr.from_atom(atom)) for atom in monomial)
     return len(monomial) > 1 and known
+
+
+def _multiple(expr: Expr, number: Expr) -> int:
+    """Return how many times a number an expression is, 0 if that is no whole number."""
+    (_, factor), (_, unit) = expr.terms[0], number.terms[0]
+    times = factor // unit
+    return times if expr == number * times else 0
 
 
 def _has(expr: Expr, product: Monomial) -> bool:

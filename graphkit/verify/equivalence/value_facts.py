@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.operator_traits import broadcasts, names, value_inputs
@@ -12,13 +13,14 @@ from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.verify.equivalence.reading import Run
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Key, Term
 
 __all__ = ["Facts", "ValueFacts", "shaped_by"]
 
 # Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
-SHAPED = names("ConstantOfShape Expand Pad Range Reshape Resize Slice Tile")
+SHAPED = names("Concat ConstantOfShape Conv Expand MatMul Pad Range Reshape Resize Slice Tile")
 
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 
@@ -43,11 +45,13 @@ class ValueFacts:
     dim is, too, where a node of the same operator reads the same dims there, and the same shape.
     """
 
-    def __init__(self, shapes: Shapes, required: RequiredProducts, original: ValueFacts | None) -> None:
+    def __init__(
+        self, shapes: Shapes, required: RequiredProducts, original: ValueFacts | None, runs: Sequence[Run] = ()
+    ) -> None:
         self.shapes, self.required = shapes, required
         self.by_term: dict[Term, Facts] = {}
         self.of_original: Mapping[Term, Facts] | None = None if original is None else original.by_term
-        self.by_shape: dict[Hashable, Dims] = {} if original is None else dict(original.by_shape)
+        self.runs = runs  # of the original
         self.symbols: dict[str, Expr] = {}
         self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
 
@@ -82,21 +86,31 @@ class ValueFacts:
             if listed is not None and before.elements is not None:
                 self._match(listed, before.elements[1])
         known = None if before is None else before.dims
-        key = shaped() if any(_unknown(dim) for dim in tensor.dims or ()) else None
-        if known is None and key in self.by_shape:
-            known = self.by_shape[key]
-            self._match(tensor.dims or (), known)
+        key = shaped() if known is None and any(_unknown(dim) for dim in tensor.dims or ()) else None
+        if key is not None:
+            known = self.by_shape.get(key)
+            self._match(tensor.dims or (), known or ())
         dims = None if tensor.dims is None else tuple(self._expr(dim) for dim in tensor.dims)
         if dims is not None and known is not None and len(known) == len(dims):
             dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
-        if key is not None and dims is not None:
-            self.by_shape.setdefault(key, dims)
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
             exprs = tuple(self._expr(Expr.of(each)) for each in listed)
             if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
                 elements = data.shape, exprs
+        if key is not None and dims is not None:
+            self.by_shape.setdefault(key, dims)
         found = self.by_term[raw] = Facts(tensor.dtype, dims, elements)
+        return found
+
+    @cached_property
+    def by_shape(self) -> dict[Hashable, Dims]:
+        """The dims of outputs by what they depend on, in the original first; only few models need them."""
+        found: dict[Hashable, Dims] = {}
+        for app in (run.application for run in self.runs):
+            key = shaped_by(app.node, app.attributes, app.args, app.index)
+            if key is not None and app.dims is not None:
+                found.setdefault(key, app.dims)
         return found
 
     def _match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
