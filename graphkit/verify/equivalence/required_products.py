@@ -84,7 +84,7 @@ class RequiredProducts:
         if atom is None or lower(divisor) < 1:
             return None
         for product, number in self.known.items():
-            if atom in product and (times := _multiple(dividend, number)):
+            if atom in product and (times := _ratio(dividend, self.expr(number))) is not None:
                 return _without(product, (atom,)) * times
         return None
 
@@ -115,11 +115,15 @@ def _is_product(monomial: Monomial) -> bool:
     return len(monomial) > 1 and known
 
 
-def _multiple(expr: Expr, number: Expr) -> int:
-    """Return how many times a number an expression is, 0 if that is no whole number."""
-    (_, factor), (_, unit) = expr.terms[0], number.terms[0]
-    times = factor // unit
-    return times if expr == number * times else 0
+def _ratio(expr: Expr, number: Expr) -> Expr | None:
+    """Return what a number is multiplied with in an expression, None where it is no factor of that."""
+    if not expr.terms or not number.terms:
+        return None
+    (monomial, factor), (unit, each) = expr.terms[0], number.terms[0]
+    if Counter(unit) - Counter(monomial):
+        return None
+    times = _without(monomial, unit) * (factor // each)
+    return times if expr == number * times else None
 
 
 def _has(expr: Expr, product: Monomial) -> bool:

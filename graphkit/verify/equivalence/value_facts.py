@@ -86,7 +86,7 @@ class ValueFacts:
             if listed is not None and before.elements is not None:
                 self._match(listed, before.elements[1])
         known = None if before is None else before.dims
-        key = shaped() if known is None and any(_unknown(dim) for dim in tensor.dims or ()) else None
+        key = shaped() if known is None and not all(map(is_known, tensor.dims or ())) else None
         if key is not None:
             known = self.by_shape.get(key)
             self._match(tensor.dims or (), known or ())

@@ -182,6 +182,9 @@ CASES = (
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0) y = Squeeze (w, i0)",
          "d = Concat <axis = 0> (x, g) n = Shape <end = 1> (u) v = Slice (d, n, far, i0) y = Concat <axis = 0> (u, v)",
          TWO, opset=24),
+    Case("count", "n = Shape <start = 0, end = 1> (x) l = Squeeze (n) r = Range (zero, l, one) "
+         "y = Slice (r, i1, n, i0)",
+         "n = Shape <start = 0, end = 1> (x) l = Squeeze (n) y = Range (one, l, one)", "(T[p, 2] x) => (int64[k] y)"),
     Case("count", SLOTS + "e = Add (p, n) e0 = Squeeze (e) p0 = Squeeze (p) y = Range (p0, e0, one)",
          SLOTS + "y = Identity (r)", TWO.replace("T[k, l] y", "int64[k] y"), dtypes=("float",)),
     Case("shifted count", SLOTS + "a = Add (i2, r) y = Add (a, i1)", SLOTS + "a = Add (r, i1) y = Add (a, i2)",

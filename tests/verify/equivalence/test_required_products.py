@@ -41,6 +41,36 @@ def test_a_product_is_what_it_must_be(equal: tuple[Expr, Expr], expr: Expr, expe
     assert str(RequiredProducts([equal]).expr(expr)) == expected
 
 
+TALL, WIDE = parse("(h + 1) // 2"), parse("(w + 1) // 2")  # at least 1, as what is divided by has to be
+WINDOWS = 4 * parse("(h + 7) // 8") * parse("(w + 7) // 8")
+
+
+@pytest.mark.parametrize(
+    ("dividend", "divisor", "expected"),
+    [
+        (WINDOWS, TALL, "(w + 1) // 2"),
+        (parse("n") * WINDOWS * 6, WIDE, "6*n*((h + 1) // 2)"),
+        (parse("n") * 8, parse("n"), "8"),
+        (WINDOWS + 1, TALL, "(4*((h + 7) // 8)*((w + 7) // 8) + 1) // ((h + 1) // 2)"),
+        (parse("(h + 7) // 8"), TALL, "((h + 7) // 8) // ((h + 1) // 2)"),
+        (WINDOWS, parse("h // 2"), "(4*((h + 7) // 8)*((w + 7) // 8)) // (h // 2)"),
+        (Expr.of(0), TALL, "0"),
+    ],
+)
+def test_a_required_product_is_divided_by_its_factors(dividend: Expr, divisor: Expr, expected: str) -> None:
+    assert str(RequiredProducts([(TALL * WIDE, WINDOWS)]).expr(floor_div(dividend, divisor))) == expected
+
+
+def test_a_chain_of_required_products_is_divided() -> None:
+    chain = [(TALL * WIDE, 4 * ROWS * COLUMNS), (ROWS * COLUMNS, WINDOWS)]
+    assert str(RequiredProducts(chain).expr(floor_div(4 * WINDOWS, TALL))) == "(w + 1) // 2"
+
+
+def test_what_is_0_is_no_factor() -> None:
+    quotient = floor_div(parse("n"), TALL)
+    assert RequiredProducts([(TALL * WIDE, Expr.of(0))]).expr(quotient) == quotient
+
+
 EXPRS = st.recursive(
     st.sampled_from([ROWS, COLUMNS, parse("n"), Expr.of(1), Expr.of(3), ROWS * COLUMNS]),
     lambda inner: st.one_of(
@@ -57,6 +87,24 @@ def test_nothing_changes_where_the_original_runs(expr: Expr, height: int, width:
     sizes = {"h": height, "w": width, "n": number}
     product = (height // 2) * (width // 2)
     found = RequiredProducts([(ROWS * COLUMNS + more, Expr.of(product + more))]).expr(expr)
+    assert found.evaluate(sizes) == expr.evaluate(sizes)
+
+
+QUOTIENTS = st.recursive(
+    st.sampled_from([TALL, WIDE, parse("n"), Expr.of(3), TALL * WIDE, parse("windows")]),
+    lambda inner: st.one_of(
+        st.builds(Expr.__add__, inner, inner),
+        st.builds(Expr.__mul__, inner, inner),
+        st.builds(floor_div, inner, st.sampled_from([TALL, WIDE, Expr.of(2)])),
+    ),
+    max_leaves=6,
+)
+
+
+@given(QUOTIENTS, st.integers(1, 9), st.integers(1, 9), st.integers(0, 5))
+def test_quotients_are_the_same_where_the_original_runs(expr: Expr, height: int, width: int, number: int) -> None:
+    sizes = {"h": height, "w": width, "n": number, "windows": ((height + 1) // 2) * ((width + 1) // 2)}
+    found = RequiredProducts([(TALL * WIDE, parse("windows"))]).expr(expr)
     assert found.evaluate(sizes) == expr.evaluate(sizes)
 
 
