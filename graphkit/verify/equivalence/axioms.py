@@ -93,7 +93,9 @@ def copies_zeros(app: Application, dims: Dims) -> bool:
 def _is_zero_with(dim: Expr, other: Expr) -> bool:
     """Whether a dim is 0 where another one is."""
     atom = other.atom
-    return dim == other or (isinstance(atom, Symbol) and dim.substitute({atom.name: 0}) == 0)
+    return any(dim * abs(times) == other for _, times in other.terms) or (
+        isinstance(atom, Symbol) and dim.substitute({atom.name: 0}) == 0
+    )
 
 
 def transpose(app: Application) -> Result:

@@ -71,6 +71,9 @@ NINE = HALVES + "u = Concat <axis = 0> (v, v) w = Slice (u, i0, nine) "
 ROWS = "(T[b, s, 6] x, T[s, 6] u) => (T[k, l, m] y)"
 TILED = "b = Shape <end = 1> (x) n = Concat <axis = 0> (b, i1) t = Tile (u, n) a = Reshape (x, width) "
 CASES = (
+    Case("reshape", "n = Shape (x) b = Slice (n, i0, i1, i0) s = Slice (n, i1, i2, i0) d = Mul (s, i2) "
+         "t = Concat <axis = 0> (b, d, three) y = Reshape (x, t)", "y = Reshape (x, thirds)",
+         "(T[b, past_s, 6] x) => (T[k, l, m] y)", constants={"thirds": np.array([0, -1, 3])}),
     Case("shape", "i = NonZero (x) j = Neg (i) y = Shape <start = -1> (j)", "i = NonZero (x) y = Shape <start = 1> (i)",
          "(T[past_b, s, 6] x) => (int64[k] y)"),
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
