@@ -6,7 +6,7 @@ which says what was missing; or None where it has nothing to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from graphkit.dtypes import INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY
 from graphkit.io.tensors import inline_array
 from graphkit.shapes import Expr, const, lower
+from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
@@ -87,7 +88,24 @@ def copies_zeros(app: Application, dims: Dims) -> bool:
     if target is None or app.attr("allowzero", 0):
         return app.arg(1) is None or bool(app.attr("allowzero", 0))  # an attribute, as before opset 5, has numbers
     may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
+    if len(may_be_zero) == 1 and _fails_with_zero(dims, target, may_be_zero[0][0]):
+        return True
     return all(axis < len(dims) and _is_zero_with(dims[axis], dim) for axis, dim in may_be_zero)
+
+
+def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
+    """Whether a Reshape fails where its target is 0 along an axis, and would copy a dim there.
+
+    That is so for a quotient `n // m` where the other dims times `n` are all elements times `m`: it is 0 where n is
+    less than m, and then the other dims alone are more than all elements.
+    """
+    atom = target[axis].atom
+    if not isinstance(atom, Call) or atom.op != "//" or axis >= len(dims):
+        return False
+    (dividend, divisor), count = atom.args, product(dims)
+    others = product([*target[:axis], *target[axis + 1 :]])
+    is_more = lower(dims[axis]) >= 1 and lower(count) >= 1 and lower(dividend) >= 0 and lower(divisor) >= 1
+    return is_more and others * dividend == count * divisor
 
 
 def _is_zero_with(dim: Expr, other: Expr) -> bool:

@@ -13,7 +13,9 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
 from graphkit.graph.recurrent_states import RECURRENT
+from graphkit.shapes import lower
 from graphkit.verify.equivalence.application import Application, version_of
+from graphkit.verify.equivalence.axioms import copies_zeros
 from graphkit.verify.equivalence.cannot_fail import cannot_fail, is_biased
 from graphkit.verify.equivalence.reading import Reading, Run
 
@@ -48,6 +50,7 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
     known |= {(run.context, run.core) for run in original.runs if _looks_up(run)}
     known |= {(run.context, _without_states(run)) for run in original.runs if run.application.node.op_type in RECURRENT}
     known |= {(run.context, key) for run in original.runs if (key := _kind(run.application)) is not None}
+    known |= {(run.context, key) for run in original.runs if (key := _reshaped(run.application)) is not None}
     found: list[str] = []
     for run in rewritten.runs:
         if not _is_known(run, known) and not cannot_fail(run.application):
@@ -60,6 +63,7 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
     raw = (run.raw, "even") if _is_even(run) else run.raw
     keys = [raw, _kind(run.application), run.core if _looks_up(run) else None]
+    keys += [_reshaped(run.application)] if _infers_no_empty_dim(run.application) else []
     return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
 
 
@@ -67,6 +71,23 @@ def _is_even(run: Run) -> bool:
     """Whether a node is a Split that fails where its parts are not of one size, as all are without sizes until 18."""
     app = run.application
     return app.node.operator == "Split" and app.arg(1) is None and version_of(app.node)[0] < 18
+
+
+def _reshaped(app: Application) -> object:
+    """Return the dims that a Reshape reads and gives, where it gives them at all sizes, however its target says so."""
+    source = app.arg(0)
+    if app.node.operator != "Reshape" or source is None or source.dims is None or app.dims is None:
+        return None
+    return ("Reshape", source.dims, app.dims) if copies_zeros(app, source.dims) else None
+
+
+def _infers_no_empty_dim(app: Application) -> bool:
+    """Whether the target of a Reshape is known, and none of it is 0 where a -1 is inferred from the rest."""
+    target = app.elements(1) if app.node.operator == "Reshape" else None
+    if target is None:
+        return False
+    rest = [dim for dim in target if dim != -1]
+    return len(rest) == len(target) or all(lower(dim) >= 1 for dim in rest)
 
 
 def _without_states(run: Run) -> object:

@@ -20,7 +20,12 @@ from graphkit.verify.equivalence.terms import Key, Term
 __all__ = ["Facts", "ValueFacts", "shaped_by"]
 
 # Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
-SHAPED = names("Concat ConstantOfShape Conv Expand MatMul Pad Range Reshape Resize Slice Tile")
+SHAPED = names(
+    """
+    AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
+    Slice Tile
+    """
+)
 
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 

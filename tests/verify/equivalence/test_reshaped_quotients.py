@@ -1,0 +1,83 @@
+"""Reshapes to quotients of dims: a quotient that is 0 copies a dim, and then the elements are too many."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from small_models import model
+
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.runtime.session import RunError, Session
+from graphkit.verify.equivalence import check_equivalence
+
+DIMS = "t = Shape <end = 1> (x) b = Shape <end = 1> (z) "
+QUOTIENT = DIMS + "q = Div (t, b) s = Concat <axis = 0> (b, q, six) y = Reshape (x, s)"
+INFERRED = "b = Shape <end = 1> (z) s = Concat <axis = 0> (b, minus, six) y = Reshape (x, s)"
+NUMBERS = {"six": np.array([6]), "minus": np.array([-1]), "two": np.array([2]), "three": np.array([3])}
+
+
+def made(body: str, x: str = "N, 6", z: str = "B") -> Model:
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    numbers = {name: number for name, number in NUMBERS.items() if name in words}
+    return model(
+        f"g (float[{x}] x, float[{z}] z) => (float[k, l, m] y, float[{z}] w) {{ {body} w = Neg (z) }}", **numbers
+    )
+
+
+def given(read: Model, rows: int, parts: int) -> np.ndarray | None:
+    feed = {"x": np.arange(rows * 6, dtype=np.float32).reshape(rows, 6), "z": np.ones(parts, np.float32)}
+    try:
+        return Session(read, threads=1).run(feed)["y"]
+    except (ModelError, RunError):
+        return None
+
+
+def test_a_quotient_is_inferred_wherever_the_original_runs() -> None:
+    before, after = made(QUOTIENT), made(INFERRED)
+    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["bit for bit"] * 2
+    runs = {(rows, parts): given(before, rows, parts) for rows, parts in product(range(1, 9), repeat=2)}
+    assert {sizes for sizes, array in runs.items() if array is not None} == {
+        (rows, parts) for rows, parts in runs if rows % parts == 0
+    }
+    for sizes, array in runs.items():
+        if array is not None:
+            np.testing.assert_array_equal(given(after, *sizes), array)
+
+
+def test_a_quotient_by_a_number_is_inferred() -> None:
+    before = made(DIMS + "q = Div (t, two) s = Concat <axis = 0> (q, two, six) y = Reshape (x, s)")
+    after = made("b = Shape <end = 1> (z) s = Concat <axis = 0> (minus, two, six) y = Reshape (x, s)")
+    assert check_equivalence(before, after).is_proven
+
+
+UNKNOWN = {
+    "no rows": ("past_N, 6", "B", QUOTIENT, INFERRED),
+    "no parts": ("N, 6", "past_B", QUOTIENT, INFERRED),
+    "another quotient": ("N, 6", "B", QUOTIENT.replace("(t, b)", "(t, two)"), INFERRED),
+    "another target": ("N, 6", "B", QUOTIENT, INFERRED.replace("six", "three")),
+    "inferred beside what may be 0": (
+        "N, past_M", "B", DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (two, t, m) y = Expand (x, s)",
+        DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (two, t, m) e = Expand (x, s) "
+        "r = Concat <axis = 0> (two, minus, m) y = Reshape (e, r)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_other_sizes_decide_is_not_proven(name: str) -> None:
+    x, z, before, after = UNKNOWN[name]
+    assert "y" not in [output.name for output in check_equivalence(made(before, x, z), made(after, x, z)).proven]
+
+
+def test_a_reshape_that_infers_a_dim_beside_0_may_fail() -> None:
+    """It has the dims of another Reshape of the original, which says them all."""
+    before = made(
+        DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) y = Reshape (e, s)",
+        "N, past_M",
+    )
+    after = made(DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) "
+                 "r = Concat <axis = 0> (b, minus, m) y = Reshape (e, r)", "N, past_M")  # fmt: skip
+    assert check_equivalence(before, before).is_proven
+    assert not check_equivalence(before, after).proven
