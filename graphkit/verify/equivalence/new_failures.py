@@ -63,7 +63,8 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
     raw = (run.raw, "even") if _is_even(run) else run.raw
     keys = [raw, _kind(run.application), run.core if _looks_up(run) else None]
-    keys += [_reshaped(run.application)] if _infers_no_empty_dim(run.application) else []
+    dims = _reshaped(run.application)
+    keys += [dims] if dims is not None and _says_its_dims(run.application) else []
     return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
 
 
@@ -81,13 +82,21 @@ def _reshaped(app: Application) -> object:
     return ("Reshape", source.dims, app.dims) if copies_zeros(app, source.dims) else None
 
 
-def _infers_no_empty_dim(app: Application) -> bool:
-    """Whether the target of a Reshape is known, and none of it is 0 where a -1 is inferred from the rest."""
-    target = app.elements(1) if app.node.operator == "Reshape" else None
-    if target is None:
+def _says_its_dims(app: Application) -> bool:
+    """Whether the target of a Reshape is its dims, or has 0s that copy them, or one -1 beside dims that are never 0."""
+    target, source = app.elements(1), app.arg(0)
+    if target is None or app.dims is None or source is None or source.dims is None or len(target) != len(app.dims):
         return False
-    rest = [dim for dim in target if dim != -1]
-    return len(rest) == len(target) or all(lower(dim) >= 1 for dim in rest)
+    copied = {
+        axis
+        for axis, dim in enumerate(target)
+        if dim == 0 and not app.attr("allowzero", 0) and source.dims[axis : axis + 1] == app.dims[axis : axis + 1]
+    }
+    others = [axis for axis, dim in enumerate(target) if dim != app.dims[axis] and axis not in copied]
+    if not others:
+        return True
+    rest = [dim for axis, dim in enumerate(app.dims) if axis not in others]
+    return len(others) == 1 and target[others[0]] == -1 and all(lower(dim) >= 1 for dim in rest)
 
 
 def _without_states(run: Run) -> object:

@@ -22,9 +22,8 @@ NUMBERS = {"six": np.array([6]), "minus": np.array([-1]), "two": np.array([2]), 
 def made(body: str, x: str = "N, 6", z: str = "B") -> Model:
     words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
     numbers = {name: number for name, number in NUMBERS.items() if name in words}
-    return model(
-        f"g (float[{x}] x, float[{z}] z) => (float[k, l, m] y, float[{z}] w) {{ {body} w = Neg (z) }}", **numbers
-    )
+    head = f"g (float[{x}] x, float[{z}] z) => (float[k, l, m] y, float[{z}] w)"
+    return model(f"{head} {{ {body} w = Neg (z) }}", **numbers)
 
 
 def given(read: Model, rows: int, parts: int) -> np.ndarray | None:
@@ -73,11 +72,8 @@ def test_what_other_sizes_decide_is_not_proven(name: str) -> None:
 
 def test_a_reshape_that_infers_a_dim_beside_0_may_fail() -> None:
     """It has the dims of another Reshape of the original, which says them all."""
-    before = made(
-        DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) y = Reshape (e, s)",
-        "N, past_M",
-    )
-    after = made(DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) "
-                 "r = Concat <axis = 0> (b, minus, m) y = Reshape (e, r)", "N, past_M")  # fmt: skip
+    repeated = DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) "
+    before = made(repeated + "y = Reshape (e, s)", "N, past_M")
+    after = made(repeated + "r = Concat <axis = 0> (b, minus, m) y = Reshape (e, r)", "N, past_M")
     assert check_equivalence(before, before).is_proven
     assert not check_equivalence(before, after).proven
