@@ -104,8 +104,7 @@ def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
         return False
     (dividend, divisor), count = atom.args, product(dims)
     others = product([*target[:axis], *target[axis + 1 :]])
-    is_more = lower(dims[axis]) >= 1 and lower(count) >= 1 and lower(dividend) >= 0 and lower(divisor) >= 1
-    return is_more and others * dividend == count * divisor
+    return lower(count) >= 1 and others * dividend == count * divisor
 
 
 def _is_zero_with(dim: Expr, other: Expr) -> bool:

@@ -12,7 +12,7 @@ from graphkit.verify.equivalence import check_equivalence
 
 # The rows of a square image: an integer that no expression of dims says.
 SIDE = "n = Shape <start = 0, end = 1> (x) f = Cast <to = 1> (n) q = Sqrt (f) s = Cast <to = 7> (q) "
-HEAD = "g (float[N, 4] x) => (float[R, C, 4] y)"
+ROWS = "g (float[N, 4] x) => (float[R, C, 4] y)"
 SCALED = "a = Mul (x, two) b = MatMul (a, w) "
 ENDS = {
     "a Reshape": "t = Concat <axis = 0> (s, minus, four) y = Reshape (b, t)",
@@ -23,12 +23,12 @@ ENDS = {
 }
 
 
-def made(body: str, scale: float) -> Model:
+def made(body: str, scale: float, head: str = ROWS) -> Model:
     weight = np.arange(16.0).reshape(4, 4) * scale
     numbers = {"two": np.float32(2), "w": weight.astype(np.float32), "minus": np.array([-1]), "four": np.array([4]),
                "one": np.array([1]), "zero": np.array([0])}  # fmt: skip
     words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    return model(f"{HEAD} {{ {body} }}", **{name: number for name, number in numbers.items() if name in words})
+    return model(f"{head} {{ {body} }}", **{name: number for name, number in numbers.items() if name in words})
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -52,4 +52,23 @@ def test_the_dims_of_other_data_are_others() -> None:
     end = "t = Concat <axis = 0> (s, minus, four) y = Reshape (b, t)"
     before = made(SIDE + SCALED + end, 1)
     after = made(SIDE + "c = Concat <axis = 0> (x, x) b = MatMul (c, w) " + end, 2)
+    assert not check_equivalence(before, after).proven
+
+
+RESHAPED = "t = Concat <axis = 0> (s, minus, four) b = Reshape ({}, t) y = Shape (b)"
+SHAPES = {
+    "another shape": (SIDE + RESHAPED.format("x"), SIDE.replace("Sqrt", "Log") + RESHAPED.format("x")),
+    "other data": (SIDE + RESHAPED.format("x"), SIDE + "c = Concat <axis = 0> (x, x) " + RESHAPED.format("c")),
+    "another attribute": (
+        SIDE + RESHAPED.format("x"), SIDE + RESHAPED.format("x").replace("Reshape", "Reshape <allowzero = 1>")),
+    "another operator": (
+        SIDE + "t = Concat <axis = 0> (s, one, one) u = Unsqueeze (x, zero) b = Expand (u, t) y = Shape (b)",
+        SIDE + "t = Concat <axis = 0> (s, one, one) u = Unsqueeze (x, zero) b = Reshape (u, t) y = Shape (b)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_dims_that_are_not_known_are_told_apart(name: str) -> None:
+    before, after = (made(body, 1, "g (float[N, 4] x) => (int64[3] y)") for body in SHAPES[name])
+    assert check_equivalence(before, before).is_proven
     assert not check_equivalence(before, after).proven

@@ -70,6 +70,16 @@ def test_what_other_sizes_decide_is_not_proven(name: str) -> None:
     assert "y" not in [output.name for output in check_equivalence(made(before, x, z), made(after, x, z)).proven]
 
 
+def test_a_reshape_that_copies_a_dim_where_its_target_is_0_has_other_dims_there() -> None:
+    """It runs for two columns alone, where its target of [2, 0, 2] copies a dim; an allowzero of 1 copies none."""
+    target = "m = Shape <start = 1> (x) n = Sub (m, two) s = Concat <axis = 0> (two, n, two) "
+    end = "r = Reshape (x, s) y = Neg (r)"
+    before = made(target + end, "4, M")
+    after = made(f"{target}d = Reshape <allowzero = 1> (x, s) {end}", "4, M")
+    assert check_equivalence(before, before).is_proven
+    assert not check_equivalence(before, after).proven
+
+
 def test_a_reshape_that_infers_a_dim_beside_0_may_fail() -> None:
     """It has the dims of another Reshape of the original, which says them all."""
     repeated = DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) "
