@@ -30,6 +30,7 @@ EVERY = names(
     Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm
     """
 )
+WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
 FAITHFUL = EVERY | names(
     """
     AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
@@ -56,6 +57,8 @@ def is_blind(app: Application, index: int) -> bool:
 def is_faithful(app: Application, index: int) -> bool:
     """Whether the sign of zeros in an input makes a difference for the sign of zeros alone."""
     op = app.node.operator
+    if op in WRITTEN:
+        return index in WRITTEN[op]
     return op in EVERY or (index == 0 and (op in FAITHFUL or (op == "Cast" and app.dtype in FLOATS)))
 
 

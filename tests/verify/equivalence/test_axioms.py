@@ -500,3 +500,16 @@ def test_zeros_that_are_added_count_as_such() -> None:
         model(text.format(body + "y = Reciprocal (a)"), n=0.0) for body in ("a = Add (x, n) ", "a = Identity (x) ")
     ]
     assert [each.verdict for each in check_equivalence(*open_).outputs] == ["unknown"]
+
+
+@pytest.mark.parametrize("write", ["ScatterND (d, i, a)", "TensorScatter <axis = 1> (d, a, start)"])
+def test_what_is_written_in_place_has_the_sign_of_its_zeros(write: str) -> None:
+    head = "g (float[1, 3, 4] d, float[1, 1, 4] x) => (float[b, s, w] y, float[b, s, w] z)"
+    numbers = {"n": np.zeros(4), "i": np.array([[[0, 1]]]), "start": np.array([1])}
+    text = '<ir_version: 10, opset_import: ["" : 24]>\n' + head
+    made = []
+    for first in ("a = Add (x, n)", "a = Identity (x)"):
+        words = f"{first} {write}".replace("(", " ").replace(")", " ").replace(",", " ").split()
+        constants = {name: number for name, number in numbers.items() if name in words}
+        made.append(model(f"{{ {first} p = {write} y = Softmax (p) z = Neg (p) }}", text, **constants))
+    assert [each.exactness for each in check_equivalence(*made).outputs] == ["bit for bit", "up to the sign of zeros"]
