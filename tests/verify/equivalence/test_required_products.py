@@ -66,6 +66,11 @@ def test_a_chain_of_required_products_is_divided() -> None:
     assert str(RequiredProducts(chain).expr(floor_div(4 * WINDOWS, TALL))) == "(w + 1) // 2"
 
 
+def test_what_may_be_0_divides_nothing() -> None:
+    quotient = floor_div(WINDOWS, ROWS)
+    assert RequiredProducts([(ROWS * COLUMNS, WINDOWS)]).expr(quotient) == quotient
+
+
 def test_what_is_0_is_no_factor() -> None:
     quotient = floor_div(parse("n"), TALL)
     assert RequiredProducts([(TALL * WIDE, Expr.of(0))]).expr(quotient) == quotient
