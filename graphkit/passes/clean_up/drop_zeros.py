@@ -74,7 +74,7 @@ class DropZeroAdds(Rewrite):
             out = node.outputs[0]
             if out is None or editor.is_output(out):
                 continue
-            if (out in exposed or not is_sorted) and not _keeps_signs(editor, node):
+            if (out in exposed or not is_sorted) and not _keeps_signs(editor, node, source):
                 editor.decline(node, SIGNS if self.signs else DEPENDS)
                 continue
             if editor.replace_all_uses(out, source):
@@ -82,12 +82,11 @@ class DropZeroAdds(Rewrite):
                 editor.note("addition(s) of zeros removed")
 
 
-def _keeps_signs(editor: Editor, node: Node) -> bool:
-    """Whether the node adds -0.0, or takes 0.0 away, so that all its zeros keep their signs."""
-    zeros = node.inputs[1]
-    if node.is_op("Add"):
-        return any(each is not None and _has_signs(editor, each, negative=True) for each in node.inputs)
-    return zeros is not None and _has_signs(editor, zeros, negative=False)
+def _keeps_signs(editor: Editor, node: Node, source: Value) -> bool:
+    """Whether the node adds -0.0 to a value, or takes 0.0 away from it, so that all its zeros keep their signs."""
+    left, right = node.inputs
+    gone = right if left is source else left
+    return gone is not None and _has_signs(editor, gone, negative=node.is_op("Add"))
 
 
 def _augend(editor: Editor, node: Node) -> Value | None:

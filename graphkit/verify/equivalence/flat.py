@@ -22,7 +22,7 @@ from graphkit.verify.equivalence.movement import expands_to, grouped, kept, prod
 from graphkit.verify.equivalence.signs_of_zeros import has_no_zero
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["elementwise", "extremes", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = ["by_dims", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -32,6 +32,8 @@ PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid S
 PLACED |= names("QuickGelu", "com.microsoft")
 PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh") | names("QuickGelu", "com.microsoft")
 EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats
+# onnxruntime takes a number beside many for one to be computed with, unless the last axes of the many are 1.
+BY_DIMS = EXTREMES | {"Pow"}
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
@@ -39,12 +41,15 @@ COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "Bitwise
 
 def elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
-    return _by_element(app, _is_placed(app))
+    is_placed = _is_placed(app)
+    if is_placed and app.node.operator in BY_DIMS and not (app.dims and lower(app.dims[-1]) > 1):
+        return "its last axis may be 1, where onnxruntime computes it otherwise"
+    return _by_element(app, is_placed)
 
 
-def extremes(app: Application) -> Result:
-    """Take the largest or least elements of what repeats once: zeros may have another sign then."""
-    return _by_element(app, is_placed=False) if app.node.operator in EXTREMES else None
+def by_dims(app: Application) -> Result:
+    """Compute Max, Min and Pow of whatever dims as one: signs of zeros, and the last digits of powers, may differ."""
+    return _by_element(app, is_placed=app.node.operator not in EXTREMES) if app.node.operator in BY_DIMS else None
 
 
 def _by_element(app: Application, is_placed: bool) -> Result:

@@ -128,5 +128,7 @@ def _kind(app: Application) -> object:
             args.append((term.dtype, term.dims))
     while args and args[-1] is None:
         args.pop()
-    attributes = tuple(each for each in app.attributes if op != "AveragePool" or each[0])  # type: ignore[index]
-    return op, attributes, tuple(args)  # of an AveragePool, versions fail alike
+    attributes = app.attributes
+    if op == "AveragePool" and not str(app.attr("auto_pad", "NOTSET")).startswith("SAME"):  # whose versions fail alike
+        attributes = tuple(each for each in attributes if each[0])  # type: ignore[index]
+    return op, attributes, tuple(args)

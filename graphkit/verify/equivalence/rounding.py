@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
-from graphkit.shapes import const
+from graphkit.shapes import const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, flat, movement
 from graphkit.verify.equivalence.application import Application, Result
@@ -392,10 +392,22 @@ def _is_square(app: Application, term: Term | None, base: Term) -> bool:
 
 def average_pool(app: Application) -> Result:
     """Return the averages of an AveragePool of any version: those of kernels that add up in another order."""
-    if app.dtype not in FLOATS or (app.attr("ceil_mode", 0) and app.attr("count_include_pad", 0)):
-        return None  # at the end, versions count padding otherwise
+    if app.dtype not in FLOATS or (app.attr("count_include_pad", 0) and not _fits(app)):
+        return None  # where a window goes past the end, versions count padding otherwise
     attributes = tuple(each for each in app.attributes if each[0])  # type: ignore[index]
     return app.tools.terms.make("Averages", (*attributes, app.index), app.args, app.dtype, app.dims)
+
+
+def _fits(app: Application) -> bool:
+    """Whether every window of a pool lies in its data and the padding, at all sizes."""
+    source, window = app.arg(0), app.attr("kernel_shape", tuple)
+    if source is None or source.dims is None or window is None or app.attr("auto_pad", "NOTSET") != "NOTSET":
+        return False
+    sizes, pads = source.dims[2:], app.attr("pads", ()) or (0,) * (2 * len(window))
+    if app.attr("ceil_mode", 0) or app.attr("dilations", ()) or len(sizes) != len(window):
+        return False
+    padded = [lower(dim) + pads[axis] + pads[axis + len(window)] for axis, dim in enumerate(sizes)]
+    return all(size >= length for size, length in zip(padded, window, strict=True))
 
 
 def of_kernel(app: Application) -> Result:
@@ -422,6 +434,7 @@ ROUNDING_AXIOMS: tuple[Axiom, ...] = (
     Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), gemm),
     Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.",
           _ops("Conv"), conv),
+    Axiom("powers", "A Pow of whatever dims takes powers.", _ops("Pow"), flat.by_dims),
     Axiom("pool", "An AveragePool adds up each window, in whatever order.", _ops("AveragePool"), average_pool),
     Axiom("columns", "Some columns of a product are a product with these columns.",
           _ops(" ".join(CUTS)), part),

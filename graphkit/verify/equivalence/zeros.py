@@ -78,7 +78,7 @@ def without_zero(app: Application) -> Term | None:
 
 
 # Of 0 and -0, the largest may be either: which of them stands first, and which repeats, decides.
-EXTREMES = Axiom("largest and least", "Max and Min of what repeats repeat.", frozenset({"Max", "Min"}), flat.extremes)
+EXTREMES = Axiom("largest and least", "Max and Min of what repeats repeat.", frozenset({"Max", "Min"}), flat.by_dims)
 ZERO_AXIOMS = (
     EXTREMES,
     Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero),

@@ -116,6 +116,14 @@ def test_a_fold_leaves_those_that_change_the_sign_of_a_zero_unless_it_may_fuse(t
     assert not any(line.startswith("a = ") for line in lines(fused))
 
 
+def test_zeros_that_are_added_to_zeros_go_by_the_sign_of_those_that_go() -> None:
+    """-0 and 0 is 0, so that x + (-0 + 0) has no -0."""
+    model = graph("a = Add (d, zero) y = Add (x, a)")
+    folded = graphkit.fold(model).model
+    x = np.full((2, 4), -0.0, np.float32)
+    assert run(model, {"x": x})[0].tobytes() == run(folded, {"x": x})[0].tobytes()
+
+
 def test_a_float_of_8_bits_has_a_sign_of_zeros() -> None:
     text = "f8 = Cast <to = 17> (nil) a = Add (x, c) b = QuantizeLinear (a, one, f8) y = DequantizeLinear (b, one, f8)"
     model = model_of(f"g ({INPUTS}) => (y) <{ZEROS}> {{ {text} }}", 19, 9)

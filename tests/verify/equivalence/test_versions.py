@@ -327,6 +327,7 @@ def test_averages_of_a_newer_kernel_are_equal_up_to_rounding(attributes: str) ->
             "pads = [1, 1, 0, 0], kernel_shape = [2, 2], count_include_pad = 1",
         ),
         ("kernel_shape = [2, 2], ceil_mode = 1, count_include_pad = 1",) * 2,
+        ("kernel_shape = [4, 4], strides = [4, 4], count_include_pad = 1",) * 2,  # as large as no window
     ],
 )
 def test_averages_of_other_windows_are_others(one: str, other: str) -> None:
