@@ -42,7 +42,7 @@ COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "Bitwise
 def elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
     is_placed = _is_placed(app)
-    if is_placed and app.node.operator in BY_DIMS and not (app.dims and lower(app.dims[-1]) > 1):
+    if is_placed and app.node.operator in BY_DIMS and not _is_of_any_dims(app):
         return "its last axis may be 1, where onnxruntime computes it otherwise"
     return _by_element(app, is_placed)
 
@@ -81,6 +81,12 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     if _stripped(natural) == _stripped(app.dims):
         return move.reshape(made, app.dims)
     return move.expand(move.reshape(made, natural), app.dims)
+
+
+def _is_of_any_dims(app: Application) -> bool:
+    """Whether no last axis is 1, or all that there is is one number, of whatever rank."""
+    is_one = app.node.operator == "Pow" and app.dims is not None and product(app.dims) == 1
+    return is_one or bool(app.dims and lower(app.dims[-1]) > 1)
 
 
 def _is_placed(app: Application) -> bool:

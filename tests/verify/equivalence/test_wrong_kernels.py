@@ -108,6 +108,25 @@ def test_a_power_of_rows_may_be_shaped_back() -> None:
     assert [each.exactness for each in check_equivalence(before, after).outputs] == ["bit for bit"]
 
 
+@pytest.mark.parametrize("exponent", [0.5, 2.0, 3.0])
+def test_a_power_of_one_number_has_any_rank(exponent: float) -> None:
+    """As that of the size of an image, whose root is its height."""
+    texts = ["s = Squeeze (x) p = Pow (s, e) y = Unsqueeze (p, zero)", "y = Pow (x, e)"]
+    models = [
+        model(
+            f"g (float[1] x) => (float[1] y) {{ {text} }}",
+            HEAD,
+            e=exponent,
+            **({"zero": [0]} if "zero" in text else {}),
+        )
+        for text in texts
+    ]
+    feeds = [{"x": np.array([number], np.float32)} for number in RNG.random(100) * 9]
+    right, made = ([Session(each, threads=1).run(feed)["y"] for feed in feeds] for each in models)
+    assert (bits(np.array(right)) == bits(np.array(made))).all()
+    assert [each.exactness for each in check_equivalence(*models).outputs] == ["bit for bit"]
+
+
 def test_the_largest_of_what_has_no_zero_may_repeat() -> None:
     text = "g (float[B, S] x) => (float[B, S] y) {{ {} }}"
     before = model(text.format("s = Shape (x) e = Expand (c, s) y = Max (e, x)"), HEAD, c=np.float32(-3))
