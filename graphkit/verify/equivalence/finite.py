@@ -31,7 +31,7 @@ MASKED = -1000.0  # exp of it is 0, also in float64, and also where scores that 
 REACH = -MASKED / 2
 DEPTH = 64  # nodes that are looked through for them
 EVERY = names("Max Min Concat")
-FIRST = names("Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")
+ONE = names("Cast Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")  # whose elements are those of one input
 
 
 def is_blind(app: Application, index: int) -> bool:
@@ -56,7 +56,7 @@ def is_faithful(app: Application, index: int) -> bool:
         return index > 0
     if op == "Transpose" and (app.attr("perm", ()) or (0,))[-1] != len(term.dims) - 1:
         return False  # its rows are columns, which may be masked as a whole
-    return op in (*FIRST, "Cast") and index == 0 and term.dims[-1:] == app.dims[-1:]
+    return op in ONE and index == 0 and term.dims[-1:] == app.dims[-1:]
 
 
 Reach = tuple[float, float]  # the largest and the least number by which constants change scores that count
@@ -81,12 +81,12 @@ def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int
         return UNKNOWN_REACH
     if term not in known:
         known[term] = UNKNOWN_REACH
-        parts = term.args[1:] if term.op == "Where" else term.args
+        parts = term.args[1:] if term.op == "Where" else term.args[:1] if term.op in ONE else term.args
         if term.is_constant:
             known[term] = _reach_of_constant(app.tools.constants.array(term))
         elif term.op == "Add":
             known[term] = _reach(app, term.args, known, depth)
-        elif term.op in (*FIRST, *EVERY, "Where", "Cast"):
+        elif term.op in (*ONE, *EVERY, "Where"):
             found = [_reach_of(app, part, known, depth + 1) for part in parts if part is not None]
             known[term] = max((each[0] for each in found), default=0.0), min((each[1] for each in found), default=0.0)
         else:

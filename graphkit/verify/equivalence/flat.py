@@ -67,7 +67,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
         found = _by_element(finer, is_placed)
         return move.reshape(found, app.dims) if isinstance(found, Term) else found
     terms = [term for term in bare if term is not None]
-    natural = _broadcast([term.dims for term in terms if term.dims is not None])
+    natural = _broadcast([term.dims for term in terms if term.dims is not None], app.dims)
     if natural is None:
         return "which dims broadcast depends on sizes"
     if _stripped(natural) != _stripped(app.dims) and not expands_to(natural, app.dims):
@@ -146,16 +146,14 @@ def _stripped(dims: Dims) -> Dims:
     return dims[first:]
 
 
-def _broadcast(shapes: Sequence[Dims]) -> Dims | None:
-    """Return the dim that dims broadcast to, where each is the same or 1 at every size."""
-    rank = max(map(len, shapes))
-    found = [ONE] * rank
-    for shape in shapes:
-        for axis, dim in enumerate(shape, rank - len(shape)):
-            if found[axis] == 1:
-                found[axis] = dim
-            elif dim not in (1, found[axis]):
-                return None
+def _broadcast(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
+    """Return the dims that dims broadcast to: one and 1s, or several and 1s of which one is that of the whole."""
+    rank, found = max(map(len, shapes)), list[Expr]()
+    for axis in range(-rank, 0):
+        dims = {shape[axis] for shape in shapes if len(shape) >= -axis} - {ONE}
+        if len(dims) > 1 and (len(whole) < -axis or whole[axis] not in dims):
+            return None
+        found.append(whole[axis] if len(dims) > 1 else next(iter(dims), ONE))
     return tuple(found)
 
 
@@ -185,7 +183,7 @@ def matmul(app: Application) -> Result:
     assert left.dims
     assert right.dims
     move, batches = app.tools.movement, [left.dims[:-2], right.dims[:-2]]
-    natural = _broadcast(batches)
+    natural = _broadcast(batches, ())
     if natural is None or natural != app.dims[:-2]:
         return "which of its batches broadcast depends on sizes"
     rows, inner, columns = *left.dims[-2:], right.dims[-1]

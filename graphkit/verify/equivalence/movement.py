@@ -15,7 +15,7 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term, Terms
 
-__all__ = ["Movement", "expands_to", "grouped", "is_within", "kept", "product", "refinement", "splits"]
+__all__ = ["Movement", "expands_to", "grouped", "is_within", "kept", "leading_ones", "product", "refinement", "splits"]
 
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
@@ -138,7 +138,7 @@ class Movement:
     def without_leading_ones(self, term: Term) -> Term:
         """Return a term without the leading dims of 1 that broadcasting makes anyway."""
         assert term.dims is not None
-        first = next((axis for axis, dim in enumerate(term.dims) if dim != 1), len(term.dims))
+        first = leading_ones(term.dims)
         return self.reshape(term, term.dims[first:]) if first else term
 
     def slice(self, term: Term, axis: int, start: Expr, length: Expr) -> Term:
@@ -262,6 +262,11 @@ class Movement:
         return self.reshape(self.slice(one[0], 1, one[1], length), _with(before.dims, axis, length))
 
 
+def leading_ones(dims: Dims) -> int:
+    """Return how many dims of 1 come first, which broadcasting makes anyway."""
+    return next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
+
+
 def _is_long(term: Term) -> bool:
     """Whether a term is a Concat of very many parts."""
     inner = term.args[0] if term.op == "Reshape" else term
@@ -295,13 +300,19 @@ def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], lis
 
 
 def grouped(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:
-    """Return the axes that may be one, as the same shapes broadcast along them; dims of 1 are left out."""
+    """Return the axes that may be one, as the same shapes broadcast along them; dims of 1 are left out.
+
+    An axis stays alone where a shape broadcasts along it at some sizes only.
+    """
     found: list[tuple[tuple[bool, ...], list[int]]] = []
+    is_alone = False
     for axis, dim in enumerate(whole):
         if dim == 1:
             continue
-        pattern = tuple(_dim(shape, axis - len(whole)) != 1 for shape in shapes)
-        if found and found[-1][0] == pattern:
+        dims = [_dim(shape, axis - len(whole)) for shape in shapes]
+        pattern, before = tuple(each != 1 for each in dims), is_alone
+        is_alone = any(each not in (1, dim) for each in dims)
+        if found and found[-1][0] == pattern and not is_alone and not before:
             found[-1][1].append(axis)
         else:
             found.append((pattern, [axis]))

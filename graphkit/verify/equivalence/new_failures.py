@@ -18,6 +18,7 @@ from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros
 from graphkit.verify.equivalence.cannot_fail import cannot_fail, is_biased
 from graphkit.verify.equivalence.reading import Reading, Run
+from graphkit.verify.equivalence.value_facts import broadcast_dims
 
 __all__ = ["new_failures"]
 
@@ -118,6 +119,8 @@ def _kind(app: Application) -> object:
         return None
     if op == "Split" and app.arg(1) is None:  # which fails by its version: see `_is_even`
         return None
+    if broadcasts(app.node):
+        return broadcast_dims(app.args)
     args: list[object] = []
     for index, term in enumerate(app.args[:2] if op in BIASED and is_biased(app) else app.args):
         if term is None or (index and not is_by_dims) or (op in RECURRENT and index == LENGTHS):

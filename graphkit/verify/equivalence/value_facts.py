@@ -13,11 +13,12 @@ from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.verify.equivalence.movement import leading_ones
 from graphkit.verify.equivalence.reading import Run
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Key, Term
 
-__all__ = ["Facts", "ValueFacts", "shaped_by"]
+__all__ = ["Facts", "ValueFacts", "broadcast_dims", "shaped_by"]
 
 # Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
 SHAPED = names(
@@ -131,7 +132,9 @@ def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: i
 
     It is None where they may depend on elements of other inputs, and where some dims are not known.
     """
-    if not (broadcasts(node) or node.operator in SHAPED):
+    if broadcasts(node):
+        return broadcast_dims(args)
+    if node.operator not in SHAPED:
         return None
     by_value = value_inputs(node)
     key: list[Hashable] = [node.operator, attributes, index]
@@ -143,6 +146,19 @@ def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: i
         else:
             key.append(term)
     return tuple(key)
+
+
+def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
+    """Return what the dims of a broadcast depend on, and whether it fails, however often and in which order they come.
+
+    It is None where some dims are not known.
+    """
+    terms = [term for term in args if term is not None]
+    dims = [term.dims for term in terms if term.dims is not None]
+    if len(dims) < len(terms):
+        return None
+    shown = frozenset(each[leading_ones(each) :] for each in dims)
+    return "broadcast", max(map(len, dims), default=0), shown - {()}
 
 
 def _unknown(each: object) -> str:
