@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -31,6 +32,7 @@ MASKED = -1000.0  # exp of it is 0, also in float64, and also where scores that 
 REACH = -MASKED / 2
 DEPTH = 64  # nodes that are looked through for them
 EVERY = names("Max Min Concat")
+SCALING = names("Mul Div")
 ONE = names("Cast Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")  # whose elements are those of one input
 
 
@@ -54,30 +56,64 @@ def is_faithful(app: Application, index: int) -> bool:
         return True
     if op == "Where":
         return index > 0
+    if op in SCALING:
+        return _is_scaled(app, index)
     if op == "Transpose" and (app.attr("perm", ()) or (0,))[-1] != len(term.dims) - 1:
         return False  # its rows are columns, which may be masked as a whole
     return op in ONE and index == 0 and term.dims[-1:] == app.dims[-1:]
 
 
-Reach = tuple[float, float]  # the largest and the least number by which constants change scores that count
-UNKNOWN_REACH = (np.inf, -np.inf)
+class Reach(NamedTuple):
+    """By how much constants change scores that count, at most and at least, and the largest number that masks."""
+
+    most: float = 0.0
+    least: float = 0.0
+    masked: float = -np.inf
+
+    def times(self, factor: float) -> Reach:
+        """Return the reach of scores that are multiplied."""
+        return Reach(*(each * factor for each in self))
+
+
+UNKNOWN_REACH = Reach(np.inf, -np.inf, np.inf)
 
 
 def _is_small(app: Application, terms: Sequence[Term | None]) -> bool:
     """Whether constants change the sum of some scores by little beside what masks."""
-    most, least = _reach(app, terms, {})
-    return most - least <= REACH
+    reach = _sum(app, terms, {})
+    return reach.most - reach.least <= REACH
 
 
-def _reach(app: Application, terms: Sequence[Term | None], known: dict[Term, Reach], depth: int = 0) -> Reach:
+def _is_scaled(app: Application, index: int) -> bool:
+    """Whether a node multiplies scores by a number, and those that are masked stay so."""
+    factor = _factor(app, app.node.operator, app.args)
+    if factor is None or factor[0] != index:
+        return False
+    reach = _reach(app, app.args[index], {}).times(factor[1])
+    return reach.most - reach.least <= REACH and reach.masked <= MASKED
+
+
+def _factor(app: Application, op: str, terms: Sequence[Term | None]) -> tuple[int, float] | None:
+    """Return which term is multiplied by a positive number, and that number."""
+    for index, term in enumerate(terms if len(terms) == 2 else ()):
+        if term is None or not term.is_constant or (op == "Div" and not index):
+            continue
+        array = app.tools.constants.array(term)
+        if array is not None and array.size == 1 and 0 < (number := array.item()) < np.inf:
+            return 1 - index, 1 / number if op == "Div" else number
+    return None
+
+
+def _sum(app: Application, terms: Sequence[Term | None], known: dict[Term, Reach], depth: int = 0) -> Reach:
     """Return the reach of the sum of terms."""
-    found = [_reach_of(app, term, known, depth + 1) for term in terms if term is not None]
-    return sum(each[0] for each in found), sum(each[1] for each in found)
+    found = [_reach(app, term, known, depth + 1) for term in terms if term is not None]
+    most, least = sum(each.most for each in found), sum(each.least for each in found)
+    return Reach(most, least, max((each.masked for each in found), default=-np.inf))
 
 
-def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int) -> Reach:
+def _reach(app: Application, term: Term | None, known: dict[Term, Reach], depth: int = 0) -> Reach:
     """Return the reach of a term; `known` holds those that were looked at."""
-    if depth > DEPTH:
+    if depth > DEPTH or term is None:
         return UNKNOWN_REACH
     if term not in known:
         known[term] = UNKNOWN_REACH
@@ -85,12 +121,15 @@ def _reach_of(app: Application, term: Term, known: dict[Term, Reach], depth: int
         if term.is_constant:
             known[term] = _reach_of_constant(app.tools.constants.array(term))
         elif term.op == "Add":
-            known[term] = _reach(app, term.args, known, depth)
+            known[term] = _sum(app, term.args, known, depth)
+        elif term.op in SCALING and (factor := _factor(app, term.op, term.args)) is not None:
+            known[term] = _reach(app, term.args[factor[0]], known, depth + 1).times(factor[1])
         elif term.op in (*ONE, *EVERY, "Where"):
-            found = [_reach_of(app, part, known, depth + 1) for part in parts if part is not None]
-            known[term] = max((each[0] for each in found), default=0.0), min((each[1] for each in found), default=0.0)
+            found = [_reach(app, part, known, depth + 1) for part in parts]
+            most, least, masked = zip(*found, strict=True)
+            known[term] = Reach(max(most), min(least), max(masked))
         else:
-            known[term] = 0.0, 0.0
+            known[term] = Reach()
     return known[term]
 
 
@@ -98,7 +137,8 @@ def _reach_of_constant(array: np.ndarray | None) -> Reach:
     if array is None or np.isnan(array).any():
         return UNKNOWN_REACH
     counts = array[array > MASKED].astype(np.float64)
-    return float(counts.max(initial=0.0)), float(counts.min(initial=0.0))
+    masked = array[array <= MASKED].astype(np.float64)
+    return Reach(float(counts.max(initial=0.0)), float(counts.min(initial=0.0)), float(masked.max(initial=-np.inf)))
 
 
 def raised(app: Application) -> Result:
