@@ -19,7 +19,7 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
+from graphkit.verify.equivalence import cutting, evaluation, flat, padding, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
@@ -156,14 +156,6 @@ def concat(app: Application) -> Result:
     return UNKNOWN if position is None else app.tools.movement.concat(parts, position, app.dims)
 
 
-def pad(app: Application) -> Result:
-    """A Pad by nothing gives its input."""
-    source, pads = app.arg(0), app.numbers(1) if app.node.scope.opset() >= 11 else app.attr("pads", tuple)
-    if source is None or pads is None or any(pads):
-        return None
-    return source
-
-
 def zero_states(app: Application) -> Result:
     """An initial state of zeros may be left out."""
     args = list(app.args)
@@ -232,7 +224,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
     Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),
-    Axiom("pad", "A Pad by nothing gives its input.", _ops("Pad"), pad),
+    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), padding.pad),
     Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
     Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",
           _ops("ScatterND"), writing.scatter_nd),

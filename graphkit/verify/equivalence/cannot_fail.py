@@ -232,6 +232,18 @@ def _splits(app: Application) -> bool:
     return min(sizes) >= 0 and source[axis] == sum(sizes) and len(sizes) == len(app.node.outputs)
 
 
+def _pads(app: Application) -> bool:
+    """Whether it adds a number of elements along axes that are known; other modes need elements to copy."""
+    source, around, axes = _dims(app, 0), app.numbers(1), app.numbers(3)
+    if source is None or around is None or min(around, default=0) < 0 or app.node.scope.opset() < 11:
+        return False
+    if app.attr("mode", "constant") != "constant" or (app.arg(2) is not None and _dims(app, 2) != ()):
+        return False
+    listed = range(len(source)) if app.arg(3) is None else [app.axis(axis, len(source)) for axis in axes or ()]
+    is_known = None not in listed and len({*listed}) == len(listed) and (app.arg(3) is None or axes is not None)
+    return is_known and len(around) == 2 * len(listed)
+
+
 def _casts(app: Application) -> bool:
     term = app.arg(0)
     plain = {*INTEGERS, *FLOATS}
@@ -314,7 +326,7 @@ def _normalizes(app: Application) -> bool:
 ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
 LISTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Split": (1,), "Slice": (1, 2),
-    "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
+    "Pad": (1, 3), "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
 }  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
     "Clip": _clips,
@@ -338,6 +350,7 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "Gemm": _multiplies_matrices,
     "Conv": _convolves,
     "Split": _splits,
+    "Pad": _pads,
     "Cast": _casts,
     "Range": _ranges,
     "ScatterND": _scatters,

@@ -23,7 +23,8 @@ from graphkit.verify.equivalence.value_facts import broadcast_dims
 __all__ = ["new_failures"]
 
 MAX_NAMED = 4
-LOOKUP = "Gather of rows"  # fails by its indices, however they are shaped
+# Operators that fail by their core alone: by indices, however they are shaped, or by the axes that are padded.
+BY_CORE = {"Gather": "Gather of rows", "Pad": "Pad"}
 # Operators that fail by dtypes and dims alone, never by elements.
 BY_DIMS = names(
     """
@@ -48,7 +49,7 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
     """Return the nodes of the rewritten model that may fail where the original runs, at most a few."""
     known: set[tuple[object, object]] = {(run.context, run.raw) for run in original.runs if not _is_even(run)}
     known |= {(run.context, key) for run in original.runs if _is_even(run) for key in (run.raw, (run.raw, "even"))}
-    known |= {(run.context, run.core) for run in original.runs if _looks_up(run)}
+    known |= {(run.context, run.core) for run in original.runs if _is_by_core(run)}
     known |= {(run.context, _without_states(run)) for run in original.runs if run.application.node.op_type in RECURRENT}
     known |= {(run.context, key) for run in original.runs if (key := _kind(run.application)) is not None}
     known |= {(run.context, key) for run in original.runs if (key := _reshaped(run.application)) is not None}
@@ -63,7 +64,7 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
 
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
     raw = (run.raw, "even") if _is_even(run) else run.raw
-    keys = [raw, _kind(run.application), run.core if _looks_up(run) else None]
+    keys = [raw, _kind(run.application), run.core if _is_by_core(run) else None]
     dims = _reshaped(run.application)
     keys += [dims] if dims is not None and _says_its_dims(run.application) else []
     return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
@@ -105,8 +106,8 @@ def _without_states(run: Run) -> object:
     return _kind(replace(run.application, args=run.application.args[:5]))
 
 
-def _looks_up(run: Run) -> bool:
-    return run.application.node.op_type == "Gather" and run.core.op == LOOKUP
+def _is_by_core(run: Run) -> bool:
+    return BY_CORE.get(run.application.node.operator) == run.core.op
 
 
 def _kind(app: Application) -> object:

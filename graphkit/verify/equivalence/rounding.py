@@ -18,10 +18,12 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, flat, movement
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.einsum import Contraction, contraction
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.linear import changed, columns, linear, unscaled
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, of_sum
+from graphkit.verify.equivalence.padding import padded
 from graphkit.verify.equivalence.scale_and_shift import Change, vector_of
 from graphkit.verify.equivalence.terms import Key, Term
 
@@ -203,6 +205,15 @@ def gemm(app: Application) -> Result:
     return _applied(app, "Add", [made, bias], app.dims)
 
 
+def einsum(app: Application) -> Result:
+    """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
+    found = contraction(app)
+    if not isinstance(found, Contraction):
+        return found
+    made = _applied(app, "MatMul", [found.left, found.right], found.product)
+    return None if made is None else found.output(app.tools.movement, made)
+
+
 def _transposed(app: Application, term: Term) -> Term:
     array = app.tools.constants.array(term) if term.is_constant else None
     if array is None:
@@ -256,16 +267,10 @@ def _padded(app: Application, data: Term) -> tuple[Term, Key, bool]:
     automatic, pads = app.attr("auto_pad", "NOTSET"), app.attr("pads", zeros)
     if automatic != "NOTSET" or pads is None or len(pads) != len(zeros):
         return data, app.attributes, True
-    if data.op == "Pad" and len(data.args) == 2 and data.args[0] is not None and len(data.attributes) == 2:
-        around = app.elements_of(data.args[1]) if data.args[1] is not None else None
-        numbers = [each.constant for each in around or ()]
-        rank = len(data.dims)
-        if len(numbers) == 2 * rank and None not in numbers:
-            ends = numbers[:2] + numbers[rank : rank + 2]
-            inner = [*numbers[2:rank], *numbers[rank + 2 :]]
-            if not any(ends) and all(each is not None and each >= 0 for each in inner):
-                pads = tuple(one + (other or 0) for one, other in zip(pads, inner, strict=True))
-                data = data.args[0]
+    if (found := padded(app.tools.movement, data)) is not None and not any(map(any, found[1][:2])):
+        data, around = found
+        sides = (side for ends in zip(*around[2:], strict=True) for side in ends)
+        pads = tuple(one + other for one, other in zip(pads, sides, strict=True))
     rest = tuple(each for each in app.attributes if each[0] != "pads")  # type: ignore[index]
     return data, (*rest, tuple(pads)), any(pads)
 
@@ -432,6 +437,7 @@ ROUNDING_AXIOMS: tuple[Axiom, ...] = (
     Axiom("shared heads", "Rows of several heads are multiplied with one matrix at once.",
           _ops("MatMul"), shared_heads),
     Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), gemm),
+    Axiom("einsum", "An Einsum of two tensors is a product of matrices.", _ops("Einsum"), einsum),
     Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.",
           _ops("Conv"), conv),
     Axiom("powers", "A Pow of whatever dims takes powers.", _ops("Pow"), flat.by_dims),

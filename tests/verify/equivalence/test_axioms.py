@@ -156,6 +156,18 @@ CASES = (
     Case("cast", "y = Cast <to = 1> (x)", "y = Identity (x)", dtypes=("float",)),
     Case("cast", "y = CastLike (x, v)", "y = Identity (x)"),
     Case("pad", "y = Pad (x, nopads)", "y = Identity (x)", dtypes=("float", "double", "int64")),
+    Case("pad", "y = Pad (x, wide)", "a = Reshape (x, width) p = Pad (a, flat) s = Shape <end = 2> (x) "
+         "t = Concat <axis = 0> (s, nine) y = Reshape (p, t)", dtypes=("float", "double", "int64"),
+         constants={"wide": np.array([0, 0, 1, 0, 0, 2]), "flat": np.array([0, 1, 0, 2]), "nine": np.array([9])}),
+    Case("pad", "a = Unsqueeze (x, i0) p = Pad (a, pads, , axes) y = Squeeze (p, i0)", "y = Pad (x, around)",
+         dtypes=("float", "double", "int64"), opset=18, constants={
+             "pads": np.array([2, 1, 0, 3]), "axes": np.array([3, -3]), "around": np.array([1, 0, 2, 3, 0, 0])}),
+    Case("pad", 'a = Unsqueeze (x, i1) p = Pad <mode = "edge"> (a, wide) y = Squeeze (p, i1)',
+         'y = Pad <mode = "edge"> (x, around)', "(T[b, s, 6] x) => (T[k, l, m] y)", dtypes=("float", "double"),
+         constants={"wide": np.array([0, 0, 1, 0, 0, 0, 0, 2]), "around": np.array([0, 1, 0, 0, 0, 2])}),
+    Case("pad", "a = Unsqueeze (x, i1) p = Pad (a, wide, fill) y = Squeeze (p, i1)", "y = Pad (x, around, fill)",
+         "(float[past_b, s, 6] x) => (float[k, l, m] y)", dtypes=("float",), constants={
+             "wide": np.array([0, 0, 1, 0, 0, 0, 0, -2]), "around": np.array([0, 1, 0, 0, 0, -2]), "fill": -0.0}),
     Case("tile", "s = Shape <end = 1> (x) n = Concat <axis = 0> (s, i1, i1) a = Unsqueeze (v, i0) "
          "c = Unsqueeze (a, i0) t = Tile (c, n) y = Add (x, t)", "y = Add (x, v)", dtypes=("float", "double", "int64")),
     Case("tile", "s = Shape <start = 1, end = 2> (x) n = Concat <axis = 0> (i1, s, i2) y = Tile (v, n)",

@@ -41,6 +41,8 @@ class Pair:
 FIXED = HEAD.replace("[n, s]", "[n, 5]").replace("[s]", "[5]")
 SQUARE = HEAD.replace("[n, s]", "[s, s]")
 AROUND = "Transpose <perm = [2, 1, 0]>"
+# A bias for as many positions as there are, of 16: how many these are is only known where a product needs them.
+BIASED = "n = Shape <start = 1> (x) k = Neg (n) s = Slice (slopes, k, far, i0) b = Add (x, s) "
 RIGHT = {
     "raised": Pair("masks raised", "a = Add (x, m) y = Softmax (a)",
                    "f = Max (m, floor) a = Add (x, f) y = Softmax (a)"),
@@ -58,6 +60,14 @@ RIGHT = {
         constants={"i0": np.array([0])}),
     "added": Pair("masks added", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)", FIXED,
                   {"holes": HOLES, "raised": np.maximum(HOLES, -3e4)}),
+    "filled, then divided": Pair("masks filled in", "a = Where (c, low, x) d = Div (a, two) y = Softmax (d)",
+                                 "w = Where (c, floor, zero) a = Add (x, w) d = Div (a, two) y = Softmax (d)"),
+    "raised, then multiplied": Pair("masks raised", "a = Add (x, m) d = Mul (two, a) y = Softmax (d)",
+                                    "f = Max (m, floor) a = Add (x, f) d = Mul (two, a) y = Softmax (d)"),
+    "filled beside a bias of some length": Pair(
+        "masks filled in", BIASED + "a = Where (c, low, b) p = Softmax (a) t = Transpose (x) y = MatMul (p, t)",
+        BIASED + "w = Where (c, floor, zero) a = Add (b, w) p = Softmax (a) t = Transpose (x) y = MatMul (p, t)",
+        constants={"slopes": np.arange(16) / -8, "far": np.array([2**40]), "i1": np.array([1]), "i0": np.array([0])}),
     "guarded": Pair("no NaN", "p = Softmax (x) i = IsNaN (p) y = Where (i, zero, p)", "y = Softmax (x)"),
     "guarded where false": Pair("no NaN", "p = Softmax (x) i = IsNaN (p) j = Not (i) y = Where (j, p, zero)",
                                 "y = Softmax (x)"),
@@ -79,6 +89,17 @@ WRONG = {
                             "w = Where (c, floor, zero) a = Add (x, w) b = ReduceSum (a) y = Add (b, x)"),
     "scores turned": Pair("", "a = Add (x, m) b = Neg (a) y = Softmax (b)",
                           "f = Max (m, floor) a = Add (x, f) b = Neg (a) y = Softmax (b)"),
+    "divided until it counts": Pair("", "a = Where (c, low, x) d = Div (a, many) y = Softmax (d)",
+                                    "w = Where (c, floor, zero) a = Add (x, w) d = Div (a, many) y = Softmax (d)",
+                                    constants={"many": 1e4}),
+    "multiplied by less than 0": Pair("", "a = Add (x, m) b = Mul (a, minus) y = Softmax (b)",
+                                      "f = Max (m, floor) a = Add (x, f) b = Mul (a, minus) y = Softmax (b)"),
+    "a divisor that is masked": Pair("", "a = Add (x, m) b = Div (two, a) y = Softmax (b)",
+                                     "f = Max (m, floor) a = Add (x, f) b = Div (two, a) y = Softmax (b)"),
+    "raised above scores that are multiplied": Pair(
+        "", "b = Add (m, lift) d = Mul (b, many) a = Add (x, d) y = Softmax (a)",
+        "b = Add (m, lift) d = Mul (b, many) f = Max (d, high) a = Add (x, f) y = Softmax (a)",
+        constants={"many": 20.0, "lift": -100.0, "high": -1500.0}),
     "over another axis": Pair("", "a = Where (c, low, x) y = Softmax <axis = 0> (a)",
                               "w = Where (c, floor, zero) a = Add (x, w) y = Softmax <axis = 0> (a)"),
     "more masked": Pair("", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)", FIXED,
@@ -207,6 +228,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[pytest.MonkeyPatch], Looseness]]] = {
     "every Softmax is over the last axis": (
         "over another axis", lambda _: dataclasses.replace(FINITE, is_blind=anything)),
     "masked scores are an output": ("scores raised", lambda _: dataclasses.replace(FINITE, is_output=True)),
+    "any number scales": ("divided until it counts", _patched("_is_scaled", anything)),
     "all of a mask hides": ("more masked", _patched("MASKED", 2.0)),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ C = {
     "variance": VARIANCE, "mean": G * 0.5, "kbn": K * FACTOR[:, None, None, None], "bbn": B - G * 0.5 * FACTOR,
     "around": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "aside": np.array([0, 0, 1, 0, 0, 0, 1, 0]), "zero": 0.0,
     "heads": np.array([0, -1, 2, 3]), "axis2": np.array([2]), "copies": np.array([1, 1, 2, 1, 1]),
-    "last": np.array([-1]),
+    "last": np.array([-1]), "i0": np.array([0]), "i6": np.array([6]),
     "apart": np.array([0, 4, -1, 3]), "once": np.array([0, 2, -1, 3]), "negative": -0.5, "g3": RNG.normal(size=6),
     "by_turn": np.array([0, 2, -1, 3]), "swapped": np.concatenate([W[:, 3:], W[:, :3]], 1),
     "w2_off": 2 * W * np.where(np.arange(36).reshape(6, 6) == 7, 1 + 1e-4, 1), "w_near": W * (1 + 2.0**-20),
@@ -121,6 +121,22 @@ RIGHT = {
     "factors": Case("factors", "p = Mul (q, two) t = Transpose <perm = [0, 1, 3, 2]> (k2) z = Mul (t, half) "
                     "y = MatMul (p, z)", "t = Transpose <perm = [0, 1, 3, 2]> (k2) y = MatMul (q, t)",
                     "(float[n, 4, s, 3] q, float[n, 4, m, 3] k2) => (float[a, c, d, e] y)"),
+    "an einsum": Case("einsum", 'y = Einsum <equation = "bhid, bhjd -> bhij"> (q, k2)',
+                      "t = Transpose <perm = [0, 1, 3, 2]> (k2) y = MatMul (q, t)",
+                      "(float[n, 4, s, 3] q, float[n, 4, m, 3] k2) => (float[a, c, d, e] y)"),
+    "an einsum of axes in another order": Case(
+        "einsum", 'y = Einsum <equation = "...ihd,...jhd->...hij"> (q, k2)',
+        "p = Transpose <perm = [0, 1, 3, 2, 4]> (q) t = Transpose <perm = [0, 1, 3, 4, 2]> (k2) y = MatMul (p, t)",
+        "(float[n, 2, s, 4, 3] q, float[n, 2, m, 4, 3] k2) => (float[a, c, d, e, f] y)"),
+    "an einsum over two axes": Case(
+        "einsum", 'y = Einsum <equation = "ihd,hdj->ji"> (q, k2)',
+        "p = Reshape (q, twelve) t = Reshape (k2, rows) m = MatMul (p, t) y = Transpose (m)",
+        "(float[s, 4, 3] q, float[4, 3, m] k2) => (float[a, c] y)",
+        {"twelve": np.array([0, 12]), "rows": np.array([12, -1])}),
+    "an einsum of lists": Case("einsum", 'y = Einsum <equation = "bi,bj->bij"> (q, k2)',
+                               "p = Unsqueeze (q, i2) t = Unsqueeze (k2, i1) y = MatMul (p, t)",
+                               "(float[n, s] q, float[n, m] k2) => (float[a, c, d] y)",
+                               {"i1": np.array([1]), "i2": np.array([2])}),
     "shared heads": Case("shared heads", REPEATED + "y = MatMul (q, t)", SHARED, HEADS),
     "a normalisation of constants": Case("constants in weights", "l = LayerNormalization (table, g, b) "
                                          "p = MatMul (x, l) y = Mul (p, g)", "y = MatMul (x, lg)"),
@@ -217,6 +233,21 @@ WRONG = {
     "a pad of ones": ("p = Pad (x, around, one) y = Conv (p, k)", "y = Conv <pads = [1, 1, 1, 1]> (x, k)", IMAGE),
     "a pad that repeats": (
         "p = Pad <mode = \"edge\"> (x, around) y = Conv (p, k)", "y = Conv <pads = [1, 1, 1, 1]> (x, k)", IMAGE),
+    "an einsum turned": ('y = Einsum <equation = "bid,bjd->bij"> (x, x2)', "t = Transpose <perm = [0, 2, 1]> (x) "
+                         "y = MatMul (x2, t)", "(float[n, s, 6] x, float[n, s, 6] x2) => (float[a, c, d] y)"),
+    "an einsum whose sum is its output": (
+        'y = Einsum <equation = "bij,bjk->bik"> (x, x2)', 'y = Einsum <equation = "bij,bik->bjk"> (x, x2)',
+        "(float[n, 6, 6] x, float[n, 6, 6] x2) => (float[a, c, d] y)"),
+    "an einsum of a diagonal": (
+        'y = Einsum <equation = "ii,ij->ij"> (x, x2)', "y = MatMul (x, x2)",
+        "(float[6, 6] x, float[6, 6] x2) => (float[a, c] y)"),
+    "an einsum of other axes in front": (
+        'y = Einsum <equation = "...id,...jd->...ij"> (x, x2)',
+        "t = Transpose <perm = [1, 0, 3, 2]> (x2) y = MatMul (x, t)",
+        "(float[4, 4, s, 3] x, float[4, 4, s, 3] x2) => (float[a, c, d, e] y)"),
+    "an einsum that sums along an axis of one tensor": (
+        'y = Einsum <equation = "ij,jk->k"> (x, x2)', "p = MatMul (x, x2) r = Reshape (p, last) y = Slice (r, i0, i6)",
+        "(float[n, 6] x, float[6, 6] x2) => (float[k] y)"),
     "another epsilon": (PLAIN + "y = Div (d, r)", "y = LayerNormalization <epsilon = 0.001> (x, ones)", ROWS),
     "another axis": (PLAIN + "y = Div (d, r)", "y = LayerNormalization <axis = 1> (x, ones2)", "(float[n, 6, 6] x) => "
                      "(float[p, q, r] y)"),

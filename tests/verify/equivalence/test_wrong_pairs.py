@@ -258,6 +258,24 @@ def cuts() -> Iterator[tuple[str, Pair]]:
     )
     yield "a Pad of one", Pair(COPY, "y = Pad (x, pads)", constants={"pads": [0, 0, 1, 0, 0, 0]})
     yield "a Pad that cuts", Pair(COPY, "y = Pad (x, pads)", constants={"pads": [0, 0, 0, 0, 0, -1]})
+    square, pads = "(float[6, 6] x) => (float[k, l] y)", {"a": [0, 1, 0, 0], "two": np.float32(2)}
+    for name, after, more in (
+        ("along another axis", "y = Pad (x, b)", {"b": [1, 0, 0, 0]}),
+        ("along another axis that is told", "y = Pad (x, b, , axes)", {"b": [1, 0], "axes": [0]}),
+        ("behind, not before", "y = Pad (x, b)", {"b": [0, 0, 0, 1]}),
+        ("with another number", "y = Pad (x, a, two)", {}),
+        ("with what stands at the edge", 'y = Pad <mode = "edge"> (x, a)', {}),
+    ):
+        yield f"a Pad {name}", Pair("y = Pad (x, a)", after, square, {**pads, **more})
+    yield (
+        "a Pad of merged axes",
+        Pair(
+            "a = Reshape (x, one_row) b = Pad (a, pads) y = Reshape (b, wide)",
+            "b = Pad (x, rows) y = Reshape (b, wide)",
+            "(float[n, 6] x) => (float[k, l] y)",
+            {"one_row": [1, -1], "wide": [-1, 6], "pads": [0, 1, 0, 5], "rows": [0, 0, 1, 0]},
+        ),
+    )
 
 
 def writes() -> Iterator[tuple[str, Pair]]:
