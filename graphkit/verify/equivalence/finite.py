@@ -8,32 +8,22 @@ the exact terms, and an output of the model is proven by these alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from onnx import NodeProto, helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import Axiom, Result
+from graphkit.verify.equivalence.mask_reach import EVERY, MASKED, ONE, SCALING, counted, is_scaled, is_small, masks
 from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["ASSUMPTIONS", "FINITE_AXIOMS", "MASKED", "is_blind", "is_faithful"]
-
-MASKED = -1000.0  # exp of it is 0, also in float64, and also where scores that count are some hundreds lower
-# Between the largest and the least of such constants, all together: more would make masked scores count.
-REACH = -MASKED / 2
-DEPTH = 64  # nodes that are looked through for them
-EVERY = names("Max Min Concat")
-SCALING = names("Mul Div")
-ONE = names("Cast Expand Identity Slice Squeeze Unsqueeze Reshape Transpose")  # whose elements are those of one input
+__all__ = ["ASSUMPTIONS", "FINITE_AXIOMS", "is_blind", "is_faithful"]
 
 
 def is_blind(app: Application, index: int) -> bool:
@@ -51,101 +41,23 @@ def is_faithful(app: Application, index: int) -> bool:
     if term is None or term.dims is None or app.dims is None or app.dtype not in FLOATS or term.dtype not in FLOATS:
         return False
     if op == "Add":
-        return _is_small(app, app.args)
+        return is_small(app, app.args)
     if op in EVERY:
         return True
     if op == "Where":
         return index > 0
     if op in SCALING:
-        return _is_scaled(app, index)
+        return is_scaled(app, index)
     if op == "Transpose" and (app.attr("perm", ()) or (0,))[-1] != len(term.dims) - 1:
         return False  # its rows are columns, which may be masked as a whole
     return op in ONE and index == 0 and term.dims[-1:] == app.dims[-1:]
-
-
-class Reach(NamedTuple):
-    """By how much constants change scores that count, at most and at least, and the largest number that masks."""
-
-    most: float = 0.0
-    least: float = 0.0
-    masked: float = -np.inf
-
-    def times(self, factor: float) -> Reach:
-        """Return the reach of scores that are multiplied."""
-        return Reach(*(each * factor for each in self))
-
-
-UNKNOWN_REACH = Reach(np.inf, -np.inf, np.inf)
-
-
-def _is_small(app: Application, terms: Sequence[Term | None]) -> bool:
-    """Whether constants change the sum of some scores by little beside what masks."""
-    reach = _sum(app, terms, {})
-    return reach.most - reach.least <= REACH
-
-
-def _is_scaled(app: Application, index: int) -> bool:
-    """Whether a node multiplies scores by a number, and those that are masked stay so."""
-    factor = _factor(app, app.node.operator, app.args)
-    if factor is None or factor[0] != index:
-        return False
-    reach = _reach(app, app.args[index], {}).times(factor[1])
-    return reach.most - reach.least <= REACH and reach.masked <= MASKED
-
-
-def _factor(app: Application, op: str, terms: Sequence[Term | None]) -> tuple[int, float] | None:
-    """Return which term is multiplied by a positive number, and that number."""
-    for index, term in enumerate(terms if len(terms) == 2 else ()):
-        if term is None or not term.is_constant or (op == "Div" and not index):
-            continue
-        array = app.tools.constants.array(term)
-        if array is not None and array.size == 1 and 0 < (number := array.item()) < np.inf:
-            return 1 - index, 1 / number if op == "Div" else number
-    return None
-
-
-def _sum(app: Application, terms: Sequence[Term | None], known: dict[Term, Reach], depth: int = 0) -> Reach:
-    """Return the reach of the sum of terms."""
-    found = [_reach(app, term, known, depth + 1) for term in terms if term is not None]
-    most, least = sum(each.most for each in found), sum(each.least for each in found)
-    return Reach(most, least, max((each.masked for each in found), default=-np.inf))
-
-
-def _reach(app: Application, term: Term | None, known: dict[Term, Reach], depth: int = 0) -> Reach:
-    """Return the reach of a term; `known` holds those that were looked at."""
-    if depth > DEPTH or term is None:
-        return UNKNOWN_REACH
-    if term not in known:
-        known[term] = UNKNOWN_REACH
-        parts = term.args[1:] if term.op == "Where" else term.args[:1] if term.op in ONE else term.args
-        if term.is_constant:
-            known[term] = _reach_of_constant(app.tools.constants.array(term))
-        elif term.op == "Add":
-            known[term] = _sum(app, term.args, known, depth)
-        elif term.op in SCALING and (factor := _factor(app, term.op, term.args)) is not None:
-            known[term] = _reach(app, term.args[factor[0]], known, depth + 1).times(factor[1])
-        elif term.op in (*ONE, *EVERY, "Where"):
-            found = [_reach(app, part, known, depth + 1) for part in parts]
-            most, least, masked = zip(*found, strict=True)
-            known[term] = Reach(max(most), min(least), max(masked))
-        else:
-            known[term] = Reach()
-    return known[term]
-
-
-def _reach_of_constant(array: np.ndarray | None) -> Reach:
-    if array is None or np.isnan(array).any():
-        return UNKNOWN_REACH
-    counts = array[array > MASKED].astype(np.float64)
-    masked = array[array <= MASKED].astype(np.float64)
-    return Reach(float(counts.max(initial=0.0)), float(counts.min(initial=0.0)), float(masked.max(initial=-np.inf)))
 
 
 def raised(app: Application) -> Result:
     """Take a mask that is raised to a number that masks for the mask."""
     pairs = (app.args, app.args[::-1])
     for mask, floor in (pair for pair in pairs if len(pair) == 2):
-        if mask is None or floor is None or app.dims is None or not _masks(app, floor) or not _is_small(app, [mask]):
+        if mask is None or floor is None or app.dims is None or not masks(app, floor) or not is_small(app, [mask]):
             continue
         if _varies(mask.dims, app.dims) and expands_to(mask.dims or (), app.dims):
             return app.tools.movement.expand(mask, app.dims)
@@ -157,11 +69,11 @@ def filled(app: Application) -> Result:
     condition, *ends = (app.arg(index) for index in range(3))
     if condition is None or app.dtype not in FLOATS or app.dims is None or not _varies(condition.dims, app.dims):
         return None
-    low = [end is not None and _masks(app, end) for end in ends]
+    low = [end is not None and masks(app, end) for end in ends]
     if low[0] == low[1] or _hides_a_row(app, condition, is_hidden=low[0]):
         return None
     scores = ends[low[0]]
-    if scores is None or scores.dims is None or not _is_small(app, [scores]):
+    if scores is None or scores.dims is None or not is_small(app, [scores]):
         return None
     zero, fill = _number(app, 0.0), _fill(app)
     mask = _applied(app, "Where", [condition, *((fill, zero) if low[0] else (zero, fill))], condition.dims)
@@ -179,9 +91,17 @@ def _hides_a_row(app: Application, condition: Term, *, is_hidden: bool) -> bool:
 def added(app: Application) -> Result:
     """Take one number for all that mask in a constant that is added."""
     args = [None if term is None else _lowered(app, term) for term in app.args]
-    if args == list(app.args) or not _is_small(app, app.args):
+    if args == list(app.args) or not is_small(app, app.args):
         return None
     return _applied(app, "Add", args, app.dims)
+
+
+def multiplied(app: Application) -> Result:
+    """Take the lowest number for one that masks where a whole number is not 0."""
+    found = counted(app, app.args)
+    if found is None or app.dims is None or not _varies(found[0].dims, app.dims):
+        return None
+    return _applied(app, "Mul", [found[0], _fill(app)], app.dims)
 
 
 def guarded(app: Application) -> Result:
@@ -207,14 +127,6 @@ def _bare(term: Term) -> Term:
 def _varies(dims: Dims | None, whole: Dims) -> bool:
     """Whether a mask has all elements along the last axis: one that has not masks whole rows."""
     return bool(dims) and bool(whole) and dims is not None and dims[-1] == whole[-1] != 1
-
-
-def _masks(app: Application, term: Term) -> bool:
-    """Whether all elements of a term are one number that masks."""
-    while term.op in ("Expand", "Reshape") and term.args[0] is not None:
-        term = term.args[0]
-    array = app.tools.constants.array(term) if term.is_constant and term.dtype in FLOATS else None
-    return array is not None and bool(array.size) and bool((array <= MASKED).all())
 
 
 def _is_zero(app: Application, term: Term) -> bool:
@@ -247,7 +159,7 @@ def _applied(app: Application, op: str, args: list[Term | None], dims: Dims | No
         condition, *ends = (app.tools.constants.array(arg) for arg in args if arg is not None)
         if condition is not None and ends[0] is not None and ends[1] is not None:
             return app.tools.constants.of_array(np.where(condition, ends[0], ends[1]), app.dtype)
-    version = {"Where": 9, "Add": 7}[op]
+    version = {"Where": 9, "Add": 7, "Mul": 7}[op]
     node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
     made = replace(app, node=node, attributes=(("", 0, version),), args=args, index=0, dims=dims)
     found = flat.elementwise(made)
@@ -261,6 +173,8 @@ FINITE_AXIOMS = (
           frozenset({"Where"}), filled),
     Axiom("masks added", "What a constant adds to scores that do not count may be any number that masks.",
           frozenset({"Add"}), added),
+    Axiom("masks multiplied", "A number that masks where a whole number is not 0 may be any number that masks.",
+          frozenset({"Mul"}), multiplied),
 )  # fmt: skip
 ASSUMPTIONS = (
     Axiom("no NaN", "A Softmax of finite scores, of which one counts in each row, gives no NaN.",

@@ -16,7 +16,7 @@ from small_models import model
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, finite
+from graphkit.verify.equivalence import check_equivalence, finite, mask_reach
 from graphkit.verify.equivalence.looseness import FINITE, Looseness
 
 HEAD = "(T[n, s] x, T[n, s] u, T[n, s] m, bool[s] c, bool[n, 1] r) => (T[k, l] y)"
@@ -24,7 +24,7 @@ LOWEST = {"float": -np.inf, "double": float(np.finfo(np.float64).min), "float16"
 KINDS = {"float": np.float32, "double": np.float64, "float16": np.float16}
 HOLES = np.array([[0.0, 1.5, -np.inf, 0.0, -2e4]])  # beside scores of five positions
 COUNTS = np.array([[0.0, 0, 0, 3, 0]])
-CONSTANTS: Mapping[str, object] = {"zero": 0.0, "high": -1.0, "two": 2.0, "floor": -3e4, "minus": -1.0}
+CONSTANTS: Mapping[str, object] = {"zero": 0.0, "high": -1.0, "two": 2.0, "floor": -3e4, "minus": -1.0, "one": 1.0}
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ SQUARE = HEAD.replace("[n, s]", "[s, s]")
 AROUND = "Transpose <perm = [2, 1, 0]>"
 # A bias for as many positions as there are, of 16: how many these are is only known where a product needs them.
 BIASED = "n = Shape <start = 1> (x) k = Neg (n) s = Slice (slopes, k, far, i0) b = Add (x, s) "
+COUNTED = "i = CastLike (c, x) m1 = Sub (one, i) k = Sub (one, m1) "
 RIGHT = {
     "raised": Pair("masks raised", "a = Add (x, m) y = Softmax (a)",
                    "f = Max (m, floor) a = Add (x, f) y = Softmax (a)"),
@@ -60,6 +61,8 @@ RIGHT = {
         constants={"i0": np.array([0])}),
     "added": Pair("masks added", "a = Add (x, holes) y = Softmax (a)", "a = Add (x, raised) y = Softmax (a)", FIXED,
                   {"holes": HOLES, "raised": np.maximum(HOLES, -3e4)}),
+    "multiplied": Pair("masks multiplied", COUNTED + "w = Mul (k, least) a = Add (x, w) y = Softmax (a)",
+                       COUNTED + "w = Mul (floor, k) a = Add (x, w) y = Softmax (a)", constants={"least": -6e4}),
     "filled, then divided": Pair("masks filled in", "a = Where (c, low, x) d = Div (a, two) y = Softmax (d)",
                                  "w = Where (c, floor, zero) a = Add (x, w) d = Div (a, two) y = Softmax (d)"),
     "raised, then multiplied": Pair("masks raised", "a = Add (x, m) d = Mul (two, a) y = Softmax (d)",
@@ -89,6 +92,15 @@ WRONG = {
                             "w = Where (c, floor, zero) a = Add (x, w) b = ReduceSum (a) y = Add (b, x)"),
     "scores turned": Pair("", "a = Add (x, m) b = Neg (a) y = Softmax (b)",
                           "f = Max (m, floor) a = Add (x, f) b = Neg (a) y = Softmax (b)"),
+    "fractions multiplied": Pair(
+        "", "i = CastLike (c, x) k = Mul (i, little) w = Mul (k, least) a = Add (x, w) y = Softmax (a)",
+        "i = CastLike (c, x) k = Mul (i, little) w = Mul (k, floor) a = Add (x, w) y = Softmax (a)",
+        constants={"least": -6e4, "little": 1e-4}),
+    "rows multiplied": Pair("", "i = CastLike (r, x) w = Mul (i, least) a = Add (x, w) y = Softmax (a)",
+                            "i = CastLike (r, x) w = Mul (i, floor) a = Add (x, w) y = Softmax (a)",
+                            constants={"least": -6e6, "floor": -3e4}),
+    "multiplied by what counts": Pair("", COUNTED + "w = Mul (k, minus) a = Add (x, w) y = Softmax (a)",
+                                      COUNTED + "w = Mul (k, floor) a = Add (x, w) y = Softmax (a)"),
     "divided until it counts": Pair("", "a = Where (c, low, x) d = Div (a, many) y = Softmax (d)",
                                     "w = Where (c, floor, zero) a = Add (x, w) d = Div (a, many) y = Softmax (d)",
                                     constants={"many": 1e4}),
@@ -211,7 +223,9 @@ def anything(*_args: object) -> bool:
 
 def _patched(name: str, content: object) -> Callable[[pytest.MonkeyPatch], Looseness]:
     def patch(monkeypatch: pytest.MonkeyPatch) -> Looseness:
-        monkeypatch.setattr(finite, name, content)
+        for module in (finite, mask_reach):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, content)
         return FINITE
 
     return patch
@@ -228,7 +242,8 @@ FAULTS: Mapping[str, tuple[str, Callable[[pytest.MonkeyPatch], Looseness]]] = {
     "every Softmax is over the last axis": (
         "over another axis", lambda _: dataclasses.replace(FINITE, is_blind=anything)),
     "masked scores are an output": ("scores raised", lambda _: dataclasses.replace(FINITE, is_output=True)),
-    "any number scales": ("divided until it counts", _patched("_is_scaled", anything)),
+    "any number is whole": ("fractions multiplied", _patched("_is_whole", anything)),
+    "any number scales": ("divided until it counts", _patched("is_scaled", anything)),
     "all of a mask hides": ("more masked", _patched("MASKED", 2.0)),
 }  # fmt: skip
 
