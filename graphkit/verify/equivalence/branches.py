@@ -50,12 +50,17 @@ def _shadows(scope: Scope) -> Iterator[str]:
 
 
 def _output_faults(reading: Reading) -> Iterator[str]:
-    """Yield what bodies give twice, and inputs that a Scan gives as they are: onnxruntime writes nothing there."""
+    """Yield what bodies give twice, and inputs that they give as they are, where onnxruntime does not copy them.
+
+    Nothing is written for what a Scan gives so, and a Loop counts up where its counter stands.
+    """
     for node in reading.nodes:
         for name, body in node.bodies.items() if node.is_op("If", "Scan") else ():
             twice = [value.name for value, times in Counter(body.outputs).items() if times > 1]
             yield from (f"{name} of {node.path} gives '{value}' twice" for value in twice)
-            inputs = [value.name for value in body.outputs if node.is_op("Scan") and value in {*body.inputs}]
+        for name, body in node.bodies.items() if node.is_op("Loop", "Scan") else ():
+            shared = {*(body.inputs if node.is_op("Scan") else body.inputs[:1])}
+            inputs = [value.name for value in body.outputs if value in shared]
             yield from (f"{name} of {node.path} gives its input '{value}' as it is" for value in inputs)
 
 

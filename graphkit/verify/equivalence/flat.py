@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from onnx import TensorProto
 
-from graphkit.dtypes import FLOATS
+from graphkit.dtypes import FLOATS, HALVES
 from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
@@ -31,7 +31,9 @@ ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "Parametri
 PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
 PLACED |= names("QuickGelu", "com.microsoft")
 PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh") | names("QuickGelu", "com.microsoft")
-EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats
+EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1
+BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
+OF_BODIES = 18  # the version in which it does so for float16
 # onnxruntime takes a number beside many for one to be computed with, unless the last axes of the many are 1.
 BY_DIMS = EXTREMES | {"Pow"}
 # What reduces all elements in the order in which it reduces rows.
@@ -41,9 +43,13 @@ COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "Bitwise
 
 def elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
-    is_placed = _is_placed(app)
-    if is_placed and app.node.operator in BY_DIMS and not _is_of_any_dims(app):
+    op, is_placed = app.node.operator, _is_placed(app)
+    if is_placed and op == "Pow" and not _is_of_any_dims(app):
         return "its last axis may be 1, where onnxruntime computes it otherwise"
+    if is_placed and op in EXTREMES and any(term is None or term.dims != app.dims for term in app.args):
+        return "which of two zeros it gives depends on dims"
+    if op in BOUNDED and app.dtype in HALVES and app.node.scope.opset() == OF_BODIES:
+        return "which of two zeros it gives depends on dims, where onnxruntime computes it by Max"
     return _by_element(app, is_placed)
 
 
@@ -85,7 +91,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
 
 def _is_of_any_dims(app: Application) -> bool:
     """Whether no last axis is 1, or all that there is is one number, of whatever rank."""
-    is_one = app.node.operator == "Pow" and app.dims is not None and product(app.dims) == 1
+    is_one = app.dims is not None and product(app.dims) == 1
     return is_one or bool(app.dims and lower(app.dims[-1]) > 1)
 
 
@@ -245,8 +251,8 @@ def over_last_axis(app: Application) -> Result:
     if any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
         return "its scale is no list"
     rows = (product(first.dims[:axis]), product(first.dims[axis:]))
-    is_softmax = app.node.op_type.endswith("Softmax")  # the same of rows in all versions
-    key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_softmax else None))  # type: ignore[index]
+    is_the_same = app.node.op_type.endswith("Softmax") and app.dtype not in HALVES  # of rows, in all versions
+    key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_the_same else None))  # type: ignore[index]
     flat = app.tools.movement.reshape(first, rows)
     op = f"{app.node.operator} of rows"
     made = app.tools.terms.make(op, (*key, app.index), (flat, *app.args[1:]), app.dtype, rows)
@@ -265,7 +271,8 @@ def sum_over_last_axis(app: Application) -> Result:
     flat = app.tools.movement.reshape(first, (rows, first.dims[-1]))
     is_all = len(first.dims) == 1 and app.node.operator not in IN_ORDER
     op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
-    made = app.tools.terms.make(op, (app.index,), (flat,), app.dtype, (rows,))
+    key = (*(app.attributes[:1] if app.dtype in HALVES else ()), app.index)
+    made = app.tools.terms.make(op, key, (flat,), app.dtype, (rows,))
     return app.tools.movement.reshape(made, app.dims)
 
 

@@ -62,13 +62,13 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
     "OneHot": (9, 11),  # of negative indices
 }  # fmt: skip
 # Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
-OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "PRelu": 16}
+OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
 # Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
-# elsewhere a kernel of float32: other digits, and infinities.
+# elsewhere a kernel of float32: other digits, infinities and signs of zeros.
 BODIES_OF_HALVES = names(
     """
-    HardSwish MeanVarianceNormalization Mish ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare Selu Softplus
-    Softsign
+    Elu HardSigmoid HardSwish LeakyRelu LogSoftmax MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceSumSquare Relu Selu Softmax Softplus Softsign ThresholdedRelu
     """
 )
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more

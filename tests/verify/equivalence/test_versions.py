@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.defs
 import onnx.parser
+import onnxruntime
 import pytest
 from properties import how_many
 
@@ -209,10 +211,9 @@ HALVES = np.arange(-(1 << 15), 1 << 15, dtype=np.int16).view(np.float16)
 HALVES = np.sort(HALVES[np.isfinite(HALVES)]).reshape(-1, 64)
 
 
-@pytest.mark.parametrize("operator", WITH_FUNCTIONS)
-def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: str) -> None:
-    """onnxruntime has no kernel for many, and runs the body that ONNX has where that is of the model's version."""
-    body, found = OF_HALVES.get(operator, f"y = {operator} (x)"), dict[int, tuple[Model, bytes]]()
+def halves_in(operator: str) -> Iterator[tuple[int, Model]]:
+    """Yield each version, and a model of it."""
+    body = OF_HALVES.get(operator, f"y = {operator} (x)")
     for version in range(7, versions.NEWEST + 1):
         text = f'<ir_version: 8, opset_import: ["" : {version}]> g (float16[n, m] x) => (y) {{ {body} }}'
         proto = onnx.parser.parse_model(text)
@@ -222,7 +223,14 @@ def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: 
             for name, number in numbers.items()
             if name in body
         )
-        model = Model.from_proto(proto)
+        yield version, Model.from_proto(proto)
+
+
+@pytest.mark.parametrize("operator", WITH_FUNCTIONS)
+def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: str) -> None:
+    """onnxruntime has no kernel for many, and runs the body that ONNX has where that is of the model's version."""
+    found = dict[int, tuple[Model, bytes]]()
+    for version, model in halves_in(operator):
         if (arrays := run(model, {"x": HALVES})) is not None:
             found[version] = model, b"".join(array.tobytes() for array in arrays)
     assert len(found) > 6
@@ -230,6 +238,49 @@ def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: 
         others = [other for other, (_, result) in found.items() if other > version and result != made]
         for other in others:
             assert not check_equivalence(model, found[other][0]).proven, f"{version} and {other}"
+
+
+def kernels(model: Model, folder: Path) -> list[str] | None:
+    """Return the operators of the kernels that onnxruntime runs for a model, None where it has none."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "run.onnx")
+    try:
+        onnxruntime.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # of which onnxruntime has many kinds
+        return None
+    return [node.op_type for node in onnx.load(folder / "run.onnx").graph.node]
+
+
+@pytest.mark.parametrize("operator", [each for each in WITH_FUNCTIONS if not each.endswith("OrEqual")])
+def test_float16_is_computed_by_the_same_kernels_in_versions_that_are_taken_for_one(
+    operator: str, tmp_path: Path
+) -> None:
+    found = {version: (model, kernels(model, tmp_path)) for version, model in halves_in(operator)}
+    known = {version: (model, run_by) for version, (model, run_by) in found.items() if run_by is not None}
+    assert len(known) > 6
+    for version, (model, run_by) in known.items():
+        for other in (other for other, (_, others) in known.items() if other > version and others != run_by):
+            assert not check_equivalence(model, known[other][0]).proven, f"{version} and {other}"
+
+
+def test_quantizing_float16_rounds_otherwise_since_version_23() -> None:
+    feeds = {"x": np.random.default_rng(0).normal(size=(64, 64)).astype(np.float16)}
+    found = {}
+    for version in (13, 19, 21, 23, 24):
+        text = f'<ir_version: 10, opset_import: ["" : {version}]> g (float16[n, m] x) => (uint8[n, m] y)'
+        proto = onnx.parser.parse_model(f"{text} {{ y = QuantizeLinear (x, s) }}")
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(0.05), "s"))
+        found[version] = model = Model.from_proto(proto)
+        assert check_equivalence(model, Model.from_proto(proto)).is_proven
+    right, made = (run(found[version], feeds) for version in (21, 23))
+    assert right is not None
+    assert made is not None
+    assert (right[0] != made[0]).any()
+    for version in (13, 19, 21):
+        assert not check_equivalence(found[version], found[23]).proven
+    assert check_equivalence(found[23], found[24]).is_proven
 
 
 SPELLED = {

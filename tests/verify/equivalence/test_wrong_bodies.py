@@ -25,6 +25,12 @@ SHADOW = """g (float[N] x, bool c) => (float[N] y) <float[1] k = {{3}}> {{
 LOOP = """g (float[4] x, int64 m, bool c) => (float[4] l, {} y) {{
     l, y = Loop (m, c, x) <body = b ({}, bool ci, float[4] s) => (bool co, float[4] so, {} t) {{
         co = Identity (ci) so = Neg (s) t = Gather (x, i) }}> }}"""
+LISTED = """g (float[N] x, int64 m, bool c) => (float[N] y, int64[k] z) {{
+    y, z = Loop (m, c, x) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] r, int64 {}) {{
+        co = Identity (ci) r = Neg (s) {} }}> }}"""
+COUNTED = """g (float[N] x, int64 m, bool c) => (int64 y, float[k, N] z) <int64 nil = {{0}}> {{
+    y, z = Loop (m, c, nil) <body = b (int64 i, bool ci, int64 s) => (bool co, int64 {}, float[N] r) {{
+        co = Identity (ci) r = Neg (x) {} }}> }}"""
 SUM = "r = Add (s, e)"
 
 
@@ -51,11 +57,21 @@ PAIRS = {
         IF.format("float[N] r, float[N] t", "r = Neg (x) t = Neg (x)"),
         IF.format("float[N] r, float[N] r", "r = Neg (x)"),
         "then_branch of If#0 gives 'r' twice"),
+    "a Loop lists its counter": Pair(
+        LISTED.format("u", "u = Identity (i)"), LISTED.format("i", ""), "body of Loop#0 gives its input 'i' as it is"),
+    "a Loop carries its counter": Pair(
+        COUNTED.format("u", "u = Identity (i)"), COUNTED.format("i", ""),
+        "body of Loop#0 gives its input 'i' as it is"),
     "a branch has the name of what the other reads": Pair(
         SHADOW.format("k2"), SHADOW.format("k"),
         "'k', an initializer of If#0/then_branch, has the name of a value around it"),
 }  # fmt: skip
-FEEDS = {"x": np.array([0.5, -2.0], np.float32), "c": np.array(True), "q": np.ones((2, 2), np.float32)}
+FEEDS = {
+    "x": np.array([0.5, -2.0], np.float32),
+    "c": np.array(True),
+    "q": np.ones((2, 2), np.float32),
+    "m": np.array(2),
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -58,6 +58,18 @@ PAIRS = {
     "the largest beside a row that may be one": Pair(
         "(float[N, M] x, float[M] w) => (float[N, M] y)", ("y = Max (x, w)", "u = Unsqueeze (w, zero) y = Max (x, u)"),
         {"x": np.full((5, 1), -0.0, np.float32), "w": np.zeros(1, np.float32)}, {"zero": np.array([0])}),
+    "the largest of rows with a 1 between": Pair(
+        "(float[N, 5] x) => (float[N, 5] y)",
+        ("y = Max (x, nil)", "u = Unsqueeze (x, one) m = Max (u, nil) y = Squeeze (m, one)"),
+        {"x": np.resize(SIGNS, (9, 5))}, {"nil": 0.0, "one": np.array([1])}),
+    "the least of rows of which a dim may be 1": Pair(
+        "(float[N, M, 5] x, float w) => (float[N, M, 5] y)",
+        ("y = Min (x, w)", "r = Reshape (x, rows) m = Min (r, w) s = Shape (x) y = Reshape (m, s)"),
+        {"x": np.resize(-SIGNS, (9, 1, 5)), "w": np.array(0, np.float32)}, {"rows": np.array([-1, 5])}),
+    "a Relu of float16 by its body": Pair(
+        "(float16[N, 1] x) => (float16[N] y)",
+        ("p = Relu (x) y = Squeeze (p, one)", "s = Squeeze (x, one) y = Relu (s)"),
+        {"x": np.full((5, 1), -0.0, np.float16)}, {"one": np.array([1])}),
     "a power of a column": Pair(
         "(float[N, 1] x) => (float[N] y)",
         ("p = Pow (x, three) y = Squeeze (p, one)", "s = Squeeze (x, one) y = Pow (s, three)"), {"x": COLUMN},
