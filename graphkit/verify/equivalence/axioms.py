@@ -7,7 +7,7 @@ which says what was missing; or None where it has nothing to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto
@@ -192,6 +192,16 @@ def neutral(app: Application) -> Result:
     return None
 
 
+def inverted(app: Application) -> Result:
+    """Choose by what is negated, the other way round."""
+    condition = app.arg(0)
+    inner = condition.args[0] if condition is not None and condition.op == "Reshape" else condition
+    if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
+        return None
+    negated = app.tools.movement.reshape(inner.args[0], condition.dims)
+    return flat.elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
+
+
 def _ops(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -221,6 +231,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),
+    Axiom("inverted", "A Where by a Not is one by its input, the other way round.", _ops("Where"), inverted),
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
     Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),
