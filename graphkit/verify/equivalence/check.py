@@ -37,7 +37,7 @@ from graphkit.verify.equivalence.interface import (
     output_faults,
 )
 from graphkit.verify.equivalence.kernel_functions import kernel_fault
-from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
+from graphkit.verify.equivalence.loading_faults import is_loaded, loading_fault, whole_fault
 from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.near_constants import Near
@@ -203,7 +203,7 @@ def _fault(
         return f"the rewritten model cannot run: {after.contradictions[0].message}"
     if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
         return "a node of the rewritten model stands before one that it reads"
-    if fault := unread_fault(original, rewritten):
+    if (fault := unread_fault(original, rewritten)) and not is_loaded(rewritten.model):
         return fault
     if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
         return odd

@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
 
-__all__ = ["loading_fault", "loads", "whole_fault"]
+__all__ = ["is_loaded", "loading_fault", "loads", "whole_fault"]
 
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
@@ -84,6 +84,12 @@ def whole_fault(original: Model, rewritten: Model) -> str:
     return "onnxruntime does not load the rewritten model as a whole"
 
 
+def is_loaded(model: Model) -> bool:
+    """Whether onnxruntime loads a model as a whole without its weights, at both levels."""
+    bare = _weightless(model)
+    return _held(bare) <= MOST_HELD and all(loads(bare, optimize=optimize) for optimize in (False, True))
+
+
 def _weightless(model: Model) -> Model:
     """Return a model with inputs in the place of its weights, but for those that nodes and bodies hold."""
     proto = ModelProto()
@@ -104,11 +110,11 @@ def _held(model: Model) -> int:
     return sum(payload_size(tensor) or 0 for tensor, _ in walk_tensors(model.proto))
 
 
-def loads(model: Model) -> bool:
+def loads(model: Model, *, optimize: bool = False) -> bool:
     """Whether onnxruntime loads a model, in a process that may die of it."""
     check_time()
     try:
-        with IsolatedSession(model, threads=1):
+        with IsolatedSession(model, optimize=optimize, threads=1):
             return True
     except ModelError:
         return False

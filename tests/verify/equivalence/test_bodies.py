@@ -47,6 +47,9 @@ EQUAL = {
     "an If that reads what was computed around it": (
         IF.format("Identity", "a = Neg (x)", "a = Neg (x)").replace("d =", "w = Neg (x) d ="),
         IF.format("Identity", "a = Identity (w)", "a = Identity (w)").replace("d =", "w = Neg (x) d =")),
+    "a branch that never runs, and loads": (
+        IF.format("Identity", "a = Neg (x)", "a = Neg (z)").replace("(c)", "(yes)"),
+        IF.format("Identity", "a = Neg (x)", "w = Abs (z) a = Neg (w)").replace("(c)", "(yes)")),
     "unknown dims, one Transpose back and forth": (
         NONZERO.format("i = NonZero (c) y = Transpose (i)"),
         NONZERO.format("q = NonZero (c) p = Transpose (q) r = Transpose (p) y = Transpose (r)")),
@@ -109,7 +112,7 @@ def test_it_is_not_proven(name: str) -> None:
 
 
 def _constants(text: str) -> dict[str, object]:
-    return {name: number for name, number in (("yes", True), ("one", 1)) if f"{name}, " in text}
+    return {name: number for name, number in (("yes", True), ("one", 1)) if re.search(rf"{name}\b[,)]", text)}
 
 
 def test_a_function_is_what_its_body_computes() -> None:
