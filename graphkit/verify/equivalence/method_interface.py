@@ -98,6 +98,12 @@ def port_faults(
         return _is_slots(claim, axis, states.get(ports[name].state))
 
     values = [value for value in (*model.graph.inputs, *model.graph.outputs) if value.name in ports]
+    for value in values:
+        declared, port = declared_type(value), ports[value.name]
+        if declared is not None and dtype_name(declared.dtype) != port.dtype:
+            yield f"{value.name} is {port.dtype} to a host, and {dtype_name(declared.dtype)} in its model"
+        if declared is not None and declared.dims is not None and len(declared.dims) != len(port.shape):
+            yield f"{value.name} has {len(port.shape)} dims to a host, and {len(declared.dims)} in its model"
     yield from declaration_faults(values, adapted, original, is_all_slots)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -242,6 +243,25 @@ def test_a_method_declares_what_its_ports_have(
     step = check_bundle(originals, tmp_path / "out")["step"]
     assert {output.reason for output in step.outputs} == {reason}
     assert step.is_proven is not bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "float16"}, "logits is float16 to a host, and float32 in its model"),
+        ({"shape": [4, 1]}, "logits has 2 dims to a host, and 3 in its model"),
+    ],
+)
+def test_a_port_is_that_of_its_model(change: dict[str, object], reason: str, bundled: Bundled, tmp_path: Path) -> None:
+    originals, folder = bundled("causal", "scatter-nd")
+    shutil.copytree(folder, tmp_path / "out")
+    file = tmp_path / "out" / "bundle.json"
+    contract = json.loads(file.read_text())
+    step = next(method for method in contract["methods"] if method["name"] == "step")
+    next(port for port in step["outputs"] if port["name"] == "logits").update(change)
+    file.write_text(json.dumps(contract))
+    found = check_bundle(originals, tmp_path / "out")["step"]
+    assert {output.reason for output in found.outputs} == {reason}
 
 
 def test_a_method_makes_its_length_larger_by_its_tokens(bundled: Bundled) -> None:

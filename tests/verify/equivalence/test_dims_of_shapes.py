@@ -57,6 +57,8 @@ def test_the_dims_of_other_data_are_others() -> None:
 
 RESHAPED = "t = Concat <axis = 0> (s, minus, four) b = Reshape ({}, t) y = Shape (b)"
 PART = "b = Slice ({}, zero, s, zero) u = Unsqueeze (b, zero) y = Shape (u)"  # a Slice never fails
+SUMMED = "i = NonZero (x) p = Transpose (i) e = {} (x) j = NonZero (e) q = Transpose (j) s = Add (p, q) "
+SUMMED += "u = Unsqueeze (s, zero) y = Shape (u)"
 SHAPES = {
     "another shape": (SIDE + RESHAPED.format("x"), SIDE.replace("Sqrt", "Log") + RESHAPED.format("x")),
     "other data": (SIDE + RESHAPED.format("x"), SIDE + "c = Concat <axis = 0> (x, x) " + RESHAPED.format("c")),
@@ -64,6 +66,7 @@ SHAPES = {
         SIDE + RESHAPED.format("x"), SIDE + RESHAPED.format("x").replace("Reshape", "Reshape <allowzero = 1>")),
     "another end of a part": (SIDE + PART.format("x"), SIDE.replace("Sqrt", "Log") + PART.format("x")),
     "a part of other data": (SIDE + PART.format("x"), SIDE + "c = Concat <axis = 0> (x, x) " + PART.format("c")),
+    "a broadcast of another list": (SUMMED.format("Log"), SUMMED.format("Exp")),
     "another operator": (
         SIDE + "t = Concat <axis = 0> (s, one, one) u = Unsqueeze (x, zero) b = Expand (u, t) y = Shape (b)",
         SIDE + "t = Concat <axis = 0> (s, one, one) u = Unsqueeze (x, zero) b = Reshape (u, t) y = Shape (b)"),

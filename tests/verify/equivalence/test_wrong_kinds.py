@@ -56,6 +56,13 @@ def beside(head: str, node: str, feed: Mapping[str, np.ndarray], opset: int = 18
 def nodes() -> Iterator[tuple[str, Wrong]]:
     """Nodes that nothing reads, and that are not loaded, or fail."""
     rows = {"x": SIX.reshape(2, 3)}
+    two = {"x": SIX.reshape(3, 2), "u": SIX[:4].reshape(2, 2), "w": SIX[:2]}
+    yield (
+        "a sum of rows that are not as many",
+        beside(
+            "(float[n, 2] x, float[m, 2] u, float[2] w) => (float[n, 2] y)", "z = Add (x, u)", two, end="y = Add (x, w)"
+        ),
+    )
     conv = "a = Reshape (x, three_dims) z = Conv <{}> (a, kernel)"
     kernels = {"three_dims": np.array([1, 2, 3]), "kernel": np.ones((2, 2, 1))}
     for name, attribute in (
