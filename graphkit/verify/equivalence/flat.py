@@ -153,11 +153,11 @@ def _stripped(dims: Dims) -> Dims:
 
 
 def _broadcast(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
-    """Return the dims that dims broadcast to: one and 1s, or several and 1s of which one is that of the whole."""
+    """Return the dims that dims broadcast to: one that all others are, but for 1s, or else that of the whole."""
     rank, found = max(map(len, shapes)), list[Expr]()
     for axis in range(-rank, 0):
         dims = {shape[axis] for shape in shapes if len(shape) >= -axis} - {ONE}
-        if len(dims) > 1 and (len(whole) < -axis or whole[axis] not in dims):
+        if len(dims) > 1 and len(whole) < -axis:
             return None
         found.append(whole[axis] if len(dims) > 1 else next(iter(dims), ONE))
     return tuple(found)

@@ -63,6 +63,15 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
             "(float[n, 2] x, float[m, 2] u, float[2] w) => (float[n, 2] y)", "z = Add (x, u)", two, end="y = Add (x, w)"
         ),
     )
+    turned = "d = Shape <end = 1> (x) n = Shape <start = 1> (x) t = Concat <axis = 0> (n, d) q = Reshape (x, t) "
+    turned += "a = Add (h, x) b = Add (h, q) r = MatMul (v, a) s = MatMul (v, b) m = MatMul (r, w) p = MatMul (s, w) "
+    yield "one row that is one column", Wrong(
+        "(float[d, n] x, float[n, n] h, float[k, n] v, float[n, j] w) => (float[k, j] y)",
+        f"{turned} y = Sub (m, p)",
+        f"{turned} y = Sub (p, p)",
+        {"x": SIX[None, :3], "h": np.eye(3, dtype=np.float32), "v": np.eye(3, dtype=np.float32)[:2],
+         "w": np.eye(3, dtype=np.float32)},
+    )  # fmt: skip
     conv = "a = Reshape (x, three_dims) z = Conv <{}> (a, kernel)"
     kernels = {"three_dims": np.array([1, 2, 3]), "kernel": np.ones((2, 2, 1))}
     for name, attribute in (
