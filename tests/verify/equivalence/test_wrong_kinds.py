@@ -63,6 +63,15 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
             "(float[n, 2] x, float[m, 2] u, float[2] w) => (float[n, 2] y)", "z = Add (x, u)", two, end="y = Add (x, w)"
         ),
     )
+    padded = "(float[2, 3] x) => (float[k, l] y)", "y = Pad (x, {}{})"
+    for name, numbers in (
+        ("pads that are no list", {"b": np.array([[0, 1], [0, 1]])}),
+        ("axes that are no list", {"b": np.array([1, 1]), "axes": np.array([[1]])}),
+        ("an axis twice", {"b": np.array([0, 1, 0, 1]), "axes": np.array([1, 1])}),
+    ):
+        constants = {"a": np.array([0, 1, 0, 1]), **numbers}
+        axes = ", , axes" if "axes" in numbers else ""
+        yield name, Wrong(padded[0], padded[1].format("a", ""), padded[1].format("b", axes), rows, constants)
     turned = "d = Shape <end = 1> (x) n = Shape <start = 1> (x) t = Concat <axis = 0> (n, d) q = Reshape (x, t) "
     turned += "a = Add (h, x) b = Add (h, q) r = MatMul (v, a) s = MatMul (v, b) m = MatMul (r, w) p = MatMul (s, w) "
     yield "one row that is one column", Wrong(
