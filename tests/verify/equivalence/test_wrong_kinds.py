@@ -63,6 +63,13 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
             "(float[n, 2] x, float[m, 2] u, float[2] w) => (float[n, 2] y)", "z = Add (x, u)", two, end="y = Add (x, w)"
         ),
     )
+    for name, node, numbers in (
+        ("a Pad that cuts more than there is", "z = Pad (x, a)", {"a": np.array([-7, 0])}),
+        ("a Pad that reflects more than there is", 'z = Pad <mode = "reflect"> (x, a)', {"a": np.array([9, 0])}),
+        ("a Pad with several numbers", "z = Pad (x, a, b)", {"a": np.array([1, 0]), "b": np.ones(2, np.float32)}),
+        ("a Pad of other axes", "z = Pad (x, a)", {"a": np.array([1, 0, 0, 1])}),
+    ):
+        yield name, beside(LIST, node, {"x": SIX}, **numbers)
     padded = "(float[2, 3] x) => (float[k, l] y)", "y = Pad (x, {}{})"
     for name, numbers in (
         ("pads that are no list", {"b": np.array([[0, 1], [0, 1]])}),
