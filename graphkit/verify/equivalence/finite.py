@@ -47,7 +47,7 @@ def is_faithful(app: Application, index: int) -> bool:
     if op == "Where":
         return index > 0
     if op in SCALING:
-        return is_scaled(app, index)
+        return is_scaled(app)
     if op == "Transpose" and (app.attr("perm", ()) or (0,))[-1] != len(term.dims) - 1:
         return False  # its rows are columns, which may be masked as a whole
     return op in ONE and index == 0 and term.dims[-1:] == app.dims[-1:]

@@ -44,13 +44,10 @@ def is_small(app: Application, terms: Sequence[Term | None]) -> bool:
     return reach.most - reach.least <= REACH
 
 
-def is_scaled(app: Application, index: int) -> bool:
+def is_scaled(app: Application) -> bool:
     """Whether a node multiplies scores by a number, and those that are masked stay so."""
     factor = _factor(app, app.node.operator, app.args)
-    if factor is None or factor[0] != index:
-        return False
-    reach = _reach(app, app.args[index], {}).times(factor[1])
-    return reach.most - reach.least <= REACH and reach.masked <= MASKED
+    return factor is not None and _reach(app, app.args[factor[0]], {}).times(factor[1]).masked <= MASKED
 
 
 def _factor(app: Application, op: str, terms: Sequence[Term | None]) -> tuple[int, float] | None:

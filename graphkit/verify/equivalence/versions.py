@@ -67,8 +67,8 @@ OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinea
 # elsewhere a kernel of float32: other digits, infinities and signs of zeros.
 BODIES_OF_HALVES = names(
     """
-    Elu HardSigmoid HardSwish LeakyRelu LogSoftmax MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
-    ReduceLogSumExp ReduceSumSquare Relu Selu Softmax Softplus Softsign ThresholdedRelu
+    Elu HardSigmoid HardSwish LeakyRelu MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceSumSquare Relu Selu Softplus Softsign ThresholdedRelu
     """
 )
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more

@@ -104,6 +104,10 @@ WRONG = {
     "divided until it counts": Pair("", "a = Where (c, low, x) d = Div (a, many) y = Softmax (d)",
                                     "w = Where (c, floor, zero) a = Add (x, w) d = Div (a, many) y = Softmax (d)",
                                     constants={"many": 1e4}),
+    "multiplied, then divided until it counts": Pair(
+        "", COUNTED + "w = Mul (k, least) a = Add (x, w) d = Div (a, many) y = Softmax (d)",
+        COUNTED + "w = Mul (k, floor) a = Add (x, w) d = Div (a, many) y = Softmax (d)",
+        constants={"least": -6e4, "many": 1e4}),
     "multiplied by less than 0": Pair("", "a = Add (x, m) b = Mul (a, minus) y = Softmax (b)",
                                       "f = Max (m, floor) a = Add (x, f) b = Mul (a, minus) y = Softmax (b)"),
     "a divisor that is masked": Pair("", "a = Add (x, m) b = Div (two, a) y = Softmax (b)",

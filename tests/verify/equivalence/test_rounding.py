@@ -45,6 +45,7 @@ C = {
     "kg": K * G[:, None, None, None], "gk": K * G[None, :, None, None], "c": G.reshape(6, 1, 1), "wh": 0.5 * W,
     "variance": VARIANCE, "mean": G * 0.5, "kbn": K * FACTOR[:, None, None, None], "bbn": B - G * 0.5 * FACTOR,
     "around": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "aside": np.array([0, 0, 1, 0, 0, 0, 1, 0]), "zero": 0.0,
+    "inside": np.array([0, 0, -1, -1, 0, 0, -1, -1]),
     "heads": np.array([0, -1, 2, 3]), "axis2": np.array([2]), "copies": np.array([1, 1, 2, 1, 1]),
     "last": np.array([-1]), "i0": np.array([0]), "i6": np.array([6]),
     "apart": np.array([0, 4, -1, 3]), "once": np.array([0, 2, -1, 3]), "negative": -0.5, "g3": RNG.normal(size=6),
@@ -230,6 +231,7 @@ WRONG = {
         "p = Add (x, half) y = Conv <pads = [1, 1, 1, 1]> (p, k)",
         "p = Conv <pads = [1, 1, 1, 1]> (x, k) y = Add (p, ks)", IMAGE),
     "other pads": ("p = Pad (x, aside) y = Conv (p, k)", "y = Conv <pads = [0, 1, 0, 1]> (x, k)", IMAGE),
+    "a pad that cuts": ("p = Pad (x, inside) y = Conv <pads = [1, 1, 1, 1]> (p, k)", "y = Conv (x, k)", IMAGE),
     "a pad of ones": ("p = Pad (x, around, one) y = Conv (p, k)", "y = Conv <pads = [1, 1, 1, 1]> (x, k)", IMAGE),
     "a pad that repeats": (
         "p = Pad <mode = \"edge\"> (x, around) y = Conv (p, k)", "y = Conv <pads = [1, 1, 1, 1]> (x, k)", IMAGE),
@@ -307,6 +309,13 @@ def test_what_is_not_equal_up_to_rounding_is_not_proven(name: str) -> None:
     assert check_equivalence(models[0], models[0]).is_proven
     if name not in HAZARDS:
         assert distance(*models, 3, 0) > 2e-5
+
+
+def test_an_einsum_of_an_axis_that_no_input_has_is_no_product() -> None:
+    source = model(
+        'g (float[n, 3] x) => (float[a, b] y) { y = Einsum <equation = "ij,jk->iz"> (x, w) }', w=np.ones((3, 3))
+    )
+    assert check_equivalence(source, source.with_proto(source.proto)).is_proven
 
 
 def _dropped(app: Application) -> Result:

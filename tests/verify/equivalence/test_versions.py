@@ -253,6 +253,16 @@ def kernels(model: Model, folder: Path) -> list[str] | None:
     return [node.op_type for node in onnx.load(folder / "run.onnx").graph.node]
 
 
+def test_rows_of_float16_are_reduced_by_other_kernels_in_version_18(tmp_path: Path) -> None:
+    found = {}
+    for version in (18, 19):
+        text = f'<ir_version: 8, opset_import: ["" : {version}]> g (float16[n, m] x) => (float16[n] y)'
+        proto = onnx.parser.parse_model(text + "<int64[1] one = {1}> { y = ReduceL2 <keepdims = 0> (x, one) }")
+        found[version] = Model.from_proto(proto)
+    assert kernels(found[18], tmp_path) != kernels(found[19], tmp_path)
+    assert not check_equivalence(found[18], found[19]).proven
+
+
 @pytest.mark.parametrize("operator", [each for each in WITH_FUNCTIONS if not each.endswith("OrEqual")])
 def test_float16_is_computed_by_the_same_kernels_in_versions_that_are_taken_for_one(
     operator: str, tmp_path: Path
