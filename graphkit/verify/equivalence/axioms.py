@@ -83,9 +83,12 @@ def reshape(app: Application) -> Result:
 
 
 def copies_zeros(app: Application, dims: Dims) -> bool:
-    """Whether a Reshape gives its target's dims where they are 0 too, which copies the dim at that place."""
-    target = app.elements(1)
-    if target is None or app.attr("allowzero", 0):
+    """Whether a Reshape gives its target's dims where they are 0 too, which copies the dim at that place.
+
+    Where the target is not known, the dims of the output are: it is these, -1, or a 0 that copies.
+    """
+    target = app.dims if app.elements(1) is None else app.elements(1)
+    if target is None or app.arg(1) is None or app.attr("allowzero", 0):
         return app.arg(1) is None or bool(app.attr("allowzero", 0))  # an attribute, as before opset 5, has numbers
     may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
     if len(may_be_zero) == 1 and _fails_with_zero(dims, target, may_be_zero[0][0]):

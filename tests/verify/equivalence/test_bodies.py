@@ -53,6 +53,9 @@ EQUAL = {
     "unknown dims, one Transpose back and forth": (
         NONZERO.format("i = NonZero (c) y = Transpose (i)"),
         NONZERO.format("q = NonZero (c) p = Transpose (q) r = Transpose (p) y = Transpose (r)")),
+    "unknown dims, shaped as they are": (
+        NONZERO.format("i = NonZero (c) t = Transpose (i) s = Shape (t) y = Reshape (t, s)"),
+        NONZERO.format("i = NonZero (c) y = Transpose (i)")),
     "unknown dims, in another order": (
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
         NONZERO.format("j = NonZero (x) i = NonZero (c) k = Concat <axis = 1> (i, j) y = Transpose (k)")),
@@ -83,6 +86,9 @@ UNEQUAL = {
     "unknown dims of two terms that are read twice": (
         NONZERO.format(TWICE + "y = Transpose (r)"),
         NONZERO.format(TWICE.replace("j = NonZero (c)", "j = NonZero (x)") + "y = Transpose (r)")),
+    "unknown dims that a 0 would copy": (
+        NONZERO.format("i = NonZero (c) t = Transpose (i) s = Shape (t) y = Reshape <allowzero = 1> (i, s)"),
+        NONZERO.format("i = NonZero (c) t = Transpose (i) s = Shape (t) y = Reshape (i, s)")),
     "unknown dims exchanged": (
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (i, j) y = Transpose (k)"),
         NONZERO.format("i = NonZero (c) j = NonZero (x) k = Concat <axis = 1> (j, i) y = Transpose (k)")),
