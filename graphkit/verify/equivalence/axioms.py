@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import INTEGERS
+from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY
 from graphkit.io.tensors import inline_array
 from graphkit.shapes import Expr, const, lower
@@ -25,7 +25,7 @@ from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, is_all
 
-__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros"]
+__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros", "turned"]
 
 UNKNOWN = "some dims are not known"
 
@@ -160,7 +160,11 @@ def concat(app: Application) -> Result:
 
 
 def zero_states(app: Application) -> Result:
-    """An initial state of zeros may be left out."""
+    """An initial state of zeros may be left out; of an RNN onnxruntime leaves out the product with it, NaN included."""
+    recurrent = app.arg(2)
+    array = app.tools.constants.array(recurrent) if recurrent is not None and recurrent.is_constant else None
+    if app.node.op_type == "RNN" and (array is None or not np.isfinite(array).all()):
+        return None
     args = list(app.args)
     for index in (5, 6):
         if (term := app.arg(index)) is not None and is_all(app, term, 0.0):
@@ -196,13 +200,22 @@ def neutral(app: Application) -> Result:
 
 
 def inverted(app: Application) -> Result:
+    """Choose by what is negated, the other way round, where there is no -0, which one of the branches loses."""
+    if app.dtype in (*FLOATS, *HALVES) and not all(
+        branch is not None and has_no_minus_zero(app, branch) for branch in app.args[1:]
+    ):
+        return None
+    return turned(app)
+
+
+def turned(app: Application) -> Result:
     """Choose by what is negated, the other way round."""
     condition = app.arg(0)
     inner = condition.args[0] if condition is not None and condition.op == "Reshape" else condition
     if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.dims)
-    return flat.elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
+    return flat.by_dims(replace(app, args=[negated, *app.args[:0:-1]]))
 
 
 def _ops(text: str) -> frozenset[str]:

@@ -235,7 +235,7 @@ def _splits(app: Application) -> bool:
 def _pads(app: Application) -> bool:
     """Whether it adds a number of elements along axes that are known; other modes need elements to copy."""
     source, around, axes = _dims(app, 0), app.numbers(1), app.numbers(3)
-    if source is None or around is None or min(around, default=0) < 0 or app.node.scope.opset() < 11:
+    if not source or around is None or min(around, default=0) < 0 or app.node.scope.opset() < 11:
         return False
     if app.attr("mode", "constant") != "constant" or (app.arg(2) is not None and _dims(app, 2) != ()):
         return False

@@ -19,7 +19,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
-from graphkit.verify.equivalence.signs_of_zeros import has_no_zero
+from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, has_no_zero
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["by_dims", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
@@ -35,7 +35,7 @@ EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on whic
 BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
 OF_BODIES = 18  # the version in which it does so for float16
 # onnxruntime takes a number beside many for one to be computed with, unless the last axes of the many are 1.
-BY_DIMS = EXTREMES | {"Pow"}
+BY_DIMS = EXTREMES | {"Pow", "Where"}
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
@@ -48,14 +48,17 @@ def elementwise(app: Application) -> Result:
         return "its last axis may be 1, where onnxruntime computes it otherwise"
     if is_placed and op in EXTREMES and any(term is None or term.dims != app.dims for term in app.args):
         return "which of two zeros it gives depends on dims"
+    if op == "Where" and not _loses_first(app):  # which branch keeps its -0 depends on sizes
+        key = (*app.attributes, app.index)
+        return app.tools.terms.make("Where of these dims", key, app.args, app.dtype, app.dims)
     if op in BOUNDED and app.dtype in HALVES and app.node.scope.opset() == OF_BODIES:
         return "which of two zeros it gives depends on dims, where onnxruntime computes it by Max"
     return _by_element(app, is_placed)
 
 
 def by_dims(app: Application) -> Result:
-    """Compute Max, Min and Pow of whatever dims as one: signs of zeros, and the last digits of powers, may differ."""
-    return _by_element(app, is_placed=app.node.operator not in EXTREMES) if app.node.operator in BY_DIMS else None
+    """Compute Max, Min, Pow and Where of whatever dims as one: signs of zeros, or last digits, may differ."""
+    return _by_element(app, is_placed=app.node.operator == "Pow") if app.node.operator in BY_DIMS else None
 
 
 def _by_element(app: Application, is_placed: bool) -> Result:
@@ -93,6 +96,27 @@ def _is_of_any_dims(app: Application) -> bool:
     """Whether no last axis is 1, or all that there is is one number, of whatever rank."""
     is_one = app.dims is not None and product(app.dims) == 1
     return is_one or bool(app.dims and lower(app.dims[-1]) > 1)
+
+
+def _loses_first(app: Application) -> bool:
+    """Whether a Where of floats makes 0 of -0 in its first branch at all sizes, or there is no -0.
+
+    onnxruntime takes the first branch, 0 where that is not chosen, and the second one where the result is 0. It does so
+    the other way round where the second one is one number along the last axes, and the first is not.
+    """
+    condition, *branches = app.args
+    if app.dtype not in (*FLOATS, *HALVES) or app.dims is None or condition is None or condition.dims is None:
+        return app.dtype not in (*FLOATS, *HALVES)
+    if all(branch is not None and has_no_minus_zero(app, branch) for branch in branches):
+        return True
+    chosen = [
+        None if branch is None or branch.dims is None else _broadcast((condition.dims, branch.dims), app.dims)
+        for branch in branches
+    ]
+    first, second = (None if dims is None else _stripped(dims) for dims in chosen)
+    if second is None or second == _stripped(app.dims):
+        return second is not None
+    return first is not None and first[-1:] == second[-1:] and lower(first[-1]) > 1
 
 
 def _is_placed(app: Application) -> bool:

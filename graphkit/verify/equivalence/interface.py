@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
@@ -59,8 +59,8 @@ def input_faults(
     given = [names.get(value.name, value.name) for value in callable_inputs(rewritten) if value.name not in free]
     yield from (f"two inputs are input {name} of the original" for name in {*mine} if given.count(name) > 1)
     yield from (f"input {name} of the original is free" for name in theirs if name in free)
-    if twice := [name for each in (original, rewritten) for name in _names_of_two_dims(each)]:
-        yield f"'{twice[0]}' is the name of a dim, and stands for another one that has no name"
+    if twice := _names_of_two_dims((original, rewritten)):
+        yield f"'{min(twice)}' is the name of a dim, and stands for another one that has no name"
     missing = [name for name in theirs if name not in mine and name not in fixed]
     if missing:
         yield f"input {missing[0]} is missing"
@@ -73,11 +73,13 @@ def input_faults(
         yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
 
 
-def _names_of_two_dims(model: Model) -> set[str]:
-    """Return the declared names that the shape engine gives to dims without a name."""
-    dims = [(f"{value.name}.{axis}", dim) for value in model.graph.inputs for axis, dim in _declared(value)]
+def _names_of_two_dims(models: Iterable[Model]) -> set[str]:
+    """Return the declared names that the shape engine gives to other dims, which have none, of any of the models."""
+    values = [value for model in models for value in model.graph.inputs]
+    dims = [(f"{value.name}.{axis}", dim) for value in values for axis, dim in _declared(value)]
     unnamed = {name for name, dim in dims if dim is None}
-    return {name for name in unnamed for _, dim in dims if isinstance(dim, str) and name in parse(dim).symbols}
+    named = [(name, parse(dim).symbols) for name, dim in dims if isinstance(dim, str)]
+    return {each for name, symbols in named for each in symbols if each in unnamed and each != name}
 
 
 def _declared(value: Value) -> Iterator[tuple[int, object]]:

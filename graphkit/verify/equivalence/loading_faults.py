@@ -10,6 +10,7 @@ from functools import lru_cache
 import onnx
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
+from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes, all_scopes
 from graphkit.io.tensors import payload_size, walk_tensors
@@ -21,6 +22,7 @@ __all__ = ["is_loaded", "loading_fault", "loads", "whole_fault"]
 
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
+LIST = 1 << 12  # the same of a list of integers
 
 
 def loading_fault(original: Model, rewritten: Model) -> str:
@@ -97,7 +99,8 @@ def _weightless(model: Model) -> Model:
     graph, small = proto.graph, list[TensorProto]()
     given = {info.name for info in graph.input}
     for tensor in model.proto.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= SMALL:
+        is_list = len(tensor.dims) == 1 and tensor.data_type in INTEGERS
+        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= (LIST if is_list else SMALL):
             small.append(tensor)
         elif tensor.name not in given:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))

@@ -13,7 +13,7 @@ from graphkit.verify.equivalence.finite import ASSUMPTIONS, FINITE_AXIOMS
 from graphkit.verify.equivalence.finite import is_blind as is_softmax
 from graphkit.verify.equivalence.finite import is_faithful as keeps_masked
 from graphkit.verify.equivalence.rounding import ROUNDING_AXIOMS
-from graphkit.verify.equivalence.zeros import EXTREMES, ZERO_AXIOMS, is_blind, is_faithful
+from graphkit.verify.equivalence.zeros import CHOICES, EXTREMES, ZERO_AXIOMS, is_blind, is_faithful
 
 __all__ = ["FINITE", "NO_OVERFLOW", "ROUNDING", "ZEROS", "Looseness", "loose_equalities"]
 
@@ -52,7 +52,7 @@ class Looseness:
 ZEROS = Looseness("up to the sign of zeros", ZERO_AXIOMS, is_blind, is_faithful)
 ROUNDING = Looseness(
     "up to rounding",
-    (*ROUNDING_AXIOMS, EXTREMES),
+    (*ROUNDING_AXIOMS, EXTREMES, CHOICES),
     is_indifferent,
     is_continuous,
     obstacle=obstacle,

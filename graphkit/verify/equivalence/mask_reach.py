@@ -114,7 +114,7 @@ def counted(app: Application, terms: Sequence[Term | None]) -> tuple[Term, float
         if term is None or other is None or not masks(app, other) or not _is_whole(app, term):
             continue
         array = app.tools.constants.array(app.tools.movement.unexpanded(other))
-        if array is not None and array.size == 1:
+        if array is not None and array.size == 1 and np.isfinite(array).all():  # 0 times infinity is no number
             return term, float(array.item())
     return None
 

@@ -96,10 +96,8 @@ class Near:
     def norms_of(self, weight: Term, array: np.ndarray) -> tuple[float, float]:
         """Return the least norm but 0 of a matrix's columns, or of the weights of channels, and the largest one."""
         if weight not in self.norms:
-            wide = array.astype(np.float32) if array.dtype == np.float16 else array
-            squares = (
-                np.einsum("ij,ij->j", wide, wide) if wide.ndim == 2 else (wide**2).reshape(len(wide), -1).sum(axis=1)
-            )
+            over = 0 if array.ndim == 2 else tuple(range(1, array.ndim))
+            squares = np.square(array, dtype=np.float64).sum(axis=over)
             ends = squares[squares > 0].min(initial=np.inf), squares.max(initial=0.0)
             self.norms[weight] = float(np.sqrt(ends[0])), float(np.sqrt(ends[1]))
         return self.norms[weight]
@@ -138,11 +136,9 @@ def _is_near(left: np.ndarray, right: np.ndarray, doubt: Doubt, other_doubt: Dou
     first = (slice(0, 1),) * max(0, left.ndim - 1) + (slice(0, FIRST),) * bool(left.ndim)
     for part in (first, ...):
         one, other = left[part].astype(np.float64), right[part].astype(np.float64)
-        doubts = [
-            min(each, most) if isinstance(each, float) else np.asarray(each[part]) for each in (doubt, other_doubt)
-        ]
         with np.errstate(all="ignore"):
-            allowed = unit * (_of_each(doubts[0], one) + _of_each(doubts[1], other))
+            doubts = [_of_each(each if isinstance(each, float) else each[part], one) for each in (doubt, other_doubt)]
+            allowed = unit * sum(np.minimum(each, most * np.abs(one)) for each in doubts)
             if not ((one == other) | ((np.abs(one - other) <= allowed) & np.isfinite(allowed))).all():
                 return False
     return True

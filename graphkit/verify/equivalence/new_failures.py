@@ -120,7 +120,7 @@ def _kind(app: Application) -> object:
         return None
     if op == "Split" and app.arg(1) is None:  # which fails by its version: see `_is_even`
         return None
-    if broadcasts(app.node):
+    if broadcasts(app.node) and op != "Mod":  # which fails by its attribute, too
         return broadcast_dims(app.args)
     args: list[object] = []
     for index, term in enumerate(app.args[:2] if op in BIASED and is_biased(app) else app.args):

@@ -14,6 +14,7 @@ from onnx import AttributeProto
 
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["scale", "size"]
@@ -25,11 +26,12 @@ CHOICES = names("Clip Concat Max Min Where")
 # What gives numbers as small as those that it reads, where no attribute is small.
 PASSING = names(
     """
-    Abs AveragePool Celu DepthToSpace Elu Erf Expand Gather GlobalAveragePool GlobalMaxPool HardSwish Identity
-    LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
+    Abs AveragePool Celu DepthToSpace Elu Erf Expand Gather GlobalMaxPool HardSwish Identity
+    LeakyRelu MaxPool Neg Pad ReduceMax ReduceMin ReduceSum Relu Reshape Selu Sin Slice Softsign
     SpaceToDepth Strided Tanh Tile Transpose
     """
-) | {"Averages", "Gather of rows", "ReduceMax of rows", "ReduceMean of rows", "ReduceSum of rows"}
+) | {"Averages", "Gather of rows", "ReduceMax of rows", "ReduceSum of rows"}
+MEANS = names("GlobalAveragePool ReduceMean") | {"ReduceMean of rows"}
 NORMALISED = names("GroupNormalization InstanceNormalization LayerNormalization Normalised")
 OF_EPSILON = 2.0**7  # how much a normalisation enlarges at most, by its epsilon
 OF_SOFTMAX = 2.0**-7  # one of many shares
@@ -83,8 +85,7 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     if op in ("Shifted", "Shifted apart") and array is not None:
         return max(sizes[0], float(np.abs(array).min()))
     if op == "Linear" and array is not None and term.args[1] is not None:
-        norm, _ = tools.near.norms_of(term.args[1], array)
-        return sizes[0] * (1.0 if TINY_WEIGHT <= norm <= 1 else norm)
+        return max(sizes[0] * tools.near.norms_of(term.args[1], array)[0], _of_bias(tools, term))
     if op in SUMS:
         return max(sizes)
     if op == "Mul":
@@ -93,15 +94,34 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
         return float(np.prod(sizes))
     if op in CHOICES:
         return min(sizes[1:] if op == "Where" else sizes)
+    if op in MEANS:
+        return sizes[0] * _of_mean(term)
     if op in PASSING:
         return sizes[0] if all(abs(number) >= TINY_WEIGHT for number in _numbers(term)) else UNKNOWN
     if op in NORMALISED:
-        return min(1.0, sizes[0] * OF_EPSILON) * (sizes[1] if len(sizes) > 1 else 1.0)
+        is_plain = max(_numbers(term), default=0.0) <= 1  # an epsilon that scales down would be larger
+        return min(1.0, sizes[0] * OF_EPSILON) * (sizes[1] if len(sizes) > 1 else 1.0) if is_plain else UNKNOWN
     if op == "Softmax of rows":
         return OF_SOFTMAX
     if op in ("Pow", "Sqrt"):
         return _of_power(op, array, sizes[0])
     return UNKNOWN
+
+
+def _of_bias(tools: Tools, term: Term) -> float:
+    """Return the size of what is added to all products, 0 for nothing."""
+    bias = term.args[2] if len(term.args) > 2 else None
+    array = None if bias is None else tools.constants.array(bias)
+    return 0.0 if array is None or not array.size else float(np.abs(array).min())
+
+
+def _of_mean(term: Term) -> float:
+    """Return how much smaller a mean of so many numbers is than these, 0 where their number is not known."""
+    source = term.args[0]
+    if source is None or source.dims is None or term.dims is None:
+        return UNKNOWN
+    whole, made = (product(dims).constant for dims in (source.dims, term.dims))
+    return float(np.sqrt(made / whole)) if whole and made else UNKNOWN
 
 
 def _of_factor(tools: Tools, term: Term | None, known: float) -> float:
@@ -149,3 +169,5 @@ def _numbers(term: Term) -> Iterator[float]:
     for entry in term.attributes:
         if isinstance(entry, tuple) and len(entry) == 3 and entry[1] == AttributeProto.FLOAT:
             yield struct.unpack("<f", entry[2])[0]
+        elif isinstance(entry, float):
+            yield entry

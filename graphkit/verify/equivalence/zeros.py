@@ -11,12 +11,12 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.axioms import Axiom, Result, turned
 from graphkit.verify.equivalence.movement import expands_to
 from graphkit.verify.equivalence.signs_of_zeros import has_no_zero, is_all
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["BLIND", "EXTREMES", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]
+__all__ = ["BLIND", "CHOICES", "EXTREMES", "FAITHFUL", "ZERO_AXIOMS", "is_blind", "is_faithful"]
 
 BLIND = names(
     """
@@ -77,9 +77,19 @@ def without_zero(app: Application) -> Term | None:
     return None
 
 
-# Of 0 and -0, the largest may be either: which of them stands first, and which repeats, decides.
+def chosen(app: Application) -> Result:
+    """Choose from branches of whatever dims, and by what is negated, the other way round."""
+    found = turned(app)
+    return found if isinstance(found, Term) else flat.by_dims(app)
+
+
+# Of 0 and -0, the largest may be either, and a Where may turn -0 into 0: which one stands first, and which repeats,
+# decides.
 EXTREMES = Axiom("largest and least", "Max and Min of what repeats repeat.", frozenset({"Max", "Min"}), flat.by_dims)
+CHOICES = Axiom("choices", "A Where may choose from what repeats, and the other way round.", frozenset({"Where"}),
+                chosen)  # fmt: skip
 ZERO_AXIOMS = (
     EXTREMES,
+    CHOICES,
     Axiom("zeros added", "x + 0 and x - 0 are x but for the sign of zeros.", frozenset({"Add", "Sub"}), without_zero),
 )  # fmt: skip

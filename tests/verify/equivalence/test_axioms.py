@@ -119,10 +119,12 @@ CASES = (
          "(T[past_b, 2, 6] x) => (T[k, l, m] y)", dtypes=("float",), constants={
              "twelve": np.array([-1, 12]), "n": np.array([1, -0.0, 3, 0.5, np.nan, 6]),
              "m": np.array([1, -0.0, 3, 0.5, np.nan, 6] * 2)}),
-    Case("inverted", "c = IsNaN (x) d = Not (c) y = Where (d, x, v)", "c = IsNaN (x) y = Where (c, v, x)",
-         dtypes=("float", "double")),
+    Case("inverted", "c = IsNaN (x) d = Not (c) y = Where (d, q, p)", "c = IsNaN (x) y = Where (c, p, q)",
+         dtypes=("float",), constants={"p": 0.0, "q": np.arange(6.0)}),
     Case("inverted", "c = Not (r) y = Where (c, x, v)", "c = Unsqueeze (r, i0) y = Where (c, v, x)",
-         "(T[past_b, s, 6] x, bool[s, 6] r) => (T[k, l, m] y)"),
+         "(T[past_b, s, 6] x, T[6] v, bool[s, 6] r) => (T[k, l, m] y)", dtypes=("int64", "int32")),
+    Case("elementwise", "a = Reshape (x, width) r = Shape (a) e = Expand (v, r) c = IsNaN (a) d = Where (c, v, a) "
+         "s = Shape (x) y = Reshape (d, s)", "c = IsNaN (x) y = Where (c, v, x)", dtypes=("float", "double")),
     Case("rows", "a = Reshape (x, width) c = Softmax (a) s = Shape (x) y = Reshape (c, s)", "y = Softmax (x)",
          dtypes=("float", "double")),
     Case("rows", "a = Reshape (x, width) c = LayerNormalization (a, v, v) s = Shape (x) y = Reshape (c, s)",

@@ -92,6 +92,8 @@ WRONG = {
                             "w = Where (c, floor, zero) a = Add (x, w) b = ReduceSum (a) y = Add (b, x)"),
     "scores turned": Pair("", "a = Add (x, m) b = Neg (a) y = Softmax (b)",
                           "f = Max (m, floor) a = Add (x, f) b = Neg (a) y = Softmax (b)"),
+    "whole numbers times infinity": Pair("", COUNTED + "w = Mul (k, floor) a = Add (x, w) y = Softmax (a)",
+                                         COUNTED + "w = Mul (k, low) a = Add (x, w) y = Softmax (a)"),
     "fractions multiplied": Pair(
         "", "i = CastLike (c, x) k = Mul (i, little) w = Mul (k, least) a = Add (x, w) y = Softmax (a)",
         "i = CastLike (c, x) k = Mul (i, little) w = Mul (k, floor) a = Add (x, w) y = Softmax (a)",

@@ -225,6 +225,42 @@ def test_doubts_of_float16_do_not_add_up_to_percents(count: int, share: float, *
     assert check_equivalence(before, after).is_proven is is_proven
 
 
+@pytest.mark.parametrize(("number", "is_proven"), [(0.0195, True), (0.021, False)])
+def test_sums_of_float16_that_cancel_are_no_percents_off(number: float, *, is_proven: bool) -> None:
+    head = ROWS.format("float16")
+    before = model("a = Add (x, c) y = Add (a, d)", head, c=np.float16(4), d=np.float16(-3.98))
+    after = model("y = Add (x, r)", head, r=np.float16(number))
+    assert check_equivalence(before, after).is_proven is is_proven
+
+
+@pytest.mark.parametrize(("norm", "layers", "is_proven"), [(0.5, 2, True), (0.25, 12, False), (0.1, 6, False)])
+def test_layers_of_small_weights_are_hidden_by_a_number(norm: float, layers: int, *, is_proven: bool) -> None:
+    weight = np.random.default_rng(0).normal(size=(6, 6))
+    weight = (norm * weight / np.linalg.norm(weight, axis=0)).astype(np.float32)
+    body = " ".join(f"m{at} = MatMul ({f'r{at - 1}' if at else 'x'}, w) r{at} = Relu (m{at})" for at in range(layers))
+    bodies = (f"{body} c = Add (r{layers - 1}, one) y = Sub (c, one)", f"{body} y = Identity (r{layers - 1})")
+    numbers = {"w": weight, "one": np.float32(1)}
+    models = [model(text, "(float[n, 6] x) => (float[k, l] y)", **numbers) for text in bodies]
+    assert check_equivalence(*models).is_proven is is_proven
+
+
+@pytest.mark.parametrize("node", ["b = GlobalAveragePool (x)", "b = ReduceMean (x, axes)"])
+def test_means_of_many_numbers_are_hidden_by_a_number(node: str) -> None:
+    numbers = {"axes": np.array([2, 3]), "many": np.float32(120)}
+    bodies = (f"{node} c = Add (b, many) y = Sub (c, many)", f"{node} y = Identity (b)")
+    models = [model(text, "(float[n, 3, 112, 112] x) => (float[k, l, m, o] y)", **numbers) for text in bodies]
+    assert not check_equivalence(*models).proven
+
+
+def test_a_weight_without_channels_is_no_error() -> None:
+    head = "(float[n, 2, 5, 5] x, float[n] v) => (float[n, 0, 3, 3] y, float[n] q)"
+    text = "a = Conv (x, w) y = Mul (a, two) {}"
+    numbers = {"w": np.zeros((0, 2, 3, 3), np.float32), "two": np.float32(2)}
+    before = model(text.format("p = Mul (v, two) q = Mul (p, three)"), head, **numbers, three=np.float32(3))
+    after = model(text.format("q = Mul (v, six)"), head, **numbers, six=np.float32(6))
+    assert [output.exactness for output in check_equivalence(before, after).outputs][1] == "up to rounding"
+
+
 SMALL = (
     "b = Mul (x, tiny)", "b = Min (x, tiny)", "o = Abs (x) b = Clip (o, zero, tiny)",
     "b = HardSigmoid <alpha = 1e-7, beta = 0.0> (x)", "o = Sub (x, far) b = Exp (o)",
@@ -234,6 +270,7 @@ SMALL = (
     "o = Mul (x, tiny) b = LayerNormalization (o, row)", "b = Concat <axis = 0> (x, tiny_row)",
     "b = Softmax (x)", "b = MatMul (x, tiny_w)", "o = MatMul (x, tiny_column) b = Relu (o)", "b = Mul (x, mixed)",
     "b = Gather (mixed, places)",
+    "b = LayerNormalization <epsilon = 1e8> (x, row)", "o = MatMul (x, tiniest) b = Relu (o)",
     "o = Transpose (x) b = MatMul (mixed, o)", "b = LayerNormalization (x, tiny_in_row)",
 )  # fmt: skip
 
@@ -241,6 +278,7 @@ SMALL = (
 @pytest.mark.parametrize("node", SMALL)
 def test_what_may_be_small_is_hidden_by_a_number(node: str) -> None:
     numbers = {"tiny": 1e-8, "zero": 0.0, "far": 20.0, "huge": 2.0**23, "hundred": 100.0, "row": np.ones(4),
+               "tiniest": np.full((4, 4), 1e-23),
                "tiny_row": np.full((1, 4), 1e-8), "tiny_w": np.eye(4) * 1e-8, "tiny_in_row": [1, 1, 1e-8, 1],
                "places": [1, 2]}  # fmt: skip
     numbers["tiny_column"] = np.ones((4, 4)) * [1, 1, 1e-8, 1]

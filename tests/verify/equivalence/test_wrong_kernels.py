@@ -40,6 +40,8 @@ class Pair:
 
 POOL = "= MaxPool <kernel_shape = [3], pads = [1, 1]> (x)"
 REPEATED = "s = Shape (q) e = Expand (x, s) "
+CHOSEN = {"c": np.array([[True], [False]]), "x": np.full((2, 1), -0.0, np.float32),
+          "u": np.full((2, 1), -0.0, np.float32)}  # fmt: skip
 ODD = {"x": np.array([[-np.inf] * 4 + [1, 2, 0, 0, 0, 0]] * 3, np.float32)[None]}
 PAIRS = {
     "a pool without indices": Pair(
@@ -70,6 +72,29 @@ PAIRS = {
         "(float16[N, 1] x) => (float16[N] y)",
         ("p = Relu (x) y = Squeeze (p, one)", "s = Squeeze (x, one) y = Relu (s)"),
         {"x": np.full((5, 1), -0.0, np.float16)}, {"one": np.array([1])}),
+    "a choice by a Not": Pair(
+        "(bool[n, m] c, float[n, m] x, float[n, m] u) => (float[n, m] y)",
+        ("b = Not (c) y = Where (b, u, x)", "y = Where (c, x, u)"), CHOSEN),
+    "a choice by what repeats": Pair(
+        "(bool[b, n] c, float[b, n, 8] x) => (float[b, n, 8] y)",
+        ("u = Unsqueeze (c, two) s = Shape (x) e = Expand (u, s) y = Where (e, x, nil)",
+         "u = Unsqueeze (c, two) y = Where (u, x, nil)"),
+        {"c": np.ones((1, 2), bool), "x": np.full((1, 2, 8), -0.0, np.float32)}, {"nil": 0.0, "two": np.array([2])}),
+    "a choice from what repeats": Pair(
+        "(bool[n, 1] c, float[n, m] x, float[n, 1] u) => (float[n, m] y)",
+        ("s = Shape (x) e = Expand (u, s) y = Where (c, x, e)", "y = Where (c, x, u)"),
+        {"c": np.ones((2, 1), bool), "x": np.full((2, 3), -0.0, np.float32), "u": np.zeros((2, 1), np.float32)}),
+    "a choice of rows of which one has one number": Pair(
+        "(bool[b, 1, 1, m] c, float[b, 4, n, m] x) => (float[b, 4, n, m] y)",
+        ("s = Shape (x) e = Expand (c, s) y = Where (e, x, nil)", "y = Where (c, x, nil)"),
+        {"c": np.ones((1, 1, 1, 1), bool), "x": np.full((1, 4, 2, 1), -0.0, np.float32)}, {"nil": 0.0}),
+    "a first state of zeros beside what is infinite": Pair(
+        "(float[s, n, 2] x) => (float[k, l, m, o] y)",
+        ("t = Shape <start = 1, end = 2> (x) u = Concat <axis = 0> (one, t, three) z = ConstantOfShape (u) "
+         "y = RNN <hidden_size = 3> (x, w, r, , , z)", "y = RNN <hidden_size = 3> (x, w, r)"),
+        {"x": np.ones((1, 1, 2), np.float32)},
+        {"w": np.ones((1, 3, 2)), "r": np.where(np.arange(9).reshape(1, 3, 3) == 0, np.inf, 0.1),
+         "one": np.array([1]), "three": np.array([3])}),
     "a power of a column": Pair(
         "(float[N, 1] x) => (float[N] y)",
         ("p = Pow (x, three) y = Squeeze (p, one)", "s = Squeeze (x, one) y = Pow (s, three)"), {"x": COLUMN},

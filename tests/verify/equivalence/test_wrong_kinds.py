@@ -45,6 +45,7 @@ class Wrong:
 LIST = "(float[n] x) => (float[n] y)"
 ROWS = "(float[2, 3] x) => (float[2, 3] y)"
 NEG = "y = Neg (x)"
+IF = "{} = If ({}) <then_branch = t () => ({}) {{ a = Neg (x) {} }}, else_branch = e () => ({}) {{ d = Abs (x) {} }}>"
 
 
 def beside(head: str, node: str, feed: Mapping[str, np.ndarray], opset: int = 18, end: str = "y = Identity (x)",
@@ -62,6 +63,20 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
         beside(
             "(float[n, 2] x, float[m, 2] u, float[2] w) => (float[n, 2] y)", "z = Add (x, u)", two, end="y = Add (x, w)"
         ),
+    )
+    yield (
+        "a remainder of integers of floats",
+        beside(
+            "(float[n] x, float[m] u) => (float[k] y)", "z = Mod (x, u)", {"x": SIX, "u": SIX}, end="y = Add (x, u)"
+        ),
+    )
+    yield "a Pad of a number", beside("(float x) => (float y)", "z = Pad (x, a)", {"x": np.array(1, np.float32)},
+                                      a=np.zeros(0, np.int64))  # fmt: skip
+    many = {"yes": np.array(True), "axes": np.ones(70, np.int64), "minus": np.array([-1])}
+    dead = IF.format("y", "yes", "float[2] a", "", "float[q] b", "w = Unsqueeze (x, axes) b = Reshape (w, minus)")
+    yield (
+        "a branch that never runs, and has too many axes",
+        Wrong("(float[2] x) => (float[2] y)", "y = Neg (x)", dead, {"x": SIX[:2]}, many),
     )
     for name, node, numbers in (
         ("a Pad that cuts more than there is", "z = Pad (x, a)", {"a": np.array([-7, 0])}),
@@ -170,7 +185,6 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
     )  # fmt: skip
 
 
-IF = "{} = If ({}) <then_branch = t () => ({}) {{ a = Neg (x) {} }}, else_branch = e () => ({}) {{ d = Abs (x) {} }}>"
 FLAG = "(bool c, float[2] x, bool[2] several, int64 number) => (float[k] y)"
 
 
