@@ -226,13 +226,11 @@ class _Proof:
             proof = self._tested(1, has_edges=False)
             if proof.passed:
                 return replace(proof, equivalence=shown)
-        proof = self._tested(self.options.runs, differing=forms.differing, is_shown=forms.is_proven)
+        proof = self._tested(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=shown) if proof.passed else proof
 
-    def _tested(
-        self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = (), is_shown: bool = False
-    ) -> RewriteProof:
-        """Run both models at so many sizes, and at edges, and compare; `is_shown` where normal forms are equal."""
+    def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
+        """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
         self.progress("proving: loading the original")
         total = count * len(feeder.flags())
@@ -249,7 +247,7 @@ class _Proof:
         if not record.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        return self._compared(proof, [two.handed_over(run) for run in record.runs], changes, is_shown=is_shown)
+        return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
 
     def _equivalence(self) -> Equivalence:
         """Return the equivalence by normal forms: it holds at every size and for every input."""
@@ -282,16 +280,12 @@ class _Proof:
             changes.append(narrowed(open_pairs, before, after))
         return changes
 
-    def _compared(
-        self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change], *, is_shown: bool
-    ) -> RewriteProof:
+    def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
         two, (before, after), rounding = self.two, self.two.models, self.rounding
         proof, steady = self._plain(proof, runs)
         if self.is_default and not proof.passed:
             proof, steady = self._as_own_levels(proof, runs)
-        elif is_shown and proof.of_magnitude and not proof.passed:
-            proof, steady = self._as_rounding(proof, runs)
         proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
@@ -345,15 +339,6 @@ class _Proof:
             return proof, runs
         tolerance = min(FACTOR * level_difference, FLOAT16_TOLERANCE)
         return self._plain(replace(proof, tolerance=tolerance, runs=(), outputs=(), failures=()), runs)
-
-    def _as_rounding(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
-        """Compare again within the tolerance of the default level, where normal forms are equal up to rounding."""
-        tolerance = level_tolerance(self.two.models[0])
-        if tolerance <= proof.tolerance:
-            return proof, runs
-        note = f"Normal forms are equal up to rounding, so {tolerance:g} of the largest magnitude is allowed."
-        looser = replace(proof, tolerance=tolerance, notes=(*proof.notes, note), runs=(), outputs=(), failures=())
-        return self._plain(looser, runs)
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
         """Compare at onnxruntime's default level too."""
