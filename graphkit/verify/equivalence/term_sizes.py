@@ -19,7 +19,7 @@ from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["scale", "size"]
 
-TINY_WEIGHT = 2.0**-10  # the norm of a column below which a product scales down
+TINY_WEIGHT = 2.0**-10  # an attribute below it scales down
 UNKNOWN = 0.0  # what may be as small as it likes
 SUMS, PRODUCTS = names("Add Mean Sub Sum"), names("Conv ConvTranspose MatMul Mul")
 CHOICES = names("Clip Concat Max Min Where")

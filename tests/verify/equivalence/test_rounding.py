@@ -311,13 +311,6 @@ def test_what_is_not_equal_up_to_rounding_is_not_proven(name: str) -> None:
         assert distance(*models, 3, 0) > 2e-5
 
 
-def test_an_einsum_of_an_axis_that_no_input_has_is_no_product() -> None:
-    source = model(
-        'g (float[n, 3] x) => (float[a, b] y) { y = Einsum <equation = "ij,jk->iz"> (x, w) }', w=np.ones((3, 3))
-    )
-    assert check_equivalence(source, source.with_proto(source.proto)).is_proven
-
-
 def _dropped(app: Application) -> Result:
     return app.arg(0)
 
