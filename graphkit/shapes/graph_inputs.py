@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.dtypes import FLOATS, INTEGERS, integer_range
+from graphkit.dtypes import FLOATS, INTEGERS, dtype_name, integer_range
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Roles
@@ -340,14 +340,23 @@ class Inputs:
 
     def _with_values(self, name: str, tensor: Tensor) -> Tensor:
         array = self.values[name]
-        if tensor.sizes() not in (None, array.shape) or not _is_numeric(array):
+        if tensor.sizes() not in (None, array.shape):
             raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
-        number_type = float if tensor.dtype in FLOATS else int
-        elements = [
-            element if isinstance(element, Expr) else number_type(element) for element in array.ravel().tolist()
-        ]
+        if tensor.dtype not in FLOATS and tensor.dtype not in INTEGERS:
+            return Tensor(tensor.dtype, array.shape, None, f"it is the input '{name}'")
+        given = array.ravel().tolist()
+        elements = [each if isinstance(each, Expr) else _converted(each, tensor.dtype) for each in given]
+        if None in elements:
+            wrong = given[elements.index(None)]
+            raise UsageError(f"input '{name}' is of {dtype_name(tensor.dtype)} - it cannot hold {wrong}")
         return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))
 
 
-def _is_numeric(array: np.ndarray) -> bool:
-    return array.dtype != object or all(isinstance(element, (int, Expr)) for element in array.ravel())
+def _converted(element: object, dtype: int) -> float | None:
+    """Return a number as a tensor of a dtype holds it; None if it holds no such number."""
+    if not isinstance(element, (int, float)):
+        return None
+    if dtype in FLOATS:
+        return float(FLOATS[dtype].type(element))
+    low, high = integer_range(dtype)
+    return int(element) if low <= element <= high and element == int(element) else None

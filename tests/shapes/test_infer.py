@@ -115,8 +115,29 @@ def test_elements_may_be_expressions() -> None:
     text = "g (float x, int64[1] count) => (float[m] y) { y = Expand (x, count) }"
     shapes = infer(model(text), values={"count": np.full([1], symbol("past") + 2, object)})
     assert str(shapes["y"]) == "[past + 2]"
-    with pytest.raises(UsageError, match="not of shape"):
+    with pytest.raises(UsageError, match="it cannot hold past"):
         infer(model(text), values={"count": np.full([1], "past", object)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("int64", 1.5), ("int64", np.inf), ("int64", np.nan), ("int8", 300), ("bool", 2)]
+)
+def test_values_that_an_input_cannot_hold_are_refused(dtype: str, value: float) -> None:
+    made = model(f"g ({dtype} x) => ({dtype} y) {{ y = Identity (x) }}")
+    with pytest.raises(UsageError, match=f"input 'x' is of {dtype} - it cannot hold {value}"):
+        infer(made, values={"x": value})
+
+
+def test_values_are_those_of_the_input_dtype() -> None:
+    made = model("g (float x, float16 h) => (float y, float16 z) { y = Identity (x) z = Identity (h) }")
+    shapes = infer(made, values={"x": 0.1, "h": 0.1})
+    assert [float(shapes[name].data) for name in "yz"] == [float(np.float32(0.1)), float(np.float16(0.1))]
+
+
+def test_elements_of_texts_are_not_known() -> None:
+    made = model("g (string[1] x) => (string[1] y) { y = Identity (x) }")
+    shapes = infer(made, values={"x": np.array(["1"], object)})
+    assert shapes["y"].data is None
 
 
 def test_what_must_be_equal_simplifies():

@@ -15,6 +15,7 @@ from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros
 from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.padding import ends_by_axis
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["cannot_fail", "is_biased"]
@@ -234,14 +235,12 @@ def _splits(app: Application) -> bool:
 
 def _pads(app: Application) -> bool:
     """Whether it adds a number of elements along axes that are known; other modes need elements to copy."""
-    source, around, axes = _dims(app, 0), app.numbers(1), app.numbers(3)
-    if not source or around is None or min(around, default=0) < 0 or app.node.scope.opset() < 11:
+    source, around = _dims(app, 0), app.elements(1)
+    if not source or around is None or app.node.scope.opset() < 11 or any(lower(each) < 0 for each in around):
         return False
     if app.attr("mode", "constant") != "constant" or (app.arg(2) is not None and _dims(app, 2) != ()):
         return False
-    listed = range(len(source)) if app.arg(3) is None else [app.axis(axis, len(source)) for axis in axes or ()]
-    is_known = None not in listed and len({*listed}) == len(listed) and (app.arg(3) is None or axes is not None)
-    return is_known and len(around) == 2 * len(listed)
+    return ends_by_axis(app, around, len(source)) is not None
 
 
 def _casts(app: Application) -> bool:

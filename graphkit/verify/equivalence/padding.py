@@ -9,7 +9,7 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, product
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["pad", "padded"]
+__all__ = ["ends_by_axis", "pad", "padded"]
 
 Ends = tuple[Expr, Expr]  # how many elements come before an axis and behind it
 
@@ -23,7 +23,7 @@ def pad(app: Application) -> Result:
         return source
     if source.dims is None or app.dims is None:
         return "some dims are not known"
-    ends = _by_axis(app, around, len(source.dims))
+    ends = ends_by_axis(app, around, len(source.dims))
     if ends is None:
         return "which axes it pads is not known"
     dims, inner, sides = list[Expr](), list[Expr](), list[Ends | None]()
@@ -42,7 +42,7 @@ def pad(app: Application) -> Result:
     return move.reshape(app.tools.terms.make("Pad", key, args, app.dtype, tuple(dims)), app.dims)
 
 
-def _by_axis(app: Application, around: Sequence[Expr], rank: int) -> list[Ends | None] | None:
+def ends_by_axis(app: Application, around: Sequence[Expr], rank: int) -> list[Ends | None] | None:
     """Return what is added along each axis, None for nothing; None where the axes are not known."""
     if any(term is not None and len(term.dims or ()) != 1 for term in (app.arg(1), app.arg(3))):
         return None

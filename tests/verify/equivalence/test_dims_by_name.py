@@ -69,6 +69,18 @@ def test_a_sum_of_other_dims_is_a_condition_of_the_proof() -> None:
     assert not check_equivalence(*apart).proven
 
 
+def test_a_name_that_another_dim_without_one_gets() -> None:
+    """The first dim of `past` has no name, and the shape engine calls it `past.0`, as the rewrite calls that of x."""
+    inputs = "(float[n, 6] x, float[k, 6] past) => (int64[1] y)"
+    before = model(f"g {inputs} {{ y = Shape <end = 1> (past) }}")
+    before.proto.graph.input[1].type.tensor_type.shape.dim[0].Clear()
+    after = model("g (float[n, 6] x) => (int64[1] y) { y = Shape <end = 1> (x) }")
+    after.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "past.0"
+    pair = Model.from_proto(before.proto), Model.from_proto(after.proto)
+    found = check_equivalence(*pair, narrower=True, unread=["past"])
+    assert found.outputs[0].reason == "'past.0' is the name of a dim, and stands for another one that has no name"
+
+
 def test_dims_that_a_narrower_rewrite_takes_for_equal_are_a_condition() -> None:
     text = "g (float[N] x, float[M] y) => (float[K] z) { a = Abs (y) z = Add (x, a) }"
     wide, narrow = model(text), model(text.replace("[M]", "[N]"))
