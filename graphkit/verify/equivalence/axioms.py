@@ -24,6 +24,7 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, is_all
+from graphkit.verify.equivalence.terms import unreshaped
 
 __all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros", "turned"]
 
@@ -211,7 +212,7 @@ def inverted(app: Application) -> Result:
 def turned(app: Application) -> Result:
     """Choose by what is negated, the other way round."""
     condition = app.arg(0)
-    inner = condition.args[0] if condition is not None and condition.op == "Reshape" else condition
+    inner = unreshaped(condition)
     if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.dims)

@@ -17,7 +17,7 @@ from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
 from graphkit.verify.equivalence.scale_and_shift import LEAST_SIZE, Change, Kind, hides
 from graphkit.verify.equivalence.term_sizes import scale, size
-from graphkit.verify.equivalence.terms import Key, Term
+from graphkit.verify.equivalence.terms import Key, Term, unreshaped
 
 __all__ = ["changed", "columns", "linear", "unscaled"]
 
@@ -111,7 +111,7 @@ def _is_beside(tools: Tools, term: Term, shift: Change) -> bool:
 
 def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
     """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
-    inner = term.args[0] if term.op == "Reshape" else term
+    inner = unreshaped(term)
     if inner is None or inner.op not in ("Scaled", "Shifted") or inner.dims is None or term.dims is None:
         return None
     source, constant = inner.args
@@ -281,9 +281,9 @@ def _doubt_of_sums(
 
 def columns(tools: Tools, term: Term) -> Term | None:
     """Return a Slice of the channels of a product with a matrix as a product with these columns."""
-    cut = term.args[0] if term.op == "Reshape" else term
+    cut = unreshaped(term)
     source = None if cut is None or cut.op != "Slice" else cut.args[0]
-    whole = source.args[0] if source is not None and source.op == "Reshape" else source
+    whole = unreshaped(source)
     if cut is None or source is None or whole is None or whole.op != "Linear" or whole.attributes[0] != "MatMul":
         return None
     if source.dims is None or whole.dims is None or len(source.dims) != 3 or source.dims[0] != whole.dims[0]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from graphkit.shapes import Expr, const, lower, upper
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.terms import Term, Terms
+from graphkit.verify.equivalence.terms import Term, Terms, unreshaped
 
 __all__ = ["Movement", "expands_to", "grouped", "is_within", "kept", "leading_ones", "product", "refinement", "splits"]
 
@@ -80,7 +80,7 @@ class Movement:
 
     def _composed(self, term: Term, perm: Sequence[int]) -> Term | None:
         """Return a Transpose of a Transpose, with Reshapes between them that only merge or split axes, as one."""
-        inner = term.args[0] if term.op == "Reshape" else term
+        inner = unreshaped(term)
         if inner is None or inner.op != "Transpose" or term.dims is None or inner.dims is None:
             return None
         aligned = alignment(inner.dims, term.dims)
@@ -119,7 +119,7 @@ class Movement:
         """Return a term without the Expand in it: with dims of 1 where that repeats it."""
         if term.is_constant:
             return self.constants.unrepeated(term)
-        inner = term.args[0] if term.op == "Reshape" else term
+        inner = unreshaped(term)
         if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
             return term
         source, runs = inner.args[0], refinement(inner.dims, term.dims)
@@ -154,7 +154,7 @@ class Movement:
         if (made := self._part(term, axis, start, length, dims)) is not None:
             self.terms.note("a Slice of a Concat")
             return made
-        line = term.args[0] if term.op == "Reshape" else term
+        line = unreshaped(term)
         if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
             self.terms.note("a Slice of a Range")
             return self.reshape(self._later(line, start, length), dims)
@@ -182,7 +182,7 @@ class Movement:
 
     def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
         """Return the term that a Slice along an axis cuts, its axes before and behind merged, where, and how long."""
-        inner = term.args[0] if term.op == "Reshape" else term
+        inner = unreshaped(term)
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
             return None
         if inner.dims != (product(term.dims[:axis]), term.dims[axis], product(term.dims[axis + 1 :])):
@@ -212,7 +212,7 @@ class Movement:
 
     def joined(self, term: Term) -> tuple[int, list[Term]] | None:
         """Return the axis along which a Concat joins, and its parts; None for any other term."""
-        inner = term.args[0] if term.op == "Reshape" else term
+        inner = unreshaped(term)
         if inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
             return None
         dims = term.dims or ()
@@ -269,7 +269,7 @@ def leading_ones(dims: Dims) -> int:
 
 def _is_long(term: Term) -> bool:
     """Whether a term is a Concat of very many parts."""
-    inner = term.args[0] if term.op == "Reshape" else term
+    inner = unreshaped(term)
     return inner is not None and inner.op == "Concat" and len(inner.args) > MAX_PARTS
 
 

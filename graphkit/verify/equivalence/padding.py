@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphkit.shapes import Expr
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, product
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.terms import Term, unreshaped
 
 __all__ = ["ends_by_axis", "pad", "padded"]
 
@@ -59,7 +59,7 @@ def ends_by_axis(app: Application, around: Sequence[Expr], rank: int) -> list[En
 
 def padded(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]]] | None:
     """Return what a Pad sets zeros around, and how many before and behind each axis; None for another term."""
-    made = term.args[0] if term.op == "Reshape" else term
+    made = unreshaped(term)
     if made is None or made.op != "Pad" or made.dims is None or term.dims is None or any(made.args[1:]):
         return None
     mode, sides = made.attributes

@@ -14,7 +14,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import JOINED, expands_to
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.terms import Term, unreshaped
 
 __all__ = ["copies", "signs"]
 
@@ -58,7 +58,7 @@ def _takes(dims: Dims, signs: tuple[int, ...]) -> bool:
 
 def _unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
     """Return joined parts without their signs, and the signs, with dims that broadcast; None where none is negated."""
-    move, inner = app.tools.movement, term.args[0] if term.op == "Reshape" else term
+    move, inner = app.tools.movement, unreshaped(term)
     if (joined := move.joined(term)) is not None:
         axis, listed = joined
         behind = [1] * (len(dims) - axis - 1)
@@ -105,7 +105,7 @@ def _signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Ter
     """Return parts without their signs, and the sign of each element along the axis; None where none is negated."""
     plain, numbers = [], list[int]()
     for part in parts:
-        inner = part.args[0] if part.op == "Reshape" else part
+        inner = unreshaped(part)
         assert part.dims is not None
         length = part.dims[axis].constant
         if length is None or inner is None:

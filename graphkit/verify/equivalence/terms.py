@@ -15,7 +15,7 @@ import numpy as np
 from graphkit.shapes import Expr
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["Key", "Term", "Terms"]
+__all__ = ["Key", "Term", "Terms", "unreshaped"]
 
 Key = tuple[Hashable, ...]
 
@@ -90,3 +90,8 @@ class Terms:
         """Count uses of an axiom."""
         self.used[axiom] += times
         self.recent[axiom] += times
+
+
+def unreshaped(term: Term | None) -> Term | None:
+    """Return what a Reshape reads, and any other term as it is."""
+    return term.args[0] if term is not None and term.op == "Reshape" else term

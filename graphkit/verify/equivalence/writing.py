@@ -13,7 +13,7 @@ from graphkit.shapes import Expr, const, upper
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, is_within
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.terms import Term, unreshaped
 
 __all__ = ["count", "is_count", "scatter_nd", "shifted_count", "tensor_scatter"]
 
@@ -36,7 +36,7 @@ def shifted_count(app: Application) -> Result:
     for term, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
         if term is None or other is None or term.dims is None or app.dims is None or other.dtype != term.dtype:
             continue
-        line = term.args[0] if term.op == "Reshape" else term
+        line = unreshaped(term)
         if line is None or line.dims is None or (start := is_count(line)) is None:
             continue
         if (number := app.elements_of(other)) is None or len(number) != 1:
