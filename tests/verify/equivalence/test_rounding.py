@@ -382,7 +382,8 @@ CONDITIONS = {  # what is proven without them
                                                 "a root of what may be below 0"),
     "nothing is added beside padding": (rounding, "linear", lambda *args, **_: linear.linear(*args),
                                         "a shift beside padding"),
-    "means are squares of what is centred": (normalisation, "_is_square", _everything, "a variance of what is not centred"),
+    "means are squares of what is centred": (normalisation, "_is_square", _everything,
+                                             "a variance of what is not centred"),
 }  # fmt: skip
 
 
