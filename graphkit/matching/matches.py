@@ -13,7 +13,7 @@ from graphkit.matching.value_numbering import ValueNumbers
 
 __all__ = ["How", "Matching", "is_counted", "same_operator", "same_type"]
 
-How = Literal["map", "name", "structure", "order"]
+How = Literal["map", "form", "name", "structure", "order"]
 COUNTED = re.compile(
     r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
 )  # `add_3`, `123`, `/l/Add_1_output_0`

@@ -6,7 +6,7 @@ operator and dims agree, and where no other tensor is computed from the same one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value
@@ -21,7 +21,13 @@ FEW = 2  # names that an edit adds or takes away
 
 
 def match_graphs(
-    matching: Matching, a: GraphSide, b: GraphSide, *, by_order: bool = False, changed: bool = False
+    matching: Matching,
+    a: GraphSide,
+    b: GraphSide,
+    *,
+    by_order: bool = False,
+    changed: bool = False,
+    equal: Iterable[tuple[Value, Value]] = (),
 ) -> None:
     """Match the values of two graphs, beside those that match already.
 
@@ -34,6 +40,7 @@ def match_graphs(
         changed: Whether a node may match, in the end, one with other attributes, another operator or other inputs:
             that of its name where all but a few names are kept, the only one that reads a tensor as it does where most
             differ.
+        equal: Values that are known to be equal, which match unless a name that the graphs share says otherwise.
     """
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         match_equal(matching, a.scope, b.scope)
@@ -53,6 +60,13 @@ def match_graphs(
             or matching.numbers.value(value_a) == matching.numbers.value(value_b)
         ):
             matching.add(value_a, value_b, "name")
+    names_of_a = {value_a.name for value_a in a.place}
+    for value_a, value_b in equal:
+        is_other = value_a.name not in by_name and value_b.name not in names_of_a
+        if value_a.name == value_b.name:
+            matching.add(value_a, value_b, "name")
+        elif is_renamed or is_other:
+            matching.add(value_a, value_b, "form")
     _match_by_structure(matching, a, b, by_name, changed=changed)
     if changed and (is_renamed or _names_are_kept(shared, a, b)):
         if is_renamed:

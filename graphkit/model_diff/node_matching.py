@@ -16,6 +16,7 @@ from graphkit.model import Model
 from graphkit.model_diff.interface_matching import InterfaceMatching, match_interfaces
 from graphkit.model_diff.moved_bodies import moved_bodies, release_outputs
 from graphkit.shapes import Shapes
+from graphkit.verify.equivalence.shared_values import shared_values
 
 __all__ = ["GraphPair", "NodeMatching", "match_nodes"]
 
@@ -184,7 +185,8 @@ def _match_pair(
         for value_a, value_b in zip(pair.a.inputs, pair.b.inputs, strict=False):
             values.add(value_a, value_b, "structure")
     sides = (ModelSide(models[0], pair.a, shapes[0]), ModelSide(models[1], pair.b, shapes[1]))
-    match_graphs(values, *sides, changed=True)
+    equal = _equal(matching, models) if pair.a is models[0].graph and pair.b is models[1].graph else ()
+    match_graphs(values, *sides, equal=equal, changed=True)
     for node in pair.a.nodes:
         twin = values.equal.get(node) or _twin(node, values, pair.b)
         if twin is not None and (node.operator == twin.operator or _reads_same(matching, node, twin)):
@@ -194,6 +196,11 @@ def _match_pair(
         if node.bodies and (twin := matching.forth.get(node)) is not None:
             shared = [name for name in node.bodies if name in twin.bodies]
             yield from (GraphPair(node.bodies[name], twin.bodies[name], (node, twin)) for name in shared)
+
+
+def _equal(matching: NodeMatching, models: tuple[Model, Model]) -> Iterator[tuple[Value, Value]]:
+    names_in_a = {value_b.name: name_a for value_b, name_a in matching.interface.names.items()}
+    return shared_values(*models, names_in_a=names_in_a)
 
 
 def _twin(node: Node, values: Matching, scope: Scope) -> Node | None:

@@ -49,8 +49,8 @@ def compare_models(
     """Run two models on the same inputs, and compare them tensor by tensor.
 
     A few tensors are looked at at a time: each model runs in steps, each node once, and only what later steps read is
-    held. Tensors match as told, by name, then by structure (one operator, the same attributes and inputs); what is
-    ambiguous is unmatched. Where a difference begins, its cause is looked for.
+    held. Tensors match as told, by name, by normal form (see `shared_values`), then by structure (one operator,
+    the same attributes and inputs); what is ambiguous is unmatched. Where a difference begins, its cause is looked for.
 
     Args:
         a: The model that is right.

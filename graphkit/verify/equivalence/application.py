@@ -41,6 +41,12 @@ class Tools:
     near: Near
     required: RequiredProducts
 
+    @classmethod
+    def of(cls, constants: Constants, required: RequiredProducts) -> Tools:
+        """Return the tools for one table of terms, that of the constants."""
+        terms = constants.terms
+        return cls(terms, constants, Movement(terms, constants), Near(constants), required)
+
 
 @dataclass(frozen=True, eq=False)
 class Application:

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes import Expr, Shapes, symbol
-from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.infer import infer_from
+from graphkit.shapes import Shapes
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
+from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.counting import counting_conditions
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
@@ -39,8 +37,6 @@ from graphkit.verify.equivalence.interface import (
 from graphkit.verify.equivalence.kernel_functions import kernel_fault
 from graphkit.verify.equivalence.loading_faults import is_loaded, loading_fault, whole_fault
 from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
-from graphkit.verify.equivalence.movement import Movement
-from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.new_failures import new_failures
 from graphkit.verify.equivalence.node_loading import unloaded_nodes
 from graphkit.verify.equivalence.reader import read
@@ -101,13 +97,12 @@ def check_equivalence(
     faults += output_faults(before, after, names, unwritten)
     if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(original, rewritten):
         return _unknown(after, fault)
-    shapes = _shapes(before, after, names, values, narrower=narrower, free=free)
+    shapes = common_shapes(before, after, names, values, narrower=narrower, free=free)
     if isinstance(shapes, str):
         return _unknown(after, shapes)
     if fault := kernel_fault(original, shapes[0]) or kernel_fault(rewritten, shapes[1]):
         return _unknown(after, fault)
-    required = RequiredProducts(required_equalities(shapes[0]))
-    tools = Tools(terms, constants, Movement(terms, constants), Near(constants), required)
+    tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
     proofs: tuple[OutputProof, ...] = ()
     used: dict[str, int] = {}
     for looseness in loosenesses or (ZEROS, ROUNDING):
@@ -133,59 +128,6 @@ def check_equivalence(
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
     outputs = [OutputProof(value.name, "unknown", reason=reason) for value in rewritten.graph.outputs]
     return Equivalence(tuple(outputs))
-
-
-def _shapes(
-    before: Model,
-    after: Model,
-    names: Mapping[str, str],
-    values: Mapping[str, object] | None,
-    *,
-    narrower: bool,
-    free: Sequence[str],
-) -> tuple[Shapes, Shapes] | str:
-    """Return the shapes of both models over the same dims of inputs, or why there are none.
-
-    The proof is about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
-    """
-    first, second = Inputs(before, values=values, trusted=()), Inputs(after, trusted=free)
-    theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
-    if narrower:
-        both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
-        pairs = (pair for each in both for pair in zip(*each, strict=False))
-        sizes = {dim.atom.name: other for dim, other in pairs if isinstance(dim.atom, Symbol)}
-        for name, dims in first.symbolic.items():
-            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
-        first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
-    else:
-        for name, dims in theirs.items():
-            if first.symbolic.get(name) != dims:
-                shown = shape_text(dims), shape_text(first.symbolic.get(name))
-                return f"input {name} is declared {shown[0]}, {shown[1]} in the original"
-    ranges = dict(first.ranges)
-    shapes = infer_from(before, first)
-    learned = {
-        name: (low, high)
-        for name, (low, high) in first.ranges.items()
-        if low is not None and (low, high) != ranges.get(name)
-    }
-    if not learned:
-        return shapes, infer_from(after, second)
-    second.narrowed({name: bounds for name, bounds in learned.items() if name in second.names})
-    return infer_from(before, first), infer_from(after, second)
-
-
-def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) -> tuple[Expr, ...] | None:
-    """Return the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
-    if dims is None:
-        return None
-    own = (symbol(f"{name}.{axis}", 0) for axis in range(len(dims)))
-    known = (dim if dim.constant is not None else _sized(dim, sizes) for dim in dims)
-    return tuple(mine if dim is None else dim for dim, mine in zip(known, own, strict=True))
-
-
-def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
-    return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
 
 
 def _fault(
@@ -236,7 +178,7 @@ def _proofs(
         exactness = looseness.grade(axioms)
         if terms[0] is not terms[1] and looseness.is_output:
             exactness = looseness.exactness
-            terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
+            terms = original.loosest(other), rewritten.loosest(value)
         if terms[0] is not terms[1]:
             reason = obstacle(*terms, original.obstacles, rewritten.obstacles) or difference(*terms)
             reason = f"{reason}; {fault}" if fault else reason

@@ -196,7 +196,7 @@ class _Reader:
             raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
             self.define(value, raw, before | self.result.axioms[one] | self.result.axioms[other])
             if one in self.result.loose or other in self.result.loose:
-                pair = [self.result.loose.get(each, self.term(each)) for each in (one, other)]
+                pair = [self.result.loosest(each) for each in (one, other)]
                 made = self.tools.terms.make("If", (), (condition, *pair), facts.dtype, facts.dims)
                 self.result.loose[value] = made
 

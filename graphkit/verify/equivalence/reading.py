@@ -60,3 +60,7 @@ class Reading:
     nodes: list[Node] = field(default_factory=list)
     attributes: dict[Node, Key] = field(default_factory=dict)
     obstacles: dict[Term, tuple[Term, str]] = field(default_factory=dict)
+
+    def loosest(self, value: Value) -> Term:
+        """Return the term of a value up to the sign of zeros, or up to rounding."""
+        return self.loose.get(value, self.values[value])

@@ -47,12 +47,16 @@ class Side(GraphSide):
     model: Model
     feed: Mapping[str, np.ndarray]
 
+    @property
+    def spec(self) -> DimSpec:
+        """The shapes of these inputs."""
+        return DimSpec.of(inputs={name: array.shape for name, array in self.feed.items()})
+
     @cached_property
     def shapes(self) -> Shapes:
         """The shapes for these inputs."""
-        spec = DimSpec.of(inputs={name: array.shape for name, array in self.feed.items()})
         try:
-            return infer(self.model, spec)
+            return infer(self.model, self.spec)
         except UsageError:  # the inputs contradict what is declared of them, which onnxruntime may take
             return infer(self.model)
 

@@ -24,7 +24,7 @@ class ComparedTensor:
 
     Attributes:
         a, b: Their names.
-        how: What they were matched by: `map`, `name`, `structure`, `order` or `module`.
+        how: What they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order` or `module`.
         node: The node that computes it in A, "" for an input.
         operator: Of that node.
         module: The path of the module that this was exported from, "" where its name tells none.

@@ -1,4 +1,4 @@
-"""Match the tensors of two models, or of a model and its dumps: as told, by name, by structure, by module."""
+"""Match the tensors of two models, or of a model and its dumps: told, by name, form, structure or module."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from graphkit.graph.view import Value
 from graphkit.matching.matches import Matching
 from graphkit.matching.value_matching import match_graphs
 from graphkit.suggest import did_you_mean
+from graphkit.verify.equivalence.shared_values import shared_values
 from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.legal_feeds import ArrayFile
 
@@ -20,7 +21,10 @@ SEPARATORS = re.compile(r"[/.]+")
 
 
 def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: bool = False) -> list[Pair]:
-    """Return the tensors of the main graphs that match, in the topological order of `a`: see `match_graphs`.
+    """Return the tensors of the main graphs that match, in the topological order of `a`.
+
+    Those that are told match first, and those of one name; then what has one normal form, whatever it is called, and
+    the rest by structure: see `match_graphs`.
 
     Args:
         a: One model.
@@ -36,7 +40,9 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     for side in (a, b):
         matching.numbers.add(side.model)
     _as_told(matching, a, b, names_in_b)
-    match_graphs(matching, a, b, by_order=by_order)
+    names_in_a = {name_b: name_a for name_a, name_b in names_in_b.items()}
+    equal = shared_values(a.model, b.model, b.spec, names_in_a)
+    match_graphs(matching, a, b, equal=equal, by_order=by_order)
     pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
     holdable = [
         value_a for value_a, value_b in pairs.items() if value_a not in a.unholdable and value_b not in b.unholdable

@@ -1,0 +1,77 @@
+"""The shapes of an original and its rewrite over the same dims of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from graphkit.graph.declared_types import shape_text
+from graphkit.model import Model
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, symbol
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.infer import infer_from
+from graphkit.shapes.symbols import Symbol
+
+__all__ = ["common_shapes"]
+
+
+def common_shapes(
+    before: Model,
+    after: Model,
+    names: Mapping[str, str],
+    values: Mapping[str, object] | None,
+    *,
+    narrower: bool,
+    free: Container[str] = (),
+    spec: DimSpec = AS_DECLARED,
+) -> tuple[Shapes, Shapes] | str:
+    """Return the shapes of both models over the same dims of inputs, or why there are none.
+
+    They are about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
+
+    Args:
+        before: The original.
+        after: Its rewrite.
+        names: What inputs of the rewrite are called in the original.
+        values: Elements of inputs of the original.
+        narrower: Whether both have the dims that the rewrite declares.
+        free: Inputs that are the rewrite's own.
+        spec: Sizes of the inputs of the rewrite.
+    """
+    first, second = Inputs(before, values=values, trusted=()), Inputs(after, spec, trusted=free)
+    theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
+    if narrower:
+        both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
+        pairs = (pair for each in both for pair in zip(*each, strict=False))
+        sizes = {dim.atom.name: other for dim, other in pairs if isinstance(dim.atom, Symbol)}
+        for name, dims in first.symbolic.items():
+            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
+        first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
+    else:
+        for name, dims in theirs.items():
+            if first.symbolic.get(name) != dims:
+                shown = shape_text(dims), shape_text(first.symbolic.get(name))
+                return f"input {name} is declared {shown[0]}, {shown[1]} in the original"
+    ranges = dict(first.ranges)
+    shapes = infer_from(before, first)
+    learned = {
+        name: (low, high)
+        for name, (low, high) in first.ranges.items()
+        if low is not None and (low, high) != ranges.get(name)
+    }
+    if not learned:
+        return shapes, infer_from(after, second)
+    second.narrowed({name: bounds for name, bounds in learned.items() if name in second.names})
+    return infer_from(before, first), infer_from(after, second)
+
+
+def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) -> tuple[Expr, ...] | None:
+    """Return the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
+    if dims is None:
+        return None
+    own = (symbol(f"{name}.{axis}", 0) for axis in range(len(dims)))
+    known = (dim if dim.constant is not None else _sized(dim, sizes) for dim in dims)
+    return tuple(mine if dim is None else dim for dim, mine in zip(known, own, strict=True))
+
+
+def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
+    return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None

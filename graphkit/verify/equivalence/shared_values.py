@@ -1,0 +1,121 @@
+"""The values of two models that have one normal form: what one computes at one place, and the other at another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from graphkit.errors import ModelError, UsageError
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.time_limit import OutOfTimeError, time_limit
+from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.axioms import AXIOMS
+from graphkit.verify.equivalence.common_shapes import common_shapes
+from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence.inlining import inlined
+from graphkit.verify.equivalence.looseness import ROUNDING
+from graphkit.verify.equivalence.reader import read
+from graphkit.verify.equivalence.reading import Reading
+from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
+from graphkit.verify.equivalence.terms import Term, Terms
+
+__all__ = ["shared_values"]
+
+SECONDS = 20.0
+KNOWN = ("Constant", "Elements")  # terms whose elements are known
+
+
+def shared_values(
+    a: Model,
+    b: Model,
+    spec: DimSpec = AS_DECLARED,
+    names_in_a: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[Value, Value]]:
+    """Yield the values of two main graphs that are equal by their normal forms, up to rounding at most.
+
+    This says where to look, not that the models are equal: what `check_equivalence` checks of interfaces and of nodes
+    that may fail is left out. Of several values with one form, those of one name belong together, then the first ones.
+    What has known elements is left out, but for two values that nodes of one operator compute, and no other one has.
+    There are none of models whose meaning is not certain, or that take long.
+
+    Args:
+        a: One model.
+        b: The other one.
+        spec: The sizes of the inputs of `b`, which those of `a` take too.
+        names_in_a: What inputs of `b` are called in `a`.
+    """
+    try:
+        with time_limit("the search for equal values", SECONDS):
+            found = list(_shared(a, b, spec, names_in_a))
+    except (ModelError, OutOfTimeError, TooComplexError, UsageError):
+        return
+    yield from found
+
+
+def _shared(a: Model, b: Model, spec: DimSpec, names_in_a: Mapping[str, str]) -> Iterator[tuple[Value, Value]]:
+    models = inlined(a), inlined(b)
+    shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
+    if isinstance(shapes, str):
+        return
+    constants = Constants(Terms(), models)
+    tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
+    first = read(models[0], shapes[0], tools, None, {}, AXIOMS, ROUNDING)
+    second = read(models[1], shapes[1], tools, first, names_in_a, AXIOMS, ROUNDING)
+    readings = first.result, second.result
+    yield from _pairs((a, b), readings, lambda reading, value: reading.values[value])
+    yield from _pairs((a, b), readings, Reading.loosest)
+
+
+def _pairs(
+    models: tuple[Model, Model], readings: tuple[Reading, Reading], term_of: Callable[[Reading, Value], Term]
+) -> Iterator[tuple[Value, Value]]:
+    mine, theirs = (_by_term(model, reading, term_of) for model, reading in zip(models, readings, strict=True))
+    for term, values in mine.items():
+        others = theirs.get(term, [])
+        if term.op not in KNOWN:
+            for key in (_name_and_operator, _operator, _name, _anything):
+                pairs = _alike(values, others, key)
+                yield from pairs.items()
+                values = [value for value in values if value not in pairs]
+                taken = {*pairs.values()}
+                others = [other for other in others if other not in taken]
+        elif len(values) == len(others) == 1:  # more are equal by chance, as shapes may be
+            yield from _alike(values, others, _operator).items()
+
+
+def _alike(values: Sequence[Value], others: Sequence[Value], key: Callable[[Value], Hashable]) -> dict[Value, Value]:
+    """Return values with others of the same key, the first with the first."""
+    waiting: dict[Hashable, deque[Value]] = {}
+    for other in others:
+        waiting.setdefault(key(other), deque()).append(other)
+    return {value: found.popleft() for value in values if (found := waiting.get(key(value)))}
+
+
+def _name(value: Value) -> Hashable:
+    return value.name
+
+
+def _operator(value: Value) -> Hashable:
+    return None if value.producer is None else (value.producer.operator, len(value.producer.inputs))
+
+
+def _name_and_operator(value: Value) -> Hashable:
+    return _name(value), _operator(value)
+
+
+def _anything(_: Value) -> Hashable:
+    return None
+
+
+def _by_term(model: Model, reading: Reading, term_of: Callable[[Reading, Value], Term]) -> dict[Term, list[Value]]:
+    """Return the values of a main graph that nodes compute, by term."""
+    found: dict[Term, list[Value]] = {}
+    for value in reading.values:
+        here = model.graph.values.get(value.name) if value.scope is reading.model.graph else None  # none of a function
+        if here is not None and here.producer is not None:
+            found.setdefault(term_of(reading, value), []).append(here)
+    return found
