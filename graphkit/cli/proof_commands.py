@@ -150,7 +150,8 @@ def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
     """Compare two models layer by layer: where they part, and why. Exits with 1 if they differ.
 
     A is the model that is right. B is the other one, or an .npz file of its tensors by name, such as a device or a run
-    in PyTorch gives. Tensors match by name, or by their place in the graph; ambiguous ones are not compared.
+    in PyTorch gives. Tensors match by name, by what they compute, or by their place in the graph; ambiguous ones are
+    not compared.
     """
     with proving(options.limits), progress_on_terminal() as progress:
         from graphkit.workflows.compare_models import compare_models

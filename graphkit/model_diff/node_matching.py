@@ -200,7 +200,7 @@ def _match_pair(
 
 def _equal(matching: NodeMatching, models: tuple[Model, Model]) -> Iterator[tuple[Value, Value]]:
     names_in_a = {value_b.name: name_a for value_b, name_a in matching.interface.names.items()}
-    return shared_values(*models, names_in_a=names_in_a)
+    return shared_values(*models, matching.values.numbers.constants, names_in_a=names_in_a)
 
 
 def _twin(node: Node, values: Matching, scope: Scope) -> Node | None:

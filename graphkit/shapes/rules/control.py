@@ -181,9 +181,8 @@ def begins(limit: Tensor | None, start: Tensor | None) -> bool:
         limit: Its first input, None if it is left out.
         start: Its first condition, None if that is left out.
     """
-    is_many = limit is None or (
-        limit.data is not None and limit.data.size == 1 and lower(Expr.of(limit.data.ravel()[0])) >= 1
-    )
+    times = None if limit is None or limit.data is None or limit.data.size != 1 else limit.data.ravel()[0]
+    is_many = limit is None or (isinstance(times, (int, Expr)) and lower(Expr.of(times)) >= 1)
     is_on = start is None or (start.data is not None and start.data.size == 1 and number(start.data.ravel()[0]) == 1)
     return is_many and is_on
 

@@ -20,10 +20,11 @@ from graphkit.verify.equivalence.near_constants import Near
 from graphkit.verify.equivalence.required_products import RequiredProducts
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
-__all__ = ["Application", "Result", "Tools", "attributes_of", "version_of"]
+__all__ = ["Application", "Result", "Tools", "attributes_of", "inputs_fault", "version_of"]
 
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
+Formal = onnx.defs.OpSchema.FormalParameterOption
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 FIELDS = {
@@ -97,6 +98,19 @@ class Application:
         found = self.elements(index)
         listed = [each.constant for each in found or ()]
         return None if found is None or None in listed else [each for each in listed if each is not None]
+
+
+def inputs_fault(node: Node) -> str:
+    """Return what is wrong with the number of a node's inputs, or with one that is left out; "" for nothing."""
+    schema = version_of(node)[1]
+    if schema is None:
+        return ""
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        return f"{node.path} ({node.operator}) has {len(node.inputs)} inputs"
+    for index, value in enumerate(node.inputs):
+        if value is None and schema.inputs[min(index, len(schema.inputs) - 1)].option != Formal.Optional:
+            return f"{node.path} ({node.operator}) leaves out its input {index}, which it needs"
+    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -123,8 +123,8 @@ def transpose(app: Application) -> Result:
     source = app.arg(0)
     if source is None or source.dims is None:
         return UNKNOWN
-    perm = app.attr("perm", ()) or tuple(range(len(source.dims)))[::-1]
-    if sorted(perm) != list(range(len(source.dims))):
+    perm = app.attr("perm", tuple) if "perm" in app.node.attributes else tuple(range(len(source.dims)))[::-1]
+    if perm is None or sorted(perm) != list(range(len(source.dims))):
         return None
     return app.tools.movement.transpose(source, perm)
 

@@ -301,8 +301,10 @@ def _flattens(app: Application) -> bool:
 
 
 def _transposes(app: Application) -> bool:
-    source, perm = _dims(app, 0), app.attr("perm", ())
-    return source is not None and (not perm or sorted(perm) == list(range(len(source))))
+    source, perm = _dims(app, 0), app.attr("perm", tuple)
+    if source is None or "perm" not in app.node.attributes:
+        return source is not None
+    return perm is not None and sorted(perm) == list(range(len(source)))
 
 
 def _reduces(app: Application) -> bool:

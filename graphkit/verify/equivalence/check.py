@@ -11,10 +11,12 @@ a wrong shape rule makes a wrong fold that is proven here, and that only a run f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Shapes
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
@@ -80,49 +82,83 @@ def check_equivalence(
 
     Raises:
         ModelError: The meaning of a model is not certain: see `Model.check_soundness`.
-        TooComplexError: A dim, or an element of an integer tensor, is an expression that has grown too large.
 
     Example:
         >>> model = graphkit.load("example:causal-attention")
         >>> check_equivalence(model, graphkit.fold(model).model).is_proven
         True
     """
-    original, rewritten = as_model(original), as_model(rewritten)
-    before, after = inlined(original), inlined(rewritten)
-    names = renamed or {}
-    terms = Terms()
-    constants = Constants(terms, (before, after))
-    fixed = {*(values or {}), *unread}
-    faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
-    faults += output_faults(before, after, names, unwritten)
-    if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(original, rewritten):
-        return _unknown(after, fault)
-    shapes = common_shapes(before, after, names, values, narrower=narrower, free=free)
-    if isinstance(shapes, str):
-        return _unknown(after, shapes)
-    if fault := kernel_fault(original, shapes[0]) or kernel_fault(rewritten, shapes[1]):
-        return _unknown(after, fault)
-    tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-    proofs: tuple[OutputProof, ...] = ()
-    used: dict[str, int] = {}
-    for looseness in loosenesses or (ZEROS, ROUNDING):
-        terms.used.clear()
-        usable = (*looseness.assumptions, *axioms)
-        first = read(before, shapes[0], tools, None, {}, usable, looseness)
-        second = read(after, shapes[1], tools, first, names, usable, looseness)
-        fault = _fault(first.result, second.result, *shapes, names, tools.required)
-        found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
-        proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True))
-        used |= terms.used
-        if fault or all(proof.verdict == "proven" for proof in proofs):
-            break
-    if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(original, rewritten)):
-        return _unknown(after, fault)
-    equal = narrowed_dims(before, after, names) if narrower else ()
-    conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
-    if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
-        conditions += ("nothing overflows",)
-    return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
+    check = _Check(
+        original=as_model(original),
+        rewritten=as_model(rewritten),
+        narrower=narrower,
+        values=values or {},
+        names=renamed or {},
+        unread=unread,
+        unwritten=unwritten,
+        free=free,
+        axioms=axioms,
+        loosenesses=loosenesses or (ZEROS, ROUNDING),
+    )
+    try:
+        return check.run()
+    except TooComplexError as error:
+        return _unknown(check.rewritten, str(error))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Check:
+    """What `check_equivalence` is asked."""
+
+    original: Model
+    rewritten: Model
+    narrower: bool
+    values: Mapping[str, object]
+    names: Mapping[str, str]
+    unread: Sequence[str]
+    unwritten: Sequence[str]
+    free: Sequence[str]
+    axioms: Sequence[Axiom]
+    loosenesses: Sequence[Looseness]
+
+    def run(self) -> Equivalence:
+        names, free, narrower = self.names, self.free, self.narrower
+        before, after = inlined(self.original), inlined(self.rewritten)
+        terms = Terms()
+        constants = Constants(terms, (before, after))
+        fixed = {*self.values, *self.unread}
+        faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
+        faults += output_faults(before, after, names, self.unwritten)
+        if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(self.original, self.rewritten):
+            return _unknown(after, fault)
+        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free)
+        if isinstance(shapes, str):
+            return _unknown(after, shapes)
+        if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
+            return _unknown(after, fault)
+        tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
+        proofs: tuple[OutputProof, ...] = ()
+        used: dict[str, int] = {}
+        for looseness in self.loosenesses:
+            terms.used.clear()
+            usable = (*looseness.assumptions, *self.axioms)
+            first = read(before, shapes[0], tools, None, {}, usable, looseness)
+            second = read(after, shapes[1], tools, first, names, usable, looseness)
+            fault = _fault(first.result, second.result, *shapes, names, tools.required)
+            found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
+            proofs = tuple(
+                old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True)
+            )
+            used |= terms.used
+            if fault or all(proof.verdict == "proven" for proof in proofs):
+                break
+        if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
+            return _unknown(after, fault)
+        equal = narrowed_dims(before, after, names) if narrower else ()
+        conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
+        if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
+            conditions += ("nothing overflows",)
+        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

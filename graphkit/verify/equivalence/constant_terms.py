@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from graphkit.errors import ModelError
 from graphkit.io import external
 from graphkit.io.tensors import payload_size, walk_tensors
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
@@ -32,11 +33,13 @@ class Constants:
     """The constants of both models as terms.
 
     A large tensor is known by its place alone, and is read only where the rewritten model has a tensor of its size at a
-    place that the original does not have.
+    place that the original does not have; where there are numbers of constants, by its number.
     """
 
-    def __init__(self, terms: Terms, models: tuple[Model, Model] | None = None) -> None:
-        self.terms = terms
+    def __init__(
+        self, terms: Terms, models: tuple[Model, Model] | None = None, numbers: ConstantNumbers | None = None
+    ) -> None:
+        self.terms, self.numbers = terms, numbers
         self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
         self.bare: dict[Term, Term] = {}  # without repeats
@@ -161,9 +164,14 @@ class Constants:
         if not isinstance(place, tuple):
             return place
         if place not in self.places:
-            is_read = place[2] <= MAX_HASHED or place[2] in self.read_sizes
-            self.places[place] = _hashed_file(place) if is_read else repr(place).encode()
+            self.places[place] = self._identity(model, tensor, place)
         return self.places[place]
+
+    def _identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
+        if place[2] > MAX_HASHED and self.numbers is not None:
+            return b"number %d" % self.numbers.of(model, tensor)
+        is_read = place[2] <= MAX_HASHED or place[2] in self.read_sizes
+        return _hashed_file(place) if is_read else repr(place).encode()
 
 
 def _sizes_of_new_places(original: Model, rewritten: Model) -> frozenset[int]:

@@ -40,7 +40,7 @@ DECIDED = names("Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min 
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
-ROUNDED = "float16 is rounded after each node"
+ROUNDED = "float16 is rounded after each node, by one kernel for each operator"
 
 
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:

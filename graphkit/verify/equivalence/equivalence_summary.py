@@ -10,7 +10,6 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
@@ -156,6 +155,6 @@ def limited_equivalence(
             return check_equivalence(
                 original, rewritten, narrower=narrower, values=values, unread=unread, unwritten=unwritten
             )
-    except (ModelError, OutOfTimeError, TooComplexError) as error:
+    except (ModelError, OutOfTimeError) as error:
         outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
         return Equivalence(tuple(outputs))

@@ -12,7 +12,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import DIVIDING, RANDOM, names
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
-from graphkit.verify.equivalence.application import Application, Result
+from graphkit.verify.equivalence.application import Application, Result, inputs_fault
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 
@@ -33,6 +33,8 @@ def constants_run_once(app: Application) -> Result:
         return None
     if app.node.proto.overload == OF_KERNEL:
         return None  # a kernel runs what the node gives
+    if inputs_fault(app.node):
+        return None  # an input that is missing may end the process
     args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
     if any(term is not None and not term.is_constant for term in args):
         return None

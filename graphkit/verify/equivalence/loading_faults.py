@@ -13,10 +13,12 @@ from onnx import FunctionProto, ModelProto, TensorProto, helper
 from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes, all_scopes
+from graphkit.io import external
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
+from graphkit.verify.equivalence.application import inputs_fault
 
 __all__ = ["is_loaded", "loading_fault", "loads", "whole_fault"]
 
@@ -41,6 +43,9 @@ def _faults(model: Model, newest: int) -> Iterator[str]:
     for tensor, _ in walk_tensors(model.proto):
         if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
             yield f"the dtype of '{tensor.name}' is not one of ONNX"
+        elif fault := _data_fault(model, tensor):
+            yield fault
+    yield from filter(None, map(inputs_fault, all_nodes(model.scopes)))
     for scope in all_scopes(model.scopes):
         named = Counter(node.proto.name for node in scope.nodes if node.proto.name)
         yield from (f"{count} nodes of one graph are called '{name}'" for name, count in named.items() if count > 1)
@@ -49,6 +54,20 @@ def _faults(model: Model, newest: int) -> Iterator[str]:
             f"the sparse initializer '{value.name}' has no reader, which would tell its elements" for value in sparse
         )
     yield from (f"{node.path} gives nothing" for node in all_nodes(model.scopes) if not any(node.proto.output))
+
+
+def _data_fault(model: Model, tensor: TensorProto) -> str:
+    """Return that a tensor has no data, or not as much as its dtype and dims promise; "" for neither."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        try:
+            model.piece(tensor)
+        except ModelError:
+            return f"the data file '{external.extent(tensor).location}' is missing"
+        return ""
+    size = payload_size(tensor)
+    if size is None or len(model.payload(tensor)) == size:
+        return ""
+    return f"'{tensor.name}' has {len(model.payload(tensor))} bytes of data, and {size} by its dtype and dims"
 
 
 def _imports(model: Model) -> Iterator[str]:
@@ -76,14 +95,14 @@ def whole_fault(original: Model, rewritten: Model) -> str:
     """Return that onnxruntime does not load the rewritten model as a whole, "" where it does, or nothing tells.
 
     Each node may load alone, and the shape inference of the whole fail. Weights are left out; where the original does
-    not load without them, or nodes and bodies hold large ones, nothing is known.
+    not load without them, nothing is known.
     """
     if rewritten.proto is original.proto:
         return ""
     before, after = _weightless(original), _weightless(rewritten)
-    if max(map(_held, (before, after))) > MOST_HELD or loads(after) or not loads(before):
-        return ""
-    return "onnxruntime does not load the rewritten model as a whole"
+    if max(map(_held, (before, after))) > MOST_HELD:
+        return "its bodies hold tensors too large to load it as a whole"
+    return "" if loads(after) or not loads(before) else "onnxruntime does not load the rewritten model as a whole"
 
 
 def is_loaded(model: Model) -> bool:
@@ -93,20 +112,32 @@ def is_loaded(model: Model) -> bool:
 
 
 def _weightless(model: Model) -> Model:
-    """Return a model with inputs in the place of its weights, but for those that nodes and bodies hold."""
+    """Return a model with inputs in the place of its weights, but for those that bodies hold."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
     graph, small = proto.graph, list[TensorProto]()
     given = {info.name for info in graph.input}
     for tensor in model.proto.graph.initializer:
-        is_list = len(tensor.dims) == 1 and tensor.data_type in INTEGERS
-        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= (LIST if is_list else SMALL):
+        if _is_small(tensor):
             small.append(tensor)
         elif tensor.name not in given:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     graph.ClearField("initializer")
     graph.initializer.extend(small)
+    nodes = [*graph.node]
+    graph.ClearField("node")
+    for node in nodes:
+        held = node.attribute[0].t if node.op_type == "Constant" and len(node.attribute) == 1 else TensorProto()
+        if _is_small(held):
+            graph.node.append(node)
+        else:
+            graph.input.append(helper.make_tensor_value_info(node.output[0], held.data_type, held.dims))
     return model.with_proto(proto)
+
+
+def _is_small(tensor: TensorProto) -> bool:
+    is_list = len(tensor.dims) == 1 and tensor.data_type in INTEGERS
+    return tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= (LIST if is_list else SMALL)
 
 
 def _held(model: Model) -> int:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Value
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.shapes.expr_limits import TooComplexError
@@ -32,6 +33,7 @@ KNOWN = ("Constant", "Elements")  # terms whose elements are known
 def shared_values(
     a: Model,
     b: Model,
+    numbers: ConstantNumbers,
     spec: DimSpec = AS_DECLARED,
     names_in_a: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Value, Value]]:
@@ -45,23 +47,26 @@ def shared_values(
     Args:
         a: One model.
         b: The other one.
+        numbers: Those of the constants of both, so that large ones are not read again.
         spec: The sizes of the inputs of `b`, which those of `a` take too.
         names_in_a: What inputs of `b` are called in `a`.
     """
     try:
         with time_limit("the search for equal values", SECONDS):
-            found = list(_shared(a, b, spec, names_in_a))
+            found = list(_shared(a, b, numbers, spec, names_in_a))
     except (ModelError, OutOfTimeError, TooComplexError, UsageError):
         return
     yield from found
 
 
-def _shared(a: Model, b: Model, spec: DimSpec, names_in_a: Mapping[str, str]) -> Iterator[tuple[Value, Value]]:
+def _shared(
+    a: Model, b: Model, numbers: ConstantNumbers, spec: DimSpec, names_in_a: Mapping[str, str]
+) -> Iterator[tuple[Value, Value]]:
     models = inlined(a), inlined(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if isinstance(shapes, str):
         return
-    constants = Constants(Terms(), models)
+    constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
     first = read(models[0], shapes[0], tools, None, {}, AXIOMS, ROUNDING)
     second = read(models[1], shapes[1], tools, first, names_in_a, AXIOMS, ROUNDING)

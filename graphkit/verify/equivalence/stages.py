@@ -17,7 +17,6 @@ from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes, infer, is_known, parse
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence
@@ -131,7 +130,7 @@ def _proof(stage: Stage) -> StageProof:
         at_every_size = result.is_proven or not stage.sizes
         if not at_every_size:
             result = _compared(_at_its_sizes(stage))
-    except (ModelError, TooComplexError) as error:
+    except ModelError as error:
         return _unproven(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")

@@ -41,7 +41,7 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
         matching.numbers.add(side.model)
     _as_told(matching, a, b, names_in_b)
     names_in_a = {name_b: name_a for name_a, name_b in names_in_b.items()}
-    equal = shared_values(a.model, b.model, b.spec, names_in_a)
+    equal = shared_values(a.model, b.model, matching.numbers.constants, b.spec, names_in_a)
     match_graphs(matching, a, b, equal=equal, by_order=by_order)
     pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
     holdable = [

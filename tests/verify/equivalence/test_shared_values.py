@@ -10,6 +10,7 @@ import onnx
 import pytest
 from small_models import model
 
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, load
 from graphkit.model_diff.diff_models import diff
 from graphkit.shapes import DimSpec
@@ -36,7 +37,7 @@ def made(text: str, **numbers: np.ndarray) -> Model:
 
 
 def names(a: Model, b: Model, *rest: object) -> dict[str, str]:
-    return {mine.name: theirs.name for mine, theirs in shared_values(a, b, *rest)}  # type: ignore[arg-type]
+    return {mine.name: theirs.name for mine, theirs in shared_values(a, b, ConstantNumbers(), *rest)}  # type: ignore[arg-type]
 
 
 def test_values_of_other_names_and_plumbing_are_found() -> None:
