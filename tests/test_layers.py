@@ -15,7 +15,8 @@ import graphkit
 
 PACKAGE = Path(graphkit.__file__).parent
 # From the bottom up; rooms of one layer do not import each other. Analyses and proofs read what deploy has of targets,
-# contracts and hosts, which are rooms in it; lowering and bundling are above them.
+# contracts and hosts, which are rooms in it; lowering and bundling are above them. What proves that models are equal is
+# below all that rewrites models, and below the other proofs.
 LAYERS = (
     ("counted", "dtypes", "errors", "suggest"),
     ("time_limit",),
@@ -25,6 +26,8 @@ LAYERS = (
     ("runtime", "shapes"),
     ("matching", "options"),
     ("deploy.hosts",),
+    ("verify.originals",),
+    ("verify.equivalence",),
     ("analysis", "rewrite", "surgeon"),
     ("model_diff", "passes"),
     ("verify",),

@@ -78,7 +78,7 @@ FAULTS = {
         "is declared [2]"),
     "an attribute that an operator has not": (
         ONE.format("y = Neg (x)"), ONE.format("z = ReduceSum <axes = [1]> (x) y = Neg (x)"), "may fail"),
-    "an input too many": (ONE.format("y = Neg (x)"), ONE.format("z = Softmax (x, x) y = Neg (x)"), "may fail"),
+    "an input too many": (ONE.format("y = Neg (x)"), ONE.format("z = Softmax (x, x) y = Neg (x)"), "has 2 inputs"),
     "an axis that is not there": (
         ONE.format("y = Neg (x)"), ONE.format("z = Softmax <axis = 2> (x) y = Neg (x)"), "may fail"),
     "a Flatten past the end": (
