@@ -28,7 +28,9 @@ OF_INTEGERS = names("Abs Neg Sign Not BitwiseNot")  # onnxruntime has no kernels
 def cannot_fail(app: Application) -> bool:
     """Whether a node runs at every size and for every input."""
     op = app.node.operator
-    if app.dims is None or lower(product(app.dims)) > MAX_MADE or not _types_fit(app):
+    if app.dims is None or not _types_fit(app):
+        return False
+    if any(lower(size) > MAX_MADE for size in (product(app.dims), *app.dims)):  # beside a dim of 0, too
         return False
     if op in ALWAYS:
         return True

@@ -72,6 +72,9 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
     )
     yield "a Pad of a number", beside("(float x) => (float y)", "z = Pad (x, a)", {"x": np.array(1, np.float32)},
                                       a=np.zeros(0, np.int64))  # fmt: skip
+    yield "a Pad without end, beside a dim of 0", beside(
+        "(float[past, n] x) => (float[past, n] y)", "z = Pad (x, a)", {"x": SIX.reshape(6, 1)[:0]},
+        a=np.array([0, 0, 0, 2**63 - 1]))  # fmt: skip
     many = {"yes": np.array(True), "axes": np.ones(70, np.int64), "minus": np.array([-1])}
     dead = IF.format("y", "yes", "float[2] a", "", "float[q] b", "w = Unsqueeze (x, axes) b = Reshape (w, minus)")
     yield (
