@@ -335,6 +335,17 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
         elif port_fed.kind == "tokens" and change.axis != TOKENS_AXIS:
             yield f"it changes length '{change.length}' by axis {change.axis} of its tokens, which are [batch, tokens]"
     yield from _lengths(method, states, written)
+    for port in (*method.inputs, *method.outputs):
+        state, axis = states.get(port.state), _axis_of_rows(method, port)
+        if state is not None and axis not in (None, state.batch):
+            yield f"'{port.name}' has its rows along axis {axis}, and state '{port.state}' has not"
+
+
+def _axis_of_rows(method: BundleMethod, port: BundlePort) -> int | None:
+    """Return along which axis a port has the dim that comes first in the tokens of its method, None for none."""
+    tokens = next((each for each in method.inputs if each.kind == "tokens"), None)
+    rows = tokens.shape[0] if tokens is not None and tokens.shape else None
+    return port.shape.index(rows) if isinstance(rows, str) and rows in port.shape else None
 
 
 def _lengths(method: BundleMethod, states: Mapping[str, StateTensor], written: Sequence[str]) -> Iterator[str]:

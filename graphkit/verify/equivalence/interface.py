@@ -145,7 +145,7 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
 
 def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -> Iterator[str]:
     """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
-    theirs, mine = Inputs(original).symbolic, Inputs(rewritten).symbolic
+    theirs, mine = (Inputs(model, trusted=()).symbolic for model in (original, rewritten))
     meanings: dict[str, Expr] = {}
     pairs = [(name, dims) for name, dims in mine.items() if theirs.get(names.get(name, name)) is not None]
     both = [pair for name, dims in pairs for pair in zip(theirs[names.get(name, name)] or (), dims or (), strict=False)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.dtypes import dtype_name
-from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.declared_types import Dim, declared_dims, declared_type
 from graphkit.graph.roles import Role
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer, is_known
 from graphkit.shapes.graph_inputs import Inputs
@@ -97,6 +97,9 @@ def port_faults(
     def is_all_slots(name: str, axis: int, claim: int) -> bool:
         return _is_slots(claim, axis, states.get(ports[name].state))
 
+    for ends, theirs in ((model.graph.inputs, method.inputs), (model.graph.outputs, method.outputs)):
+        names = {value.name for value in ends}, {port.name for port in theirs}
+        yield from (f"{name} is no port of its contract, or none of its model" for name in sorted(names[0] ^ names[1]))
     values = [value for value in (*model.graph.inputs, *model.graph.outputs) if value.name in ports]
     for value in values:
         declared, port = declared_type(value), ports[value.name]
@@ -105,10 +108,37 @@ def port_faults(
         if declared is not None and declared.dims is not None and len(declared.dims) != len(port.shape):
             yield f"{value.name} has {len(port.shape)} dims to a host, and {len(declared.dims)} in its model"
     yield from declaration_faults(values, adapted, original, is_all_slots)
+    yield from _shape_faults(values, ports)
+
+
+def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort]) -> Iterator[str]:
+    """Yield dims that a host is told otherwise than the model has them: numbers, and names that have another one there.
+
+    Names of the model may be others, each for one of the host's.
+    """
+    known: dict[Dim, set[int | str]] = {}
+    told: dict[int | str, set[Dim]] = {}
+    for value in values:
+        declared, shape = declared_type(value), ports[value.name].shape
+        if declared is None or declared.dims is None or len(declared.dims) != len(shape):
+            continue
+        for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
+            if isinstance(dim, int) and isinstance(size, int) and dim != size:
+                yield f"{value.name} has {size} along axis {axis} to a host, and {dim} in its model"
+            if isinstance(dim, str):
+                known.setdefault(dim, set()).add(size)
+            if isinstance(size, str):
+                told.setdefault(size, set()).add(dim)
+    for dim, sizes in known.items():
+        if len(sizes) > 1:
+            yield f"'{dim}' of its model is {' and '.join(sorted(map(str, sizes)))} to a host"
+    for size, dims in told.items():
+        if size in known and size not in dims:
+            yield f"'{size}' to a host is {' and '.join(sorted(map(str, dims)))} in its model"
 
 
 def declaration_faults(
-    values: Iterable[Value],
+    values: Collection[Value],
     fed: Model,
     original: Shapes,
     is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
@@ -140,9 +170,27 @@ def declaration_faults(
                 meanings.setdefault(claim, set()).add(_meaning(dim, required))
             elif claim is not None and not _is_number(claim, dim) and not is_allowed(value.name, axis, claim):
                 yield f"{value.name} is declared to have {claim} along axis {axis}, and has {_meaning(dim, required)}"
+    theirs = {*_inside(original.model, original, set(), required)}  # which it declares wherever it runs
+    for name, meaning in {*_inside(fed, shapes, {value.name for value in values}, required)} - theirs:
+        if name in meanings:
+            meanings[name].add(meaning)
     for name, found in meanings.items():
         if len(found) > 1:
             yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
+
+
+def _inside(fed: Model, shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
+    """Yield the names of the dims of values inside a model that is fed, with what each of these dims is."""
+    ends = {*ends, *(value.name for value in fed.graph.inputs)}
+    for scope in all_scopes(fed.scopes):
+        for name in scope.infos:
+            value = scope.values.get(name)
+            if value is None or (scope is fed.graph and name in ends):
+                continue
+            claims = declared_dims(value) or ()
+            for claim, dim in zip(claims, shapes[value].dims or (None,) * len(claims), strict=False):
+                if isinstance(claim, str):
+                    yield claim, _meaning(dim, required)
 
 
 def _given(adapted: Model, shapes: Shapes, value: Value) -> Tensor | None:

@@ -18,7 +18,8 @@ from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Session
-from graphkit.verify.equivalence import check_equivalence, loading_faults
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.verify.equivalence import check, check_equivalence, loading_faults
 
 HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'
 HALF = np.float16
@@ -75,6 +76,9 @@ def nodes() -> Iterator[tuple[str, Wrong]]:
     yield "a Pad without end, beside a dim of 0", beside(
         "(float[past, n] x) => (float[past, n] y)", "z = Pad (x, a)", {"x": SIX.reshape(6, 1)[:0]},
         a=np.array([0, 0, 0, 2**63 - 1]))  # fmt: skip
+    yield "an Expand without end, beside a dim of 0", beside(
+        "(float[past, n] x) => (float[past, n] y)", "z = Expand (x, a)", {"x": SIX.reshape(6, 1)[:1]},
+        a=np.array([2**62, 1, 1]))  # fmt: skip
     many = {"yes": np.array(True), "axes": np.ones(70, np.int64), "minus": np.array([-1])}
     dead = IF.format("y", "yes", "float[2] a", "", "float[q] b", "w = Unsqueeze (x, axes) b = Reshape (w, minus)")
     yield (
@@ -695,12 +699,17 @@ def test_a_model_whose_nodes_hold_large_constants_is_loaded(monkeypatch: pytest.
     assert check_equivalence(pair[0], pair[0].with_proto(pair[0].proto)).is_proven
 
 
-def test_a_loop_of_a_number_of_floats_and_a_dim_without_end_are_no_traceback() -> None:
+def test_a_loop_of_a_number_of_floats_is_no_traceback() -> None:
     text = "g (float[n] x, bool c) => (float[n] y) { y = Loop (times, c, x) <body = b (int64 i, bool d, float[n] s) "
     text += "=> (bool e, float[n] t) { e = Identity (d) t = Neg (s) }> }"
     pair = [model(text, times=np.array(times)) for times in (3, 3.0)]
     assert not check_equivalence(*pair).proven
-    image = "g (float[1, 1, 9, 9] x) => (float[1, 1, 9, 9] y) { BESIDE y = Neg (x) }"
-    texts = image.replace("BESIDE", ""), image.replace("BESIDE", f"z = Conv <pads = [1, 1, 1, {2**63 - 1}]> (x, k)")
-    found = check_equivalence(model(texts[0]), model(texts[1], k=np.ones((1, 1, 3, 3), np.float32)))
-    assert "a number of more than 64 bits" in str(found)
+
+
+def test_an_expression_that_has_grown_too_large_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grown(*_: object, **__: object) -> None:
+        raise TooComplexError("a product of too many terms")
+
+    monkeypatch.setattr(check, "common_shapes", grown)
+    found = check_equivalence(PLAIN, PLAIN)
+    assert found.outputs[0].reason == "a product of too many terms"
