@@ -91,7 +91,7 @@ def batch_norm(app: Application) -> Result:
     if count is None or any(each.size not in (1, count) for each in arrays) or data.dtype != app.dtype:
         return "how many channels it has is not known"
     scale, bias, mean, variance = (np.broadcast_to(each.astype(np.float64), (count,)) for each in arrays)
-    epsilon = app.attr("epsilon", 1e-5) or 0.0
+    epsilon = float(np.float32(app.attr("epsilon", 1e-5) or 0.0))  # attributes are float32, as their defaults are
     with np.errstate(invalid="ignore", divide="ignore"):  # what a wrong variance makes is not moderate
         factor = scale / np.sqrt(variance + epsilon)
     moved = mean * factor

@@ -33,7 +33,7 @@ FIRST = names(
 )
 NONNEGATIVE = ("Abs", "Relu", "Sigmoid", "Exp", "Softplus", "Softmax of rows", "Sqrt", "ReduceL2", "ReduceL2 of rows")
 # By operator, the attribute that keeps it from a quotient by 0, its default, and the least that is no quotient by a
-# rounding; an epsilon of 1e-12 is common in LayerNormalization, whose rows differ.
+# rounding; an epsilon of 1e-12 is common in LayerNormalization, of rows whose numbers are not all nearly equal.
 KEPT_OPEN = {
     "LayerNormalization": ("epsilon", 1e-5, 1e-20), "InstanceNormalization": ("epsilon", 1e-5, 1e-7),
     "BatchNormalization": ("epsilon", 1e-5, 1e-7), "LRN": ("bias", 1.0, 1e-3),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 from small_models import model
 
 from graphkit.graph.declared_types import declared_type
@@ -419,3 +419,20 @@ def test_the_node_is_named_that_may_not_read_what_is_rounded_in_another_way(body
     output = check_equivalence(*made).outputs[0]
     assert (output.verdict == "proven") == (not reason)
     assert reason in output.reason
+
+
+@pytest.mark.parametrize(("epsilon", "is_proven"), [(float(np.float32(1e-5)), True), (1e-5, False)])
+def test_an_epsilon_that_is_left_out_is_that_of_float32(epsilon: float, is_proven: bool) -> None:
+    """Which matters in float64, where the variances are as small."""
+    scale, variance = np.array([1.0, 2.0, 3.0]), np.array([1e-5, 1e-4, 0.0])
+    head = "g (double[n, 3, 4] x) => (double[n, 3, 4] y)"
+    before, after = model(f"{head} {{ y = BatchNormalization (x, s, z, z, v) }}"), model(f"{head} {{ y = Mul (x, f) }}")
+    factor = (scale / np.sqrt(variance + epsilon))[:, None]
+    for each, arrays in ((before, {"s": scale, "z": np.zeros(3), "v": variance}), (after, {"f": factor})):
+        tensors = (numpy_helper.from_array(array, name) for name, array in arrays.items())
+        each.proto.graph.initializer.extend(tensors)
+    before, after = (Model.from_proto(each.proto) for each in (before, after))
+    x = RNG.normal(size=(2, 3, 4))
+    right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
+    assert (np.abs(right - made).max() < 1e-12) == is_proven
+    assert check_equivalence(before, after).is_proven == is_proven
