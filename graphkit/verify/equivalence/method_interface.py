@@ -123,7 +123,7 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort]) ->
         if declared is None or declared.dims is None or len(declared.dims) != len(shape):
             continue
         for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
-            if isinstance(dim, int) and isinstance(size, int) and dim != size:
+            if dim is not None and isinstance(size, int) and dim != size:
                 yield f"{value.name} has {size} along axis {axis} to a host, and {dim} in its model"
             if isinstance(dim, str):
                 known.setdefault(dim, set()).add(size)

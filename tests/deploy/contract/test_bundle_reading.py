@@ -130,6 +130,10 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a dim without a name": (port("inputs", "input_ids", "shape", to=["", 1]), "has no name, or a dim of none"),
     "a port of no size": (port("outputs", "logits", "shape", to=[-1]), "output 'logits' has no size"),
     "an input that nobody makes": (port("inputs", "input_ids", "source", to=None), "'input_ids' is made by nobody"),
+    "rows along another axis": (
+        port("inputs", KEY, "shape", to=["batch", "slots", 2, 4]),
+        f"'{KEY}' has its rows along axis 0, and state '{KEY}' has not",
+    ),
     "an input that is an output": (port("inputs", "input_ids", "writes", to="attention_mask"), "is made by nobody, or"),
     "a state that is not there": (
         port("inputs", KEY, "source", "of", to="x"),

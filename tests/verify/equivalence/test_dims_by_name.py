@@ -87,3 +87,11 @@ def test_dims_that_a_narrower_rewrite_takes_for_equal_are_a_condition() -> None:
     found = check_equivalence(wide, narrow, narrower=True)
     assert "M = N" in found.conditions
     assert "M = N" not in check_equivalence(wide, wide, narrower=True).conditions
+
+
+def test_names_that_are_one_expression_in_two_spellings_are_two() -> None:
+    before = named("y = Shape (x)", {"x": "k+1", "z": "1 + k"})
+    after = named("y = Shape (z)", {"x": "n", "z": "n"})
+    found = check_equivalence(before, after, narrower=True)
+    assert found.is_proven
+    assert any("k+1" in condition and "1 + k" in condition for condition in found.conditions), found.conditions

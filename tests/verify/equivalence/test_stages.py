@@ -239,6 +239,18 @@ def test_a_new_input_is_declared_as_what_it_stands_for(declared: str, reason: st
     assert found.is_proven is not bool(reason)
 
 
+@pytest.mark.parametrize(("name", "is_proven"), [("foo", False), ("m", True)])
+def test_the_name_of_a_new_input_means_one_thing_inside(name: str, is_proven: bool) -> None:
+    head = "(float[n, 8] y, float[m, 8] w)"
+    before = model(f"g (float[n, 8] x, float[m, 8] u) => {head} {{ h = Neg (x) y = Abs (h) g = Neg (u) w = Exp (g) }}")
+    after = model(f"g (float[foo, 8] r, float[m, 8] u) => {head} {{ y = Abs (r) g = Neg (u) w = Exp (g) }}")
+    after.proto.graph.value_info.append(onnx.helper.make_tensor_value_info("g", onnx.TensorProto.FLOAT, [name, 8]))
+    after = Model.from_proto(after.proto)
+    found = proven(Stage("step", "rows", before, after, stands_for={"r": "h"}))
+    assert found.is_proven is is_proven
+    assert is_proven or found.unproven == "'foo' is declared for dims that may differ: m, n"
+
+
 @pytest.mark.parametrize(
     ("declared", "body", "is_proven"),
     [
