@@ -107,14 +107,15 @@ def port_faults(
             yield f"{value.name} is {port.dtype} to a host, and {dtype_name(declared.dtype)} in its model"
         if declared is not None and declared.dims is not None and len(declared.dims) != len(port.shape):
             yield f"{value.name} has {len(port.shape)} dims to a host, and {len(declared.dims)} in its model"
-    yield from declaration_faults(values, adapted, original, is_all_slots)
-    yield from _shape_faults(values, ports)
+    shapes = infer(adapted)
+    yield from declaration_faults(values, shapes, original, is_all_slots)
+    yield from _shape_faults(values, ports, shapes)
 
 
-def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort]) -> Iterator[str]:
+def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort], shapes: Shapes) -> Iterator[str]:
     """Yield dims that a host is told otherwise than the model has them: numbers, and names that have another one there.
 
-    Names of the model may be others, each for one of the host's.
+    Names of the model may be others, each for one of the host's, and for what is a number there.
     """
     known: dict[Dim, set[int | str]] = {}
     told: dict[int | str, set[Dim]] = {}
@@ -122,10 +123,12 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort]) ->
         declared, shape = declared_type(value), ports[value.name].shape
         if declared is None or declared.dims is None or len(declared.dims) != len(shape):
             continue
+        given = _given(shapes, value)
+        computed = given.dims if given is not None and given.dims is not None else (None,) * len(shape)
         for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
-            if dim is not None and isinstance(size, int) and dim != size:
-                yield f"{value.name} has {size} along axis {axis} to a host, and {dim} in its model"
-            if isinstance(dim, str):
+            if isinstance(size, int) and dim != size and not _is_number(size, computed[axis]):
+                yield f"{value.name} has {size} along axis {axis} to a host, and {dim or 'any size'} in its model"
+            elif isinstance(dim, str):
                 known.setdefault(dim, set()).add(size)
             if isinstance(size, str):
                 told.setdefault(size, set()).add(dim)
@@ -139,7 +142,7 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort]) ->
 
 def declaration_faults(
     values: Collection[Value],
-    fed: Model,
+    fed: Shapes,
     original: Shapes,
     is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
 ) -> Iterator[str]:
@@ -147,14 +150,14 @@ def declaration_faults(
 
     Args:
         values: Its inputs and outputs, which the model that is fed computes under their names.
-        fed: The model with nodes that compute these from the inputs of its original.
+        fed: The shapes of the model with nodes that compute these from the inputs of its original.
         original: The shapes of the original.
         is_allowed: Whether a number may be declared along an axis of an input or output, whatever it is there.
     """
-    shapes, required = infer(fed), RequiredProducts(required_equalities(original))
+    required = RequiredProducts(required_equalities(original))
     meanings: dict[str, set[str]] = {}
     for value in values:
-        declared, given = declared_type(value), _given(fed, shapes, value)
+        declared, given = declared_type(value), _given(fed, value)
         if declared is None or given is None:
             continue
         if given.dtype and declared.dtype != given.dtype:
@@ -170,22 +173,24 @@ def declaration_faults(
                 meanings.setdefault(claim, set()).add(_meaning(dim, required))
             elif claim is not None and not _is_number(claim, dim) and not is_allowed(value.name, axis, claim):
                 yield f"{value.name} is declared to have {claim} along axis {axis}, and has {_meaning(dim, required)}"
-    theirs = {*_inside(original.model, original, set(), required)}  # which it declares wherever it runs
-    for name, meaning in {*_inside(fed, shapes, {value.name for value in values}, required)} - theirs:
-        if name in meanings:
+    theirs = {*_inside(original, set(), required)}  # which it declares wherever it runs
+    outside = {name: next(iter(found)) for name, found in meanings.items()}
+    for name, meaning in {*_inside(fed, {value.name for value in values}, required)} - theirs:
+        if name in outside and (outside[name], meaning) not in theirs:
             meanings[name].add(meaning)
     for name, found in meanings.items():
         if len(found) > 1:
             yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
 
 
-def _inside(fed: Model, shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
-    """Yield the names of the dims of values inside a model that is fed, with what each of these dims is."""
-    ends = {*ends, *(value.name for value in fed.graph.inputs)}
-    for scope in all_scopes(fed.scopes):
+def _inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
+    """Yield the names of the dims of values inside a model, with what each of these dims is."""
+    main = shapes.model.graph
+    ends = {*ends, *(value.name for value in main.inputs)}
+    for scope in all_scopes(shapes.model.scopes):
         for name in scope.infos:
             value = scope.values.get(name)
-            if value is None or (scope is fed.graph and name in ends):
+            if value is None or (scope is main and name in ends):
                 continue
             claims = declared_dims(value) or ()
             for claim, dim in zip(claims, shapes[value].dims or (None,) * len(claims), strict=False):
@@ -193,9 +198,9 @@ def _inside(fed: Model, shapes: Shapes, ends: set[str], required: RequiredProduc
                     yield claim, _meaning(dim, required)
 
 
-def _given(adapted: Model, shapes: Shapes, value: Value) -> Tensor | None:
+def _given(shapes: Shapes, value: Value) -> Tensor | None:
     """Return what is known of an input or output of a method where it has the interface of its original."""
-    found = adapted.graph.values.get(value.name)
+    found = shapes.model.graph.values.get(value.name)
     return None if found is None else shapes[found]
 
 

@@ -169,7 +169,7 @@ def _compared(stage: Stage) -> Equivalence:
 def _misdeclared(stage: Stage, fed: Model) -> Iterator[str]:
     """Yield what the model after a stage declares of its inputs, and those that it is fed are not."""
     made = [value for value in stage.after.graph.inputs if value.name not in stage.zeros]
-    yield from declaration_faults(made, fed, infer(stage.before))
+    yield from declaration_faults(made, infer(fed), infer(stage.before))
     if not stage.zeros:
         return
     shapes, outputs = infer(stage.after), stage.after.graph.outputs

@@ -33,7 +33,7 @@ PASSING = names(
 ) | {"Averages", "Gather of rows", "ReduceMax of rows", "ReduceSum of rows"}
 MEANS = names("GlobalAveragePool ReduceMean") | {"ReduceMean of rows"}
 NORMALISED = names("GroupNormalization InstanceNormalization LayerNormalization Normalised")
-OF_EPSILON = 2.0**7  # how much a normalisation enlarges at most, by its epsilon
+MOST_ENLARGED = 2.0**7  # by a normalisation, unless its epsilon keeps it from that
 OF_SOFTMAX = 2.0**-7  # one of many shares
 Rule = Callable[[Tools, Term, Sequence[float]], float]
 
@@ -99,8 +99,9 @@ def _size(tools: Tools, term: Term, sizes: Sequence[float]) -> float:
     if op in PASSING:
         return sizes[0] if all(abs(number) >= TINY_WEIGHT for number in _numbers(term)) else UNKNOWN
     if op in NORMALISED:
-        is_plain = max(_numbers(term), default=0.0) <= 1  # an epsilon that scales down would be larger
-        return min(1.0, sizes[0] * OF_EPSILON) * (sizes[1] if len(sizes) > 1 else 1.0) if is_plain else UNKNOWN
+        epsilon = max(_numbers(term), default=0.0)
+        enlarged = sizes[0] * min(MOST_ENLARGED, epsilon**-0.5 if epsilon else np.inf)
+        return min(1.0, enlarged) * (sizes[1] if len(sizes) > 1 else 1.0)
     if op == "Softmax of rows":
         return OF_SOFTMAX
     if op in ("Pow", "Sqrt"):

@@ -354,3 +354,13 @@ def test_what_gives_next_to_nothing_far_from_zero_is_hidden_by_a_number(node: st
     bodies = (f"s = {node} (x) c = Sub (one, s) y = Sub (one, c)", f"y = {node} (x)")
     before, after = (model(body, head, one=np.float32(1)) for body in bodies)
     assert not check_equivalence(before, after).proven
+
+
+@pytest.mark.parametrize(("epsilon", "is_proven"), [("1e-5", True), ("1e-2", False), ("1.0", False)])
+def test_a_normalisation_enlarges_by_its_epsilon_at_most(epsilon: str, is_proven: bool) -> None:
+    head = "(float[N, 8] x) => (float[K, L] y)"
+    small = f"a = Mul (x, s) b = LayerNormalization <epsilon = {epsilon}> (a, ones)"
+    numbers = {"s": np.float32(2.0**-7), "ones": np.ones(8, np.float32), "c": np.float32(128)}
+    bodies = (f"{small} d = Add (b, c) y = Sub (d, c)", f"{small} y = Identity (b)")
+    before, after = (model(body, head, **numbers) for body in bodies)
+    assert check_equivalence(before, after).is_proven is is_proven
