@@ -22,6 +22,7 @@ from graphkit.model import Model
 __all__ = ["ValueNumbers", "default_of"]
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 
 
 class ValueNumbers:
@@ -150,7 +151,7 @@ def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, Attribute
     if not onnx.defs.has(op_type, domain):
         return {}
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        schema = onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
     except onnx.defs.SchemaError:  # not in this version
         return {}
     known = schema.attributes.items()

@@ -125,7 +125,8 @@ def _costs(rng: random.Random, model: Model) -> None:
 
 
 def _diff(rng: random.Random, model: Model) -> None:
-    other = graphkit.load("example:causal-attention")
+    changed = mutate(rng, model.proto)  # most of which is there twice
+    other = rng.choice((graphkit.load("example:causal-attention"), Model.from_proto(changed)))
     one, two = rng.choice(((model, other), (other, model)))
     _check_result(diff(one, two))
     if differing := diff(model, model).differing:

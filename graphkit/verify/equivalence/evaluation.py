@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import DIVIDING, RANDOM, names
 from graphkit.model import Model
@@ -15,6 +16,7 @@ from graphkit.runtime.session import RunError, Session
 from graphkit.verify.equivalence.application import Application, Result, inputs_fault
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
+from graphkit.verify.equivalence.movement import product
 
 __all__ = ["constants_run_once"]
 
@@ -25,6 +27,10 @@ MOVING = names(
     ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
     """
 )
+
+
+# What gives no more elements than a few for each one that it reads, and how many decides its data.
+SELECTING = names("Compress NonZero Unique NonMaxSuppression")
 
 
 def constants_run_once(app: Application) -> Result:
@@ -44,6 +50,8 @@ def constants_run_once(app: Application) -> Result:
     arrays = [array for array in found if array is not None]
     if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
         return "its constants are too large to run it"
+    if not _is_small(app):
+        return "what it gives may be too large to run it"
     if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and np.isin(arrays[-1], (0, -1)).any():
         return "it divides by 0 or -1, which may end the process"
     result = _run(app, found)
@@ -51,6 +59,14 @@ def constants_run_once(app: Application) -> Result:
         return None
     of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
     return app.tools.constants.of_array(result, app.dtype, is_computed=of_computed or app.node.operator not in MOVING)
+
+
+def _is_small(app: Application) -> bool:
+    """Whether what a node of small constants gives is small, too."""
+    if app.dims is None:
+        return app.node.operator in SELECTING
+    count, bits = product(app.dims).constant, BITS.get(app.dtype)
+    return count is not None and bits is not None and count * bits <= 8 * MAX_ARRAY
 
 
 def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, all_nodes
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
-from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.application import Tools, inputs_fault
 from graphkit.verify.equivalence.axioms import AXIOMS
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
@@ -64,7 +64,7 @@ def _shared(
 ) -> Iterator[tuple[Value, Value]]:
     models = inlined(a), inlined(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
-    if isinstance(shapes, str):
+    if isinstance(shapes, str) or any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
         return
     constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
+from small_models import model
 
 from graphkit.model import Model, load
 from graphkit.shapes import const
-from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence import check_equivalence, evaluation
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement, splits
 from graphkit.verify.equivalence.terms import Term, Terms
@@ -95,3 +96,24 @@ def test_equal_bytes_at_several_places_of_the_original_are_one_constant(inside: 
 def test_dims_beside_a_dim_of_0_have_no_known_factors() -> None:
     assert splits((const(0), const(4)), (const(8),)) is None
     assert splits((const(2), const(4)), (const(8),)) == [[const(2)], [const(4)]]
+
+
+LARGE = ("ConstantOfShape (sizes)", "Expand (one, sizes)", "Tile (row, sizes)", "Range (zero, count, step)",
+         "Pad (row, around)")  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "is_run"), [(30, True), (30_000, False)])
+@pytest.mark.parametrize("node", LARGE)
+def test_what_would_be_large_is_not_computed(
+    node: str, size: int, is_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[str]()
+    monkeypatch.setattr(evaluation, "_run", lambda app, _: ran.append(app.node.op_type))
+    numbers = {
+        "sizes": np.array([size, size]), "one": np.float32(1), "row": np.ones((1, 1), np.float32),
+        "zero": np.array(0), "count": np.array(size**2), "step": np.array(1), "around": np.array([0, 0, size, size]),
+    }  # fmt: skip
+    read = {name: value for name, value in numbers.items() if name in node}
+    made = model(f"g (float[n] x) => (float[n] y) {{ a = {node} s = Size (a) y = Identity (x) }}", **read)
+    assert check_equivalence(made, made.with_proto(made.proto)).is_proven
+    assert (made.graph.nodes[0].op_type in ran) is is_run
