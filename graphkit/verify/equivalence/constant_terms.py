@@ -33,7 +33,8 @@ class Constants:
     """The constants of both models as terms.
 
     A large tensor is known by its place alone, and is read only where the rewritten model has a tensor of its size at a
-    place that the original does not have; where there are numbers of constants, by its number.
+    place that the original does not have, or where nodes of constants give as many bytes; where there are numbers of
+    constants, it is known by its number.
     """
 
     def __init__(
@@ -42,6 +43,9 @@ class Constants:
         self.terms, self.numbers = terms, numbers
         self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
+        self.unread: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number, alone
+        self.hashed: dict[bytes, bytes] = {}  # the identity of such a tensor by the hash of its bytes
+        self.computed_sizes: set[int] = set()  # in bytes, of arrays that no model holds
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
@@ -71,7 +75,7 @@ class Constants:
             is_computed: Whether another order of its steps may give another one.
             is_apart: Whether it is none of those that a model holds, whatever its bytes are.
         """
-        identity = _hashed(np.ascontiguousarray(array).tobytes()) + b"apart" * is_apart
+        identity = self._as_placed(array.nbytes, _hashed(np.ascontiguousarray(array).tobytes())) + b"apart" * is_apart
         term = self._term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
@@ -168,10 +172,23 @@ class Constants:
         return self.places[place]
 
     def _identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
-        if place[2] > MAX_HASHED and self.numbers is not None:
+        size = place[2]
+        is_compared = self.numbers is None and size in self.read_sizes
+        if size <= MAX_HASHED or is_compared or size in self.computed_sizes:
+            digest = _hashed_file(place)
+            return self.hashed.get(digest, digest)
+        self.unread.setdefault(size, []).append(place)
+        if self.numbers is not None:
             return b"number %d" % self.numbers.of(model, tensor)
-        is_read = place[2] <= MAX_HASHED or place[2] in self.read_sizes
-        return _hashed_file(place) if is_read else repr(place).encode()
+        return repr(place).encode()
+
+    def _as_placed(self, size: int, digest: bytes) -> bytes:
+        """Return the identity of bytes by their hash: that of a large tensor which has them, if there is one."""
+        if size > MAX_HASHED:
+            self.computed_sizes.add(size)
+            for place in self.unread.pop(size, ()):
+                self.hashed[_hashed_file(place)] = self.places[place]
+        return self.hashed.get(digest, digest)
 
 
 def _sizes_of_new_places(original: Model, rewritten: Model) -> frozenset[int]:

@@ -117,3 +117,22 @@ def test_what_would_be_large_is_not_computed(
     made = model(f"g (float[n] x) => (float[n] y) {{ a = {node} s = Size (a) y = Identity (x) }}", **read)
     assert check_equivalence(made, made.with_proto(made.proto)).is_proven
     assert (made.graph.nodes[0].op_type in ran) is is_run
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_large_tensor_is_one_with_what_nodes_compute(is_first: bool, tmp_path: Path) -> None:
+    """It is known by its place, until nodes of constants give as many bytes."""
+    large = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
+    computed, read = "a = Sub (w, zero) p = Mul (x, a)", "q = Mul (x, w)"
+    nodes = f"{computed} {read}" if is_first else f"{read} {computed}"
+    before = model(f"g (float[n, 200, 200] x) => (float[n, 200, 200] y) {{ {nodes} y = Add (p, q) }}",
+                   w=large, zero=np.zeros((1, 200, 1)))  # fmt: skip
+    after = model("g (float[n, 200, 200] x) => (float[n, 200, 200] y) { q = Mul (x, w) y = Add (q, q) }", w=large)
+    other = model("g (float[n, 200, 200] x) => (float[n, 200, 200] y) { q = Mul (x, w) y = Add (q, q) }", w=large + 1)
+    paths = [tmp_path / name for name in ("before.onnx", "after.onnx", "other.onnx")]
+    for path, each in zip(paths, (before, after, other), strict=True):
+        onnx.save(each.proto, path)
+    original, same, wrong = map(load, paths)
+    assert check_equivalence(original, same).is_proven
+    assert check_equivalence(same, original).is_proven
+    assert not check_equivalence(original, wrong).proven
