@@ -123,16 +123,24 @@ def test_what_would_be_large_is_not_computed(
 def test_a_large_tensor_is_one_with_what_nodes_compute(is_first: bool, tmp_path: Path) -> None:
     """It is known by its place, until nodes of constants give as many bytes."""
     large = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
-    computed, read = "a = Sub (w, zero) p = Mul (x, a)", "q = Mul (x, w)"
+    head = "g (float[n, 200, 200] x) => (float[n, 200, 200] y)"
+    computed, read = "a = Sub (w, MINUEND) p = Mul (x, a)", "q = Mul (x, w)"
     nodes = f"{computed} {read}" if is_first else f"{read} {computed}"
-    before = model(f"g (float[n, 200, 200] x) => (float[n, 200, 200] y) {{ {nodes} y = Add (p, q) }}",
-                   w=large, zero=np.zeros((1, 200, 1)))  # fmt: skip
-    after = model("g (float[n, 200, 200] x) => (float[n, 200, 200] y) { q = Mul (x, w) y = Add (q, q) }", w=large)
-    other = model("g (float[n, 200, 200] x) => (float[n, 200, 200] y) { q = Mul (x, w) y = Add (q, q) }", w=large + 1)
-    paths = [tmp_path / name for name in ("before.onnx", "after.onnx", "other.onnx")]
-    for path, each in zip(paths, (before, after, other), strict=True):
-        onnx.save(each.proto, path)
-    original, same, wrong = map(load, paths)
-    assert check_equivalence(original, same).is_proven
-    assert check_equivalence(same, original).is_proven
-    assert not check_equivalence(original, wrong).proven
+    weights = {"w": large, "zero": np.zeros((1, 200, 1)), "one": np.ones((1, 200, 1))}
+    whole = model(f"{head} {{ y = Identity (x) }}", **weights).proto
+    onnx.save(whole, tmp_path / "a.onnx", save_as_external_data=True, location="w.bin", size_threshold=1024)
+    texts = {
+        "original": f"{nodes} y = Add (p, q)".replace("MINUEND", "zero"),
+        "wrong": f"{nodes} y = Add (p, q)".replace("MINUEND", "one"),
+        "twice": "q = Mul (x, w) y = Add (q, q)",
+    }
+    made = {}
+    for name, text in texts.items():
+        proto = onnx.load(tmp_path / "a.onnx", load_external_data=False)
+        proto.graph.ClearField("node")
+        proto.graph.node.extend(model(f"{head} {{ {text} }}").proto.graph.node)
+        (tmp_path / f"{name}.onnx").write_bytes(proto.SerializeToString())
+        made[name] = load(tmp_path / f"{name}.onnx")
+    assert check_equivalence(made["original"], made["twice"]).is_proven
+    assert check_equivalence(made["twice"], made["original"]).is_proven
+    assert not check_equivalence(made["original"], made["wrong"]).proven
