@@ -48,6 +48,28 @@ def test_what_is_computed_from_another_weight_is_not() -> None:
     assert names(made(PLUMBED), made(PLAIN, w=NUMBERS["w"] + 1)) == {"r": "a"}
 
 
+@pytest.mark.parametrize(("more", "is_found"), [(0, True), (1, False)])
+def test_large_weights_are_known_by_their_bytes(more: int, is_found: bool, tmp_path: Path) -> None:
+    weight = np.zeros((200, 200), np.float32)
+    pair = []
+    for name, last in (("a", 0), ("b", more)):
+        weight[-1, -1] = last
+        each = model(
+            f"g (float[n, 200] x) => (float[n, 200] y) {{ {name} = MatMul (x, w) y = Neg ({name}) }}", w=weight
+        )
+        onnx.save(each.proto, tmp_path / f"{name}.onnx")
+        pair.append(load(tmp_path / f"{name}.onnx"))
+    assert names(*pair) == ({"a": "b", "y": "y"} if is_found else {})
+
+
+def test_what_is_equal_at_some_sizes_alone_is_found_at_these() -> None:
+    head = "g (float[n, 6] x) => (float[m, 6] y)"
+    cut = model(f"{head} {{ a = Slice (x, zero, three) y = Tanh (a) }}", zero=np.array([0]), three=np.array([3]))
+    whole = model(f"{head} {{ b = Identity (x) y = Tanh (b) }}")
+    assert names(cut, whole) == {}
+    assert names(cut, whole, DimSpec.of(dims={"n": 3})) == {"a": "b", "y": "y"}
+
+
 def test_what_is_equal_up_to_rounding_is_found_too() -> None:
     before = made("g (float[n, 6] x) => (float[n, 8] y) { h = MatMul (x, w) y = Add (h, b) }", b=np.ones(8, np.float32))
     after = made("g (float[n, 6] x) => (float[n, 8] z) { z = Gemm (x, w, b) }", b=np.ones(8, np.float32))

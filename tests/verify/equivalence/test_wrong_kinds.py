@@ -695,8 +695,9 @@ def test_a_model_whose_nodes_hold_large_constants_is_loaded(monkeypatch: pytest.
         pair.append(Model.from_proto(proto))
     with pytest.raises(ModelError):
         Session(pair[1])
-    assert not check_equivalence(*pair).proven
-    assert check_equivalence(pair[0], pair[0].with_proto(pair[0].proto)).is_proven
+    assert "onnxruntime does not load the rewritten model as a whole" in str(check_equivalence(*pair))
+    copy = Model.from_proto(ModelProto.FromString(pair[0].proto.SerializeToString()))
+    assert check_equivalence(pair[0], copy).is_proven
 
 
 def test_a_loop_of_a_number_of_floats_is_no_traceback() -> None:
