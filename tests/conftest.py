@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -41,6 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
+    parser.addoption("--third", type=int, metavar="N", help="Run the tests of one third: N modulo 3 says which.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.option.markexpr == "slow" else ():
         if item.get_closest_marker("examples") is not None:
             item.add_marker("slow")
+    third = config.option.third
+    if third is not None:
+        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % 3 != third % 3]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 3 == third % 3]
 
 
 @pytest.hookimpl(wrapper=True)
