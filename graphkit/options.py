@@ -411,6 +411,7 @@ class RewriteProofOptions(ProofOptions):
         names: Names of values in the original and in the rewritten model, where they differ.
         symbols: The same of symbols of dims that are renamed on purpose.
         values: Arrays for inputs by name, instead of generated ones.
+        is_unpadded: Whether the masks of all runs hide nothing.
         runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
             Where all outputs are proven bit for bit, one is enough.
     """
@@ -419,6 +420,7 @@ class RewriteProofOptions(ProofOptions):
     names: tuple[tuple[str, str], ...] = option((), MAP)
     symbols: tuple[tuple[str, str], ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
+    is_unpadded: bool = False
     runs: int = option(7, count("--runs", "Number of sets of dims at which two models are run."))
 
 

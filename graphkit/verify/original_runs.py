@@ -84,6 +84,7 @@ class Feeder:
         seed: Of the generator.
         others: What was made of the original: numbers that these models compare with are edges too.
         kinds: Kinds of edges of values to try.
+        is_unpadded: Whether masks hide nothing.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Feeder:
         *,
         others: Sequence[Model] = (),
         kinds: Sequence[Kind] = KINDS,
+        is_unpadded: bool = False,
     ) -> None:
         self.sizes, self.given, self.kinds = legal, given, kinds
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.models = (model, *others)
-        self.maker = InputGenerator(model, seed, others=others, most=current_limits().inputs())
+        most = current_limits().inputs()
+        self.maker = InputGenerator(model, seed, others=others, most=most, is_unpadded=is_unpadded)
         self.defaults = Defaults.of(model, others)
         self.lengths = lengths_of(model)
         merged = model.roles.decoder
@@ -152,7 +155,8 @@ class Feeder:
             draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
             return {kind: draws for kind, draws in draws_by_kind.items() if draws}
 
-        has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
+        may_be_empty = not self.maker.counts_masks and not self.maker.is_unpadded
+        has_masks = may_be_empty and bool(self.maker.model.roles.all(*MASKS))
         thresholds = self.thresholds if legal.variables else ()
         yield from Edges(
             legal=legal,
@@ -175,7 +179,7 @@ class Feeder:
 
     def at(self, legal: LegalSizes) -> Feeder:
         """Return a feeder for other sizes."""
-        return Feeder(self.models[0], legal, self.given, self.maker.seed)
+        return Feeder(self.models[0], legal, self.given, self.maker.seed, is_unpadded=self.maker.is_unpadded)
 
     def shapes(self, run: Run) -> dict[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of a run."""
@@ -377,6 +381,8 @@ def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
     masks = feeder.maker.model.roles.all(*MASKS)
     if not masks:
         return ""
+    if feeder.maker.is_unpadded:
+        return "masks without padding"
     if feeder.maker.counts_masks:
         return "masks without padding and padded on the right"
     rows = (feeder.rows(run) for run in runs)
@@ -391,6 +397,8 @@ def _values(runs: Sequence[Run]) -> str:
 def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, ...]:
     """Return the gaps of a proof, and why they exist."""
     gaps = [f"{gap}, {why}" for gap, why in record.uncovered.items()]
+    if feeder.maker.is_unpadded and feeder.maker.model.roles.all(*MASKS):
+        gaps.append("masks with padding, of which the rewrite takes there to be none")
     if feeder.defaults.kept:
         gaps.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
     if steering := feeder.maker.counting:

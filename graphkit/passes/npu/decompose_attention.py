@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.view import Node, Value
+from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
+from graphkit.rewrite.base import Premise
+from graphkit.rewrite.element_bounds import UNBOUNDED, FloatBounds, Interval
+from graphkit.shapes import Expr
 
-__all__ = ["ATTENTIONS", "AttentionNode", "DecomposeAttention", "HeadSizes", "read_attention"]
+__all__ = ["DecomposeAttention"]
 
 AXES_ARE_INPUTS_SINCE = 13
+SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
 ROTARY = (7, 8)  # inputs of a GroupQueryAttention
@@ -40,12 +46,30 @@ class HeadSizes:
     is_packed: bool
 
 
+@dataclass(frozen=True)
+class Mask:
+    """The mask of an attention.
+
+    Attributes:
+        value: A bias of scores, or booleans: which keys count.
+        rank: Its rank.
+        is_boolean: Whether it is booleans.
+        may_be_short: Whether it may end before the keys do.
+        may_hide_all: Whether it may leave a query without any key.
+    """
+
+    value: Value
+    rank: int
+    is_boolean: bool
+    may_be_short: bool
+    may_hide_all: bool
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionNode:
     """The computation of a node of either operator.
 
     Attributes:
-        mask: A bias of scores, or booleans of those that count.
         past: The caches of keys and values.
         window: How many tokens count, 0 for all.
         softcap: The limit of scores, 0 for none.
@@ -55,7 +79,7 @@ class AttentionNode:
     node: Node
     sizes: HeadSizes
     dtype: int
-    mask: Value | None
+    mask: Mask | None
     past: tuple[Value, Value] | None
     is_causal: bool
     window: int
@@ -64,7 +88,14 @@ class AttentionNode:
     rotary: tuple[Value, Value] | None = None
 
 
-def read_attention(editor: Editor, node: Node) -> AttentionNode:
+class _MaskBounds(FloatBounds):
+    """Bounds of masks: those that a model is given may hold -inf."""
+
+    def transfer(self, value: Value) -> Interval:
+        return UNBOUNDED if value.producer is None and value.constant is None else super().transfer(value)
+
+
+def _read_attention(editor: Editor, node: Node, bounds: FloatBounds, *, is_unpadded: bool) -> AttentionNode:
     """Return the computation of a node.
 
     Raises:
@@ -74,29 +105,67 @@ def read_attention(editor: Editor, node: Node) -> AttentionNode:
     if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
         raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
     _check_parts(node)
-    shapes = _head_sizes(editor, node)
+    sizes = _head_sizes(editor, node)
     dtype = editor.shapes[node.inputs[0]].dtype
     if dtype not in FLOATS:
         raise MatchFailure("it is not of floats")
     scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)
-    if scale is None or softcap is None or window is None:
-        raise MatchFailure("its scale, softcap or window is not known")
-    cos, sin = (node.input(index) for index in ROTARY)
-    if (is_turned := bool(is_grouped and node.attr("do_rotary", 0))) and (cos is None or sin is None):
-        raise MatchFailure("it has no tables of rotary embeddings")
+    if scale is None or softcap is None or window is None or scale < 0:
+        raise MatchFailure("its scale, softcap or window is not known, or its scale is negative")
     keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
+    past = (keys, values) if keys is not None and values is not None else None
+    total = _total(editor, node, keys)
+    if is_grouped and not is_unpadded:
+        _check_lengths(editor, node, total)
+    cos, sin = (node.input(index) for index in ROTARY) if is_grouped and node.attr("do_rotary", 0) else (None, None)
     return AttentionNode(
         node=node,
-        sizes=shapes,
+        sizes=sizes,
         dtype=dtype,
-        mask=None if is_grouped else node.input(3),
-        past=(keys, values) if keys is not None and values is not None else None,
+        mask=None if is_grouped else _read_mask(editor, node, dtype, total, bounds),
+        past=past,
         is_causal=bool(is_grouped or node.attr("is_causal", 0)),
         window=max(window, 0) if is_grouped else 0,
-        scale=scale or shapes.size**-0.5,
+        scale=scale or sizes.size**-0.5,
         softcap=softcap,
-        rotary=(cos, sin) if is_turned and cos is not None and sin is not None else None,
+        rotary=(cos, sin) if cos is not None and sin is not None else None,
     )
+
+
+def _total(editor: Editor, node: Node, past: Value | None) -> Expr | None:
+    """Return how many keys there are, with those of the past."""
+    keys = editor.shapes.dims(node.input(1) or node.input(0))
+    before = editor.shapes.dims(past) if past is not None else None
+    if keys is None or (past is not None and before is None):
+        return None
+    return keys[-2] + before[2] if before is not None else keys[-2]
+
+
+def _read_mask(editor: Editor, node: Node, dtype: int, total: Expr | None, bounds: FloatBounds) -> Mask | None:
+    if (mask := node.input(3)) is None:
+        return None
+    shape = editor.shapes[mask]
+    if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (dtype, TensorProto.BOOL):
+        raise MatchFailure("its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4")
+    is_boolean = shape.dtype == TensorProto.BOOL
+    return Mask(
+        mask,
+        rank=len(shape.dims),
+        is_boolean=is_boolean,
+        may_be_short=node.scope.opset() >= SHORT_MASKS_SINCE and shape.dims[-1] != total,
+        may_hide_all=is_boolean or not bounds.of(mask).low > np.finfo(FLOATS[dtype]).min,
+    )
+
+
+def _check_lengths(editor: Editor, node: Node, total: Expr | None) -> None:
+    """Check that all sequences of a GroupQueryAttention are as long as its past and the new tokens."""
+    lengths = node.input(5)
+    last = unwrapped(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
+    elements = editor.shapes[last].elements if last is not None else None
+    if not elements or total is None or any(element != total - 1 for element in elements):
+        raise MatchFailure(
+            "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}"
+        )
 
 
 def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
@@ -107,20 +176,19 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     if len(dims) not in (1, 3) or len(dims) != len(operands) or len(ranks) != 1 or not ranks <= {3, 4}:
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
-    if is_flat:
-        names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
-        heads, groups = (node.attr(name, 0) or 0 for name in names)
-    else:
-        heads, groups = (shape[1].constant or 0 for shape in dims[:2])
+    names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
+    told = [node.attr(name, 0) or 0 for name in names]
+    heads, groups, *rest = told if is_flat else [shape[1].constant or 0 for shape in dims]
     last = [shape[-1].constant or 0 for shape in dims]
     if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
         raise MatchFailure("its heads and their size are not known numbers")
-    if is_packed:
-        size = last[0] // (heads + 2 * groups)
-        return HeadSizes(heads, groups, size, size, is_flat, is_packed)
-    if not is_flat:
-        return HeadSizes(heads, groups, last[0], last[2], is_flat, is_packed)
-    return HeadSizes(heads, groups, last[0] // heads, last[2] // groups, is_flat, is_packed)
+    if rest not in ([], [groups]) or (not is_flat and any(told) and told != [heads, groups]):
+        raise MatchFailure("its attributes, keys and values do not have the same heads")
+    columns = [heads + 2 * groups] if is_packed else [heads, groups, groups] if is_flat else [1, 1, 1]
+    size, *others = (width // count for width, count in zip(last, columns, strict=True))
+    if any(width % count for width, count in zip(last, columns, strict=True)) or size != (others or [size])[0]:
+        raise MatchFailure("its queries and keys are not heads of one size")
+    return HeadSizes(heads, groups, size, (others or [size])[-1], is_flat, is_packed)
 
 
 def _check_parts(node: Node) -> None:
@@ -131,6 +199,8 @@ def _check_parts(node: Node) -> None:
         if node.input(6) is not None or node.attr("softmax_precision", 0):
             lengths = "it has lengths of its own, or a softmax of another type: export without nonpad_kv_seqlen"
             raise MatchFailure(lengths)
+        if any(node.attr(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
+            raise MatchFailure("it has a window, which has no plain spelling here")
         return
     if any(node.input(index) is not None for index in UNKNOWN):
         more = "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them"
@@ -138,6 +208,8 @@ def _check_parts(node: Node) -> None:
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
+    if node.attr("do_rotary", 0) and any(node.input(index) is None for index in ROTARY):
+        raise MatchFailure("it has no tables of rotary embeddings")
 
 
 @dataclass(frozen=True)
@@ -145,11 +217,15 @@ class DecomposeAttention(Rewrite):
     """Compute Attention and GroupQueryAttention by MatMul, Softmax, and the masks and rotations between them.
 
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
-    another order: the last digits of results may change.
+    another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
+    added to its scores is -inf or, as in onnxruntime, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
-    past that grows, and no padding: what its lengths say is taken to be past and new tokens. Sinks, an additive bias,
-    interleaved rotary embeddings, quantised caches and scores as an output are declined.
+    past that grows, and lengths that are past and new tokens together. Sinks, an additive bias, interleaved rotary
+    embeddings, windows of opset 25, quantised caches and scores as an output are declined.
+
+    Attributes:
+        unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
 
     Before (opset 23):
 
@@ -162,25 +238,30 @@ class DecomposeAttention(Rewrite):
         agraph (float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 4] v) => (float[N, 2, S, 4] y)
         <float y_scale = {0.5}> {
             y_keys = Transpose <perm: ints = [0, 1, 3, 2]> (k)
-            y_product = MatMul (q, y_keys)
-            y_scaled = Mul (y_product, y_scale)
-            y_weights = Softmax <axis: int = -1> (y_scaled)
+            y_scaled = Mul (q, y_scale)
+            y_scores = MatMul (y_scaled, y_keys)
+            y_weights = Softmax <axis: int = -1> (y_scores)
             y = MatMul (y_weights, v)
         }
     """
 
     largest_error: ClassVar[float] = ROUNDING
+    unpadded: bool = False
 
     def edit(self, editor: Editor) -> None:
+        bounds = _MaskBounds(editor.model, editor.shapes)
         for scope in editor.scopes:
             for node in scope.nodes:
                 if node.operator not in ATTENTIONS or not editor.is_free(node):
                     continue
                 with editor.matching(node):
-                    parts = _Parts(editor, read_attention(editor, node))
+                    parts = _Parts(editor, _read_attention(editor, node, bounds, is_unpadded=self.unpadded))
                     parts.compute()
                     parts.replace()
                     editor.note("attention(s) computed by plain operators")
+
+    def premise(self) -> Premise:
+        return super().premise() | Premise(is_unpadded=self.unpadded)
 
 
 class _Parts(Builder):
@@ -270,60 +351,86 @@ class _Parts(Builder):
         keys = self.add(
             "Transpose", self._repeated(self.keys, "k", attention.sizes.size), role="keys", perm=[0, 1, 3, 2]
         )
-        product = self.add("MatMul", query, keys, role="product")
-        scores = self.add("Mul", product, self._number(attention.scale, "scale"), role="scaled")
+        scaled = self.add("Mul", query, self._number(attention.scale, "scale"), role="scaled")
+        scores = self.add("MatMul", scaled, keys, role="scores")
         if attention.softcap > 0:
             limit = self._number(attention.softcap, "softcap")
             share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
             scores = self.add("Mul", share, limit, role="capped")
-        if attention.mask is not None:
-            scores = self.add("Add", scores, self._bias(attention.mask), role="masked")
-        if attention.is_causal:
-            scores = self._causal(scores)
-        return self.add("Softmax", scores, role="weights", axis=-1)
+        if (bias := self._bias()) is None:
+            return self.add("Softmax", scores, role="weights", axis=-1)
+        weights = self.add("Softmax", self.add("Add", scores, bias, role="masked"), role="weights", axis=-1)
+        if attention.mask is None or not attention.mask.may_hide_all:
+            return weights
+        largest = self.add("ReduceMax", bias, self.integers([-1], "last"), role="largest")
+        is_empty = self.add("LessOrEqual", largest, self._lowest(), role="without_keys")
+        return self.add("Where", is_empty, self._number(0, "nothing"), weights, role="kept")
 
     def _lowest(self) -> str:
-        kind = helper.tensor_dtype_to_np_dtype(self.attention.dtype)
-        return self._number(float(np.finfo(kind).min), "lowest") if kind.kind == "f" else self._number(-1e9, "lowest")
+        return self._number(float(np.finfo(FLOATS[self.attention.dtype]).min), "lowest")
 
-    def _bias(self, mask: Value) -> NodeInput:
-        if self.editor.shapes[mask].dtype != TensorProto.BOOL:
-            return mask
-        return self.add("Where", mask, self._number(0, "nothing"), self._lowest(), role="bias")
+    def _bias(self) -> NodeInput:
+        """Return what is added to scores: the least number where keys do not count."""
+        mask = self._whole_mask()
+        causal = self._causal() if self.attention.is_causal else None
+        if self.attention.mask is None or not self.attention.mask.is_boolean:
+            if causal is None:
+                return mask
+            return self.add("Where", causal, mask or self._number(0, "nothing"), self._lowest(), role="bias")
+        counted = mask if causal is None else self.add("And", mask, causal, role="counted")
+        return self.add("Where", counted, self._number(0, "nothing"), self._lowest(), role="bias")
 
-    def _causal(self, scores: NodeInput) -> str:
-        past, _, total = self._lengths()
+    def _whole_mask(self) -> NodeInput:
+        """Return a mask that is as long as the keys."""
+        mask = self.attention.mask
+        if mask is None or not mask.may_be_short:
+            return None if mask is None else mask.value
+        length = self.add("Shape", mask.value, role="mask_length", start=mask.rank - 1)
+        whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")
+        missing = self.add("Sub", whole, length, role="missing")
+        before = self.integers([0] * (2 * mask.rank - 1), "none_missing")
+        pads = self.add("Concat", before, missing, role="pads", axis=0)
+        dtype = TensorProto.BOOL if mask.is_boolean else self.attention.dtype
+        hidden = self._number(False if mask.is_boolean else -np.inf, "hidden", dtype)
+        return self.add("Pad", mask.value, pads, hidden, role="mask")
+
+    def _causal(self) -> str:
+        """Return booleans: which keys come no later than a query, and are in its window."""
         step = self._number(1, "step", TensorProto.INT64)
-        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), total, step, role="columns")
-        rows = self.add("Range", past, total, step, role="places")
+        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), self.total, step, role="columns")
+        end = self.add("Add", self.past, self._length(self.qkv[0], -2, "queries"), role="end")
+        rows = self.add("Range", self.past, end, step, role="places")
         rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
-        hidden = self.add("Greater", columns, rows, role="future")
-        if self.attention.window:
-            window = self._number(self.attention.window, "window", TensorProto.INT64)
-            old = self.add("LessOrEqual", columns, self.add("Sub", rows, window, role="from"), role="old")
-            hidden = self.add("Or", hidden, old, role="hidden")
-        return self.add("Where", hidden, self._lowest(), scores, role="causal")
+        counted = self.add("LessOrEqual", columns, rows, role="causal")
+        if not self.attention.window:
+            return counted
+        window = self._number(self.attention.window, "window", TensorProto.INT64)
+        is_near = self.add("Greater", columns, self.add("Sub", rows, window, role="from"), role="near")
+        return self.add("And", counted, is_near, role="in_window")
 
-    def _lengths(self) -> tuple[str, str, str]:
-        """Return how many tokens came before, how many are new, and both together, as scalars."""
-        attention, third = self.attention, self._number(2, "third", TensorProto.INT64)
-        axis = self._number(1, "second", TensorProto.INT64) if attention.sizes.is_flat else third
+    def _length(self, value: NodeInput, axis: int, name: str) -> str:
+        """Return a dim of a value, as a scalar."""
+        place = self._number(axis, "axis", TensorProto.INT64)
+        return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), place, role=name, axis=0)
 
-        def length(value: NodeInput, axis: str, name: str) -> str:
-            return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), axis, role=name, axis=0)
+    @cached_property
+    def past(self) -> str:
+        """How many tokens came before."""
+        past = self.attention.past
+        return self._length(past[0], -2, "past") if past else self._number(0, "first", TensorProto.INT64)
 
-        new = length(self.qkv[1], axis, "new")
-        if attention.past is None:
-            return self._number(0, "first", TensorProto.INT64), new, new
-        past = length(attention.past[0], third, "past")
-        return past, new, self.add("Add", past, new, role="total")
+    @cached_property
+    def total(self) -> str:
+        """How many keys there are, with those of the past."""
+        new = self._length(self.qkv[1], -2, "new")
+        return self.add("Add", self.past, new, role="total") if self.attention.past else new
 
     def _tables(self) -> tuple[str, str]:
         """Return the cosines and sines at the new positions."""
         rotary = self.attention.rotary
         assert rotary is not None
-        past, _, total = self._lengths()
-        places = self.add("Range", past, total, self._number(1, "step", TensorProto.INT64), role="rotary_places")
+        step = self._number(1, "step", TensorProto.INT64)
+        places = self.add("Range", self.past, self.total, step, role="rotary_places")
         cos, sin = (
             self.add("Gather", table, places, role=name, axis=0)
             for table, name in zip(rotary, ("cos", "sin"), strict=True)
