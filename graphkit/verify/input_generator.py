@@ -119,6 +119,12 @@ class InputGenerator:
         kinds = {value.name: declared_type(value) for value in inputs if value.name not in SEARCH}
         return tuple(name for name, kind in kinds.items() if kind is not None and kind.dtype in DRAWN)
 
+    @cached_property
+    def has_float_masks(self) -> bool:
+        """Whether a mask is of floats."""
+        kinds = [declared_type(value) for value in self.model.roles.all(*MASKS)]
+        return any(kind is not None and kind.dtype in FLOATS for kind in kinds)
+
     def has_edges(self, value: Value, draw: Draw) -> bool:
         """Whether an input gets other elements with this draw than the usual ones."""
         declared, role = declared_type(value), self.model.roles.of(value)

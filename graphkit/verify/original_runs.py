@@ -166,6 +166,7 @@ class Feeder:
             kinds=kinds,
             has_past=has_past,
             has_masks=has_masks,
+            has_float_masks=has_masks and self.maker.has_float_masks,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -308,21 +309,32 @@ def _run_edges(
         if time.monotonic() > end:
             record.uncovered[FURTHER] = NO_TIME
             return
-        attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
-        reason, runs = "at which the original fails" if attempts else "which take too long", len(record.runs)
-        for dims, draw in attempts:
-            try:
-                expected = session.run(feeder.feed(dims, flags, seed, draw))
-            except (RunError, TooLargeError):
-                continue
-            if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
-                reason = "at which the original gives no numbers"
-                continue
-            record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
-            if not draw.only:
-                break
+        reason, runs = "at which the original fails" if edge.choices else "which take too long", len(record.runs)
+        for dims in edge.choices:
+            for draw in edge.draw.milder(feeder.edged(edge.draw)):
+                if (expected := _outputs(session, feeder, flags, dims, seed, draw)) is None:
+                    continue
+                if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
+                    reason = "at which the original gives no numbers"
+                    continue
+                record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
+                if not draw.only:
+                    break
+            has_run = len(record.runs) > runs or reason.endswith("no numbers")
+            if has_run or (edge.draw.kind != "usual" and _outputs(session, feeder, flags, dims, seed, USUAL) is not None):
+                break  # the sizes are legal, other ones teach nothing
         if len(record.runs) == runs and edge.what:
             record.uncovered.setdefault(edge.what, reason)
+
+
+def _outputs(
+    session: Runner, feeder: Feeder, flags: Flags, dims: Mapping[str, int], seed: int, draw: Draw
+) -> Mapping[str, Output] | None:
+    """Return what a model gives, None where it fails."""
+    try:
+        return session.run(feeder.feed(dims, flags, seed, draw))
+    except (RunError, TooLargeError):
+        return None
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
@@ -338,7 +350,7 @@ def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
-    return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
+    return NAMES.get(draw.kind, "rows of masks that hide all" if "empty" in draw.padding else "")
 
 
 def _proposals(
@@ -354,7 +366,7 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "of zeros alone",
+    "empty": "that hide all",
 }  # fmt: skip
 
 
