@@ -321,7 +321,9 @@ def _run_edges(
                 if not draw.only:
                     break
             has_run = len(record.runs) > runs or reason.endswith("no numbers")
-            if has_run or (edge.draw.kind != "usual" and _outputs(session, feeder, flags, dims, seed, USUAL) is not None):
+            if has_run or (
+                edge.draw.kind != "usual" and _outputs(session, feeder, flags, dims, seed, USUAL) is not None
+            ):
                 break  # the sizes are legal, other ones teach nothing
         if len(record.runs) == runs and edge.what:
             record.uncovered.setdefault(edge.what, reason)
