@@ -111,7 +111,7 @@ def _read_attention(editor: Editor, node: Node, bounds: FloatBounds, *, is_unpad
         raise MatchFailure("it is not of floats")
     scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)
     if scale is None or softcap is None or window is None or scale < 0:
-        raise MatchFailure("its scale, softcap or window is not known, or its scale is negative")
+        raise MatchFailure("its scale is negative, or an attribute has another type than it should")
     keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
     past = (keys, values) if keys is not None and values is not None else None
     total = _total(editor, node, keys)
@@ -193,6 +193,8 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
 
 def _check_parts(node: Node) -> None:
     """Check that all parts of a node are supported here."""
+    if any(attribute.ref_attr_name for attribute in node.attributes.values()):
+        raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         raise MatchFailure("it gives its scores too")
     if node.operator != GROUPED:
