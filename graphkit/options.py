@@ -273,6 +273,7 @@ class LowerOptions(DeployOptions):
         mask_floor: The number added to masked scores; None for one that the target takes, and for a target that takes
             quantised models at least twice the largest score.
         pad: The token that pads; None for that of the export, else 0.
+        opset: The opset of the lowered models; None for that of the export.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
         kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
@@ -324,6 +325,10 @@ class LowerOptions(DeployOptions):
     )
     pad: int | None = option(
         None, Flag("--pad", "Token that pads. Default: what the export says, else 0.", int, least=0)
+    )
+    opset: int | None = option(
+        None,
+        Flag("--opset", "The opset of the lowered models. Default: that of the export.", int, metavar="N", least=1),
     )
     judges: tuple[str, ...] = option(
         (),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.summary import Summary
     from graphkit.analysis.tensor_shapes import UnknownShapes
 
-__all__ = ["ASKED", "Facts", "facts_of", "folder_steps", "model_steps"]
+__all__ = ["Facts", "asked_options", "facts_of", "folder_steps", "model_steps"]
 
 CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
 CHECKABLE = {"wrong-shape", "empty-dim"}
@@ -154,6 +154,11 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     return (*lowered, _bundle(folder, folder, models))
 
 
+def asked_options(blockers: Blockers) -> dict[str, str]:
+    """Return the options of `lower` that ask for a pass, by the name of the pass."""
+    return {**ASKED, "convert-opset": f"--opset {blockers.max_opset}"}
+
+
 def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
@@ -161,7 +166,7 @@ def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     if None in passes:
         return
     lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
-    asked = [option for name, option in ASKED.items() if name in passes]
+    asked = [word for name, option in asked_options(targets[0]).items() if name in passes for word in option.split()]
     yield _command("lower", name, "-o", _output(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked)
 
 

@@ -327,6 +327,7 @@ class _Lowering:
             declined=tuple(self.declined),
             blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
             tokens=self.tokens,
+            passes=frozenset(self.passes),
             stages=tuple(replace(stage, sizes=self.setting.dims) for stage in self.stages),
             sound=self.setting.sound,
         )

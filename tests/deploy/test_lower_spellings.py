@@ -26,6 +26,7 @@ from small_pipelines import (
 
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
 from graphkit.verify.lowering_verifier import verify_lowering
@@ -245,6 +246,44 @@ def test_attention_that_is_one_node_is_computed_by_others(tmp_path: Path) -> Non
     assert kinds["attention_bias"] == "slots_mask"
     assert {port.source.window for port in step.inputs if port.source is not None} == {0, 3}
     assert [kinds["position_values"], kinds["position_values_2"]] == ["rows", "rows"]
+
+
+NORMED = """
+    squares = Mul (words, words)
+    mean = ReduceMean <keepdims = 1> (squares, last)
+    root = Sqrt (mean)
+    x = Div (words, root)
+"""
+
+
+def normed() -> onnx.ModelProto:
+    text = encoder_text(TEXT, f"{TABLE.replace('x =', 'words =')}\n{NORMED}", PADDED).replace('"" : 17', '"" : 18')
+    return with_weights(parser.parse_model(text), ("token_table", "wk"), {"last": np.array([-1])})
+
+
+def test_the_models_are_spelled_for_the_opset_that_is_asked_for(tmp_path: Path) -> None:
+    assert_done(lowered(normed(), tmp_path, replace(OPTIONS)))
+    plain = read_contract(tmp_path / "out" / "contract.json")
+    options = replace(OPTIONS, opset=17, overwrite=True)
+    report = lower_folder(tmp_path / "model", tmp_path / "out", options)
+    assert_done(report)
+    assert report.proof is not None
+    assert [stage.name for stage in report.proof.stages if stage.is_proven][-1] == "opset 17"
+    model = onnx.load(tmp_path / "out" / "encoder.onnx")
+    (mean,) = (node for node in model.graph.node if node.op_type == "ReduceMean")
+    assert (model.opset_import[0].version, len(mean.input)) == (17, 1)
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    assert replace(contract, files={}, proof=None) == replace(plain, files={}, proof=None)
+    assert verify_folder(tmp_path / "model", tmp_path / "out").passed
+
+
+def test_an_opset_that_has_no_equal_of_a_node_is_refused(tmp_path: Path) -> None:
+    text = encoder_text(TEXT, TABLE.replace("x =", "words =") + "\nx = LayerNormalization (words, gain)", PADDED)
+    model = with_weights(parser.parse_model(text), ("token_table", "wk"), {"gain": np.ones(WIDTH, np.float32)})
+    message = "encoder.onnx: convert-opset: .*onnx has no LayerNormalization before opset 17 - give another --opset"
+    with pytest.raises(UsageError, match=message):
+        lowered(model, tmp_path, replace(OPTIONS, opset=14))
+    assert not (tmp_path / "out").exists()
 
 
 def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import lzma
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from real_models import MODELS
 from rewriting import assert_same, check, lines, model_of, reasons
 
 from graphkit.model import Model
+from graphkit.options import RewriteProofOptions
 from graphkit.passes.opset.adapters import ADAPTERS
 from graphkit.passes.opset.convert_opset import ConvertOpset, steps
 from graphkit.passes.opset.older_spellings import OLDER
+from graphkit.verify import verify_rewrite
 
 SIZES = [{"N": 2, "L": 3}, {"N": 1, "L": 1}]
 EMPTY = [*SIZES, {"N": 2, "L": 0}]
@@ -199,6 +204,18 @@ def test_a_way_through_many_opsets_gives_the_same(seed: int) -> None:
         model = outcome.model
         onnx.checker.check_model(model.proto, full_check=True)
         assert_same(start, model, [{"x": x}])
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("whisper-tiny/decoder_model_merged", 17), ("search/loop-greedy", 11), ("bert-fill-mask/model", 11)],
+)
+def test_real_models_give_the_same_to_the_last_bit(name: str, version: int) -> None:
+    model = Model.from_proto(onnx.load_from_string(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes())))
+    outcome = ConvertOpset(version).run(model)
+    assert not outcome.declined
+    proof = verify_rewrite(model, outcome.model, options=RewriteProofOptions(tolerance=0.0, runs=2))
+    assert proof.passed, proof.failures
 
 
 def test_a_function_is_inlined_first() -> None:
