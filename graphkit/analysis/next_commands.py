@@ -40,6 +40,7 @@ RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` t
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
+FOLDING = {"sequence-to-split"}  # passes that take operators away which targets refuse
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
@@ -81,6 +82,12 @@ class Facts:
         dtypes = {row.dtype for row in self.summary.weight_bytes}
         stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
         return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
+
+    @property
+    def folds(self) -> bool:
+        """Whether folding takes away what the target refuses."""
+        refused = self.blockers.blockers if self.blockers is not None else ()
+        return any(obstacle.pass_name in FOLDING for obstacle in refused)
 
     @property
     def has_slots(self) -> bool:
@@ -129,7 +136,7 @@ def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
                 yield _command("split-merged", name, "-o", _output(stem, ".split"))
         elif "blockers" in facts.kinds and role in ALONE:
             yield from _lower(name, stem, [facts])
-        elif "shape-chains" in facts.kinds:
+        elif "shape-chains" in facts.kinds or facts.folds:
             yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
             yield _bundle(name, stem, [facts])
