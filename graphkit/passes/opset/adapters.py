@@ -17,7 +17,7 @@ from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 
-__all__ = ["ADAPTERS", "Draft", "check_windows", "keep_first_output"]
+__all__ = ["ADAPTERS", "MOVED", "Draft", "check_windows", "keep_first_output"]
 
 ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
 ROI_IS_OPTIONAL_SINCE = 13
@@ -196,6 +196,8 @@ def _is_empty(value: Value) -> bool:
 
 def _scales(draft: Draft) -> None:
     scales = draft.taken("scales")
+    if scales is None:
+        raise MatchFailure("it has no scales")
     draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
 
 
@@ -208,7 +210,7 @@ def _upsample(draft: Draft) -> None:
 def _asymmetric(draft: Draft) -> None:
     """A Resize had no modes: pixel i of the result was i / scale, rounded down, or up where the scale is below 1."""
     draft.begin()
-    data, scales = draft.inputs[:2]
+    data, scales = (*draft.inputs, None, None)[:2]
     empty = draft.editor.constant(np.zeros(0, np.float32), "resize_roi")
     roi = None if draft.version >= ROI_IS_OPTIONAL_SINCE else empty
     draft.attributes["coordinate_transformation_mode"] = "asymmetric"
@@ -268,25 +270,24 @@ def _of_channels(draft: Draft) -> None:
     draft.begin()
     if shape.dtype == TensorProto.DOUBLE:
         draft.attributes["stash_type"] = shape.dtype
-    for index, name in ((1, "scale"), (2, "bias")):
-        of_groups, wide = draft.name(f"{name}_of_groups"), draft.name(f"{name}_wide")
-        column, size, flat = (
-            draft.editor.integers(numbers, f"groupnormalization_{role}")
-            for role, numbers in (("column", [groups, 1]), ("size", [1, channels // groups]), ("flat", [channels]))
-        )
-        of_channels = draft.name(name)
-        draft.before += [
-            NewNode("Reshape", [draft.inputs[index], column], [of_groups]),
-            NewNode("Expand", [of_groups, size], [wide]),
-            NewNode("Reshape", [wide, flat], [of_channels]),
-        ]
-        draft.inputs[index] = of_channels
+    group_of = np.repeat(np.arange(groups), channels // groups)
+    places = draft.editor.integers(group_of.tolist(), "groupnormalization_group_of_channel")
+    for index, name in ((1, draft.name("scale")), (2, draft.name("bias"))):
+        draft.before.append(NewNode("Gather", [draft.inputs[index], places], [name]))
+        draft.inputs[index] = name
 
 
+# Operator and the version since which attributes of integers are inputs, the first of them input 1.
+MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
+    **{(name, 18): ("axes",) for name in REDUCTIONS - {"ReduceSum"}},
+    **{(name, 13): ("axes",) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    ("Slice", 10): ("starts", "ends", "axes"),
+    ("Split", 13): ("split",),
+    ("TopK", 10): ("k",),
+}
 # Operator and the version since which it is another one -> how a node is spelled for it.
 ADAPTERS: Mapping[tuple[str, int], Adapter] = {
-    **{(name, 18): _integers("axes") for name in REDUCTIONS - {"ReduceSum"}},
-    **{(name, 13): _integers("axes") for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    **{place: _integers(*names) for place, names in MOVED.items()},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
     ("AveragePool", 19): check_windows,
     ("BatchNormalization", 9): _no_spatial,
@@ -302,10 +303,7 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = {
     ("Resize", 13): _resize,
     ("RoiAlign", 16): _pixel_corner,
     ("Scatter", 11): _scatter_elements,
-    ("Slice", 10): _integers("starts", "ends", "axes"),
-    ("Split", 13): _integers("split"),
     ("Split", 18): _equal_parts,
-    ("TopK", 10): _integers("k"),
     ("Upsample", 9): _scales,
     ("Upsample", 10): _upsample,
 }

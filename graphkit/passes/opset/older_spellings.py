@@ -17,13 +17,14 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Value
-from graphkit.passes.opset.adapters import Draft, check_windows, keep_first_output
+from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
 from graphkit.rewrite import MatchFailure, NewNode, attributes_of
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["OLDER", "fit"]
 
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
+NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
 AXES_FROM_THE_BACK = 11  # since when an axis may be negative
 OPTIONS = OpSchema.FormalParameterOption
 Adapter = Callable[[Draft], None]
@@ -160,7 +161,7 @@ def _constant(draft: Draft, index: int) -> np.ndarray | None:
     return array
 
 
-def _inputs(*names: str, is_number: bool = False) -> Adapter:
+def _inputs(*names: str) -> Adapter:
     """Inputs from the second one on were attributes."""
 
     def adapt(draft: Draft) -> None:
@@ -169,7 +170,7 @@ def _inputs(*names: str, is_number: bool = False) -> Adapter:
             if array is not None:
                 draft.begin()
                 draft.inputs[index] = None
-                draft.attributes[name] = array.reshape(-1)[0].item() if is_number else array.reshape(-1).tolist()
+                draft.attributes[name] = array.reshape(-1)[0].item() if name in NUMBERS else array.reshape(-1).tolist()
 
     return adapt
 
@@ -223,20 +224,13 @@ def _ratio(draft: Draft) -> None:
         draft.begin()
         draft.inputs[2] = None
     keep_first_output(draft)
-    _inputs("ratio", is_number=True)(draft)
+    _inputs("ratio")(draft)
 
 
 def _clip(draft: Draft) -> None:
     if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
         raise MatchFailure("its data is not known to be float32")
-    _inputs("min", "max", is_number=True)(draft)
-
-
-def _pad(draft: Draft) -> None:
-    if (value := _constant(draft, 2)) is not None:
-        draft.begin()
-        draft.inputs[2], draft.attributes["value"] = None, float(value.reshape(-1)[0])
-    _inputs("pads")(draft)
+    _inputs("min", "max")(draft)
 
 
 def _slice(draft: Draft) -> None:
@@ -312,10 +306,10 @@ def _keep(_: Draft) -> None:
 
 # Operator and the version since which it is another one -> how a node is spelled before it.
 OLDER: Mapping[tuple[str, int], Adapter] = {
-    **{(name, 18): _axes for name in REDUCTIONS - {"ReduceSum"}},
+    **{place: _inputs(*names) for place, names in MOVED.items()},
+    **{place: _axes for place in MOVED if place[0] in REDUCTIONS},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
     **{(name, 13): _of_tensor for name in ("QuantizeLinear", "DequantizeLinear")},
-    **{(name, 13): _inputs("axes") for name in ("Squeeze", "Unsqueeze")},
     **{(name, 8): _equal_shapes for name in ("Max", "Mean", "Min", "Sum")},
     ("AveragePool", 19): check_windows,
     ("BatchNormalization", 9): _keep,
@@ -326,13 +320,10 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 12): _ratio,
     ("Erf", 13): _keep,
     ("GridSample", 20): _long_modes,
-    ("Pad", 11): _pad,
-    ("ReduceSum", 13): _axes,
+    ("Pad", 11): _inputs("pads", "value"),
     ("Resize", 13): _empty_inputs,
     ("RoiAlign", 16): _pixel_corner,
     ("Slice", 10): _slice,
     ("Slice", 11): _sliced_axes,
-    ("Split", 13): _inputs("split"),
     ("Split", 18): _unequal_parts,
-    ("TopK", 10): _inputs("k", is_number=True),
 }
