@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -23,7 +24,7 @@ AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
-ROTARY = (7, 8)  # inputs of a GroupQueryAttention
+ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
 UNKNOWN = range(9, 14)
 
 
@@ -46,115 +47,11 @@ class HeadSizes:
     is_packed: bool
 
 
-@dataclass(frozen=True)
-class Mask:
-    """The mask of an attention.
-
-    Attributes:
-        value: A bias of scores, or booleans: which keys count.
-        rank: Its rank.
-        is_boolean: Whether it is booleans.
-        may_be_short: Whether it may end before the keys do.
-        may_hide_all: Whether it may leave a query without any key.
-    """
-
-    value: Value
-    rank: int
-    is_boolean: bool
-    may_be_short: bool
-    may_hide_all: bool
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionNode:
-    """The computation of a node of either operator.
-
-    Attributes:
-        past: The caches of keys and values.
-        window: How many tokens count, 0 for all.
-        softcap: The limit of scores, 0 for none.
-        rotary: Tables of cosines and sines, by position.
-    """
-
-    node: Node
-    sizes: HeadSizes
-    dtype: int
-    mask: Mask | None
-    past: tuple[Value, Value] | None
-    is_causal: bool
-    window: int
-    scale: float
-    softcap: float
-    rotary: tuple[Value, Value] | None = None
-
-
 class _MaskBounds(FloatBounds):
     """Bounds of masks: those that a model is given may hold -inf."""
 
     def transfer(self, value: Value) -> Interval:
         return UNBOUNDED if value.producer is None and value.constant is None else super().transfer(value)
-
-
-def _read_attention(editor: Editor, node: Node, bounds: FloatBounds, *, is_unpadded: bool) -> AttentionNode:
-    """Return the computation of a node.
-
-    Raises:
-        MatchFailure: Plain operators cannot compute it.
-    """
-    is_grouped = node.operator == GROUPED
-    if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
-        raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
-    _check_parts(node)
-    sizes = _head_sizes(editor, node)
-    dtype = editor.shapes[node.inputs[0]].dtype
-    if dtype not in FLOATS:
-        raise MatchFailure("it is not of floats")
-    scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)
-    if scale is None or softcap is None or window is None or scale < 0:
-        raise MatchFailure("its scale is negative, or an attribute has another type than it should")
-    keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
-    past = (keys, values) if keys is not None and values is not None else None
-    total = _total(editor, node, keys)
-    if is_grouped and not is_unpadded:
-        _check_lengths(editor, node, total)
-    cos, sin = (node.input(index) for index in ROTARY) if is_grouped and node.attr("do_rotary", 0) else (None, None)
-    return AttentionNode(
-        node=node,
-        sizes=sizes,
-        dtype=dtype,
-        mask=None if is_grouped else _read_mask(editor, node, dtype, total, bounds),
-        past=past,
-        is_causal=bool(is_grouped or node.attr("is_causal", 0)),
-        window=max(window, 0) if is_grouped else 0,
-        scale=scale or sizes.size**-0.5,
-        softcap=softcap,
-        rotary=(cos, sin) if cos is not None and sin is not None else None,
-    )
-
-
-def _total(editor: Editor, node: Node, past: Value | None) -> Expr | None:
-    """Return how many keys there are, with those of the past."""
-    keys = editor.shapes.dims(node.input(1) or node.input(0))
-    before = editor.shapes.dims(past) if past is not None else None
-    if keys is None or (past is not None and before is None):
-        return None
-    return keys[-2] + before[2] if before is not None else keys[-2]
-
-
-def _read_mask(editor: Editor, node: Node, dtype: int, total: Expr | None, bounds: FloatBounds) -> Mask | None:
-    if (mask := node.input(3)) is None:
-        return None
-    shape = editor.shapes[mask]
-    if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (dtype, TensorProto.BOOL):
-        raise MatchFailure("its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4")
-    is_boolean = shape.dtype == TensorProto.BOOL
-    return Mask(
-        mask,
-        rank=len(shape.dims),
-        is_boolean=is_boolean,
-        may_be_short=node.scope.opset() >= SHORT_MASKS_SINCE and shape.dims[-1] != total,
-        may_hide_all=is_boolean or not bounds.of(mask).low > np.finfo(FLOATS[dtype]).min,
-    )
 
 
 def _check_lengths(editor: Editor, node: Node, total: Expr | None) -> None:
@@ -193,6 +90,8 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
 
 def _check_parts(node: Node) -> None:
     """Check that all parts of a node are supported here."""
+    if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
+        raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
     if any(attribute.ref_attr_name for attribute in node.attributes.values()):
         raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
@@ -210,7 +109,7 @@ def _check_parts(node: Node) -> None:
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
-    if node.attr("do_rotary", 0) and any(node.input(index) is None for index in ROTARY):
+    if node.attr("do_rotary", 0) and (len(node.inputs[ROTARY]) < 2 or None in node.inputs[ROTARY]):
         raise MatchFailure("it has no tables of rotary embeddings")
 
 
@@ -257,7 +156,7 @@ class DecomposeAttention(Rewrite):
                 if node.operator not in ATTENTIONS or not editor.is_free(node):
                     continue
                 with editor.matching(node):
-                    parts = _Parts(editor, _read_attention(editor, node, bounds, is_unpadded=self.unpadded))
+                    parts = _Parts(editor, node, bounds, is_unpadded=self.unpadded)
                     parts.compute()
                     parts.replace()
                     editor.note("attention(s) computed by plain operators")
@@ -269,43 +168,65 @@ class DecomposeAttention(Rewrite):
 class _Parts(Builder):
     """The nodes that compute an attention."""
 
-    def __init__(self, editor: Editor, attention: AttentionNode) -> None:
-        super().__init__(editor, attention.node)
-        self.attention = attention
+    def __init__(self, editor: Editor, node: Node, bounds: FloatBounds, *, is_unpadded: bool) -> None:
+        """Read a node.
+
+        Raises:
+            MatchFailure: Plain operators cannot compute it.
+        """
+        super().__init__(editor, node)
+        is_grouped = node.operator == GROUPED
+        _check_parts(node)
+        self.sizes, self.dtype = _head_sizes(editor, node), editor.shapes[node.inputs[0]].dtype
+        if self.dtype not in FLOATS:
+            raise MatchFailure("it is not of floats")
+        scale, self.softcap = node.attr("scale", 0.0) or self.sizes.size**-0.5, node.attr("softcap", 0.0) or 0.0
+        if scale < 0:
+            raise MatchFailure("its scale is negative")
+        keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
+        self.cache = (keys, values) if keys is not None and values is not None else None
+        self.mask = None if is_grouped else node.input(3)
+        self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
+        self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
+        self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
+        if is_grouped and not is_unpadded:
+            _check_lengths(editor, node, self._keys())
+        self.may_hide_all = self.mask is not None and self._may_hide_all(self.mask, bounds)
+
+    def _keys(self) -> Expr | None:
+        """Return how many keys there are, with those of the past."""
+        dims = self.editor.shapes.dims
+        new = dims(self.node.input(1) or self.node.input(0))
+        old = dims(self.cache[0]) if self.cache else None
+        if new is None or (self.cache and old is None):
+            return None
+        return new[-2] + old[2] if old is not None else new[-2]
+
+    def _may_hide_all(self, mask: Value, bounds: FloatBounds) -> bool:
+        """Whether a mask may leave a query without any key."""
+        shape = self.editor.shapes[mask]
+        self.is_boolean = shape.dtype == TensorProto.BOOL
+        if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
+            text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
+            raise MatchFailure(text)
+        return self.is_boolean or not bounds.of(mask).low > np.finfo(FLOATS[self.dtype]).min
 
     def compute(self) -> None:
         """Add the nodes."""
-        attention, node = self.attention, self.node
-        self.qkv = self._apart() if attention.sizes.is_packed else node.inputs[:3]
-        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), self._heads(), self._sizes())
-        if attention.rotary is not None:
-            dims = self.editor.shapes[attention.rotary[0]].dims
-            half = (dims[-1].constant if dims else None) or attention.sizes.size // 2
-            tables = self._tables()
-            query, key = self._turned(query, "q", tables, half), self._turned(key, "k", tables, half)
+        sizes = self.sizes
+        heads, widths = (sizes.heads, sizes.groups, sizes.groups), (sizes.size, sizes.size, sizes.value_size)
+        self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
+        if sizes.is_packed:
+            self.qkv = self._parts(self.node.inputs[0], [h * w for h, w in zip(heads, widths, strict=True)], "qkv")
+        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), heads, widths)
+        if self.tables:
+            query, key = self._rotated(query, key)
         self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
-        weights = self._weights(query)
-        values = self._repeated(self.values, "values", attention.sizes.value_size)
-        mixed = self.add("MatMul", weights, values, role="mixed")
-        if attention.sizes.is_flat:
+        values = self._repeated(self.values, "values", sizes.value_size)
+        mixed = self.add("MatMul", self._weights(query), values, role="mixed")
+        if sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
-            shape = self.integers([0, 0, attention.sizes.heads * attention.sizes.value_size], "flat")
-            self.add("Reshape", turned, shape)
-
-    def _heads(self) -> tuple[int, int, int]:
-        """Return the heads of queries, keys and values."""
-        sizes = self.attention.sizes
-        return sizes.heads, sizes.groups, sizes.groups
-
-    def _sizes(self) -> tuple[int, int, int]:
-        """Return the size of a head of each."""
-        sizes = self.attention.sizes
-        return sizes.size, sizes.size, sizes.value_size
-
-    def _apart(self) -> list[str]:
-        """Return queries, keys and values that lie side by side."""
-        columns = [heads * size for heads, size in zip(self._heads(), self._sizes(), strict=True)]
-        return self._parts(self.attention.node.inputs[0], columns, "qkv")
+            self.add("Reshape", turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat"))
 
     def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
         parts = [self.name(f"{name}_part") for _ in columns]
@@ -313,33 +234,32 @@ class _Parts(Builder):
         return parts
 
     def _number(self, number: float, name: str, dtype: int = 0) -> str:
-        kind = helper.tensor_dtype_to_np_dtype(dtype or self.attention.dtype)
+        kind = helper.tensor_dtype_to_np_dtype(dtype or self.dtype)
         return self.constant(np.array(number, kind), name)
 
     def _split(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
         """Return `[batch, heads, length, size]`."""
-        if not self.attention.sizes.is_flat:
+        if not self.sizes.is_flat:
             return value
         apart = self.add("Reshape", value, self.integers([0, 0, heads, size], f"{name}_heads"), role=f"{name}_apart")
         return self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
 
     def _joined(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
-        attention = self.attention
-        outputs = attention.node.outputs
+        outputs = self.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None
-        if attention.past is None and present is None:
+        if self.cache is None and present is None:
             return new
         name = present.name if present is not None else self.name(("keys", "values")[index])
-        if attention.past is None:
+        if self.cache is None:
             self.nodes.append(NewNode("Identity", [new], [name]))
         else:
-            self.nodes.append(NewNode("Concat", [attention.past[index], new], [name], {"axis": 2}))
+            self.nodes.append(NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}))
         return name
 
     def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
         """Return keys or values with a head for each of the queries."""
-        sizes = self.attention.sizes
+        sizes = self.sizes
         times = sizes.heads // sizes.groups
         if times == 1:
             return value
@@ -349,100 +269,90 @@ class _Parts(Builder):
         return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
-        attention = self.attention
-        keys = self.add(
-            "Transpose", self._repeated(self.keys, "k", attention.sizes.size), role="keys", perm=[0, 1, 3, 2]
-        )
-        scaled = self.add("Mul", query, self._number(attention.scale, "scale"), role="scaled")
+        keys = self.add("Transpose", self._repeated(self.keys, "k", self.sizes.size), role="keys", perm=[0, 1, 3, 2])
+        scaled = self.add("Mul", query, self._number(self.scale, "scale"), role="scaled")
         scores = self.add("MatMul", scaled, keys, role="scores")
-        if attention.softcap > 0:
-            limit = self._number(attention.softcap, "softcap")
+        if self.softcap > 0:
+            limit = self._number(self.softcap, "softcap")
             share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
             scores = self.add("Mul", share, limit, role="capped")
-        if (bias := self._bias()) is None:
-            return self.add("Softmax", scores, role="weights", axis=-1)
-        weights = self.add("Softmax", self.add("Add", scores, bias, role="masked"), role="weights", axis=-1)
-        if attention.mask is None or not attention.mask.may_hide_all:
+        if (bias := self._bias()) is not None:
+            scores = self.add("Add", scores, bias, role="masked")
+        weights = self.add("Softmax", scores, role="weights", axis=-1)
+        if not self.may_hide_all:
             return weights
         largest = self.add("ReduceMax", bias, self.integers([-1], "last"), role="largest")
         is_empty = self.add("LessOrEqual", largest, self._lowest(), role="without_keys")
         return self.add("Where", is_empty, self._number(0, "nothing"), weights, role="kept")
 
     def _lowest(self) -> str:
-        return self._number(float(np.finfo(FLOATS[self.attention.dtype]).min), "lowest")
+        return self._number(float(np.finfo(FLOATS[self.dtype]).min), "lowest")
 
     def _bias(self) -> NodeInput:
         """Return what is added to scores: the least number where keys do not count."""
-        mask = self._whole_mask()
-        causal = self._causal() if self.attention.is_causal else None
-        if self.attention.mask is None or not self.attention.mask.is_boolean:
-            if causal is None:
-                return mask
-            return self.add("Where", causal, mask or self._number(0, "nothing"), self._lowest(), role="bias")
-        counted = mask if causal is None else self.add("And", mask, causal, role="counted")
-        return self.add("Where", counted, self._number(0, "nothing"), self._lowest(), role="bias")
+        mask = None if self.mask is None else self._whole(self.mask)
+        causal = self._causal() if self.is_causal else None
+        bias = None if self.mask is not None and self.is_boolean else mask
+        counted = causal if bias is mask else mask if causal is None else self.add("And", mask, causal, role="counted")
+        if counted is None:
+            return bias
+        return self.add("Where", counted, bias or self._number(0, "nothing"), self._lowest(), role="bias")
 
-    def _whole_mask(self) -> NodeInput:
-        """Return a mask that is as long as the keys."""
-        mask = self.attention.mask
-        if mask is None or not mask.may_be_short:
-            return None if mask is None else mask.value
-        length = self.add("Shape", mask.value, role="mask_length", start=mask.rank - 1)
+    def _whole(self, mask: Value) -> NodeInput:
+        """Return a mask that is as long as the keys, of which it hides those that it does not reach."""
+        dims = self.editor.shapes[mask].dims or ()
+        if self.node.scope.opset() < SHORT_MASKS_SINCE or dims[-1] == self._keys():
+            return mask
+        length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)
         whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")
         missing = self.add("Sub", whole, length, role="missing")
-        before = self.integers([0] * (2 * mask.rank - 1), "none_missing")
-        pads = self.add("Concat", before, missing, role="pads", axis=0)
-        dtype = TensorProto.BOOL if mask.is_boolean else self.attention.dtype
-        hidden = self._number(False if mask.is_boolean else -np.inf, "hidden", dtype)
-        return self.add("Pad", mask.value, pads, hidden, role="mask")
+        pads = self.add("Concat", self.integers([0] * (2 * len(dims) - 1), "none"), missing, role="pads", axis=0)
+        hidden = self._number(*((0, "hidden", TensorProto.BOOL) if self.is_boolean else (-np.inf, "hidden")))
+        return self.add("Pad", mask, pads, hidden, role="mask")
 
     def _causal(self) -> str:
         """Return booleans: which keys come no later than a query, and are in its window."""
         step = self._number(1, "step", TensorProto.INT64)
         columns = self.add("Range", self._number(0, "first", TensorProto.INT64), self.total, step, role="columns")
-        end = self.add("Add", self.past, self._length(self.qkv[0], -2, "queries"), role="end")
+        end = self.add("Add", self.past, self._length(self.qkv[0], "queries"), role="end")
         rows = self.add("Range", self.past, end, step, role="places")
         rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
         counted = self.add("LessOrEqual", columns, rows, role="causal")
-        if not self.attention.window:
+        if not self.window:
             return counted
-        window = self._number(self.attention.window, "window", TensorProto.INT64)
+        window = self._number(self.window, "window", TensorProto.INT64)
         is_near = self.add("Greater", columns, self.add("Sub", rows, window, role="from"), role="near")
         return self.add("And", counted, is_near, role="in_window")
 
-    def _length(self, value: NodeInput, axis: int, name: str) -> str:
-        """Return a dim of a value, as a scalar."""
-        place = self._number(axis, "axis", TensorProto.INT64)
+    def _length(self, value: NodeInput, name: str) -> str:
+        """Return how many tokens a value has, as a scalar."""
+        place = self._number(-2, "axis", TensorProto.INT64)
         return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), place, role=name, axis=0)
 
     @cached_property
     def past(self) -> str:
         """How many tokens came before."""
-        past = self.attention.past
-        return self._length(past[0], -2, "past") if past else self._number(0, "first", TensorProto.INT64)
+        return self._length(self.cache[0], "past") if self.cache else self._number(0, "first", TensorProto.INT64)
 
     @cached_property
     def total(self) -> str:
         """How many keys there are, with those of the past."""
-        new = self._length(self.qkv[1], -2, "new")
-        return self.add("Add", self.past, new, role="total") if self.attention.past else new
+        new = self._length(self.qkv[1], "new")
+        return self.add("Add", self.past, new, role="total") if self.cache else new
 
-    def _tables(self) -> tuple[str, str]:
-        """Return the cosines and sines at the new positions."""
-        rotary = self.attention.rotary
-        assert rotary is not None
+    def _rotated(self, query: NodeInput, key: NodeInput) -> tuple[str, str]:
+        """Return queries and keys turned by the cosines and sines at the new positions."""
+        dims = self.editor.shapes.dims(self.tables[0])
+        half = (dims[-1].constant if dims else None) or self.sizes.size // 2
         step = self._number(1, "step", TensorProto.INT64)
         places = self.add("Range", self.past, self.total, step, role="rotary_places")
-        cos, sin = (
-            self.add("Gather", table, places, role=name, axis=0)
-            for table, name in zip(rotary, ("cos", "sin"), strict=True)
-        )
-        return cos, sin
+        cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
+        return self._turned(query, "q", (cos, sin), half), self._turned(key, "k", (cos, sin), half)
 
     def _turned(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
         """Return queries or keys turned by their positions."""
         cos, sin = tables
-        rest = self.attention.sizes.size - 2 * half
+        rest = self.sizes.size - 2 * half
         first, second, *unturned = self._parts(value, [half, half, *([rest] if rest else [])], name)
 
         def times(part: str, table: str) -> str:
