@@ -15,6 +15,9 @@ from sessions import ONNXRUNTIME, run, session_of
 from graphkit.model import Model
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 
+ONNX = tuple(int(number) for number in onnx.__version__.split(".")[:2])
+pytestmark = pytest.mark.skipif(ONNX < (1, 23), reason="its reference gives NaN for queries without keys")
+
 HEAD, VALUE = 8, 6  # the size of a head of queries and keys, and of values
 LOWEST = float(np.finfo(np.float32).min)
 FLOORS = (-np.inf, LOWEST, -1e4)
