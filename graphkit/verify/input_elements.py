@@ -86,8 +86,9 @@ UNPADDED = Draw(padding=("full",), number=1)  # whose masks of floats multiply
 
 LEAST_WITH_HOLES = 3
 MAX_ROWS = 512  # that may be padded
-FLOORS = (-np.inf, None, -1e4)  # what is added where a mask hides something; None for the least finite number
-FLOAT_MASKS = len(FLOORS)  # draws that show a row that hides all in each way
+FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
+HIDING = (-np.inf, None)  # those next to which no score counts
+FLOAT_MASKS = 3  # draws that show a row that hides all in each way
 
 
 def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, least: int = 1, draw: Draw = USUAL) -> np.ndarray:
@@ -146,7 +147,7 @@ def float_mask(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator
     keep = padding_mask(shape, rng, draw=draw)
     if draw.number % 3 == 1 and len(shape) < 3:
         return keep.astype(np.float64)
-    floor = FLOORS[(draw.number if hides_all else draw.number // 3) % len(FLOORS)]
+    floor = HIDING[min(draw.number % 3, 1)] if hides_all else FLOORS[draw.number // 3 % len(FLOORS)]
     least = float(np.finfo(dtype).min) if floor is None else floor
     return np.where(keep == 0, least, 0.0)
 

@@ -119,7 +119,7 @@ class DecomposeAttention(Rewrite):
 
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
     another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
-    added to its scores is -inf or, as in onnxruntime, the least number of the dtype.
+    added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
     past that grows, and lengths that are past and new tokens together. Sinks, an additive bias, interleaved rotary
@@ -209,7 +209,7 @@ class _Parts(Builder):
         if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
             text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
             raise MatchFailure(text)
-        return self.is_boolean or not bounds.of(mask).low > np.finfo(FLOATS[self.dtype]).min
+        return self.is_boolean or not bounds.of(mask).low > self.lowest
 
     def compute(self) -> None:
         """Add the nodes."""
@@ -282,11 +282,13 @@ class _Parts(Builder):
         if not self.may_hide_all:
             return weights
         largest = self.add("ReduceMax", bias, self.integers([-1], "last"), role="largest")
-        is_empty = self.add("LessOrEqual", largest, self._lowest(), role="without_keys")
+        is_empty = self.add("LessOrEqual", largest, self._number(self.lowest, "lowest"), role="without_keys")
         return self.add("Where", is_empty, self._number(0, "nothing"), weights, role="kept")
 
-    def _lowest(self) -> str:
-        return self._number(float(np.finfo(FLOATS[self.dtype]).min), "lowest")
+    @property
+    def lowest(self) -> float:
+        """The bias of keys that do not count, as in onnxruntime, which has no kernel for float64."""
+        return -np.inf if self.dtype == TensorProto.DOUBLE else float(np.finfo(FLOATS[self.dtype]).min)
 
     def _bias(self) -> NodeInput:
         """Return what is added to scores: the least number where keys do not count."""
@@ -296,7 +298,9 @@ class _Parts(Builder):
         counted = causal if bias is mask else mask if causal is None else self.add("And", mask, causal, role="counted")
         if counted is None:
             return bias
-        return self.add("Where", counted, bias or self._number(0, "nothing"), self._lowest(), role="bias")
+        return self.add(
+            "Where", counted, bias or self._number(0, "nothing"), self._number(self.lowest, "lowest"), role="bias"
+        )
 
     def _whole(self, mask: Value) -> NodeInput:
         """Return a mask that is as long as the keys, of which it hides those that it does not reach."""

@@ -149,6 +149,18 @@ def test_a_mask_known_to_be_as_long_as_the_keys_is_not_padded() -> None:
     assert "Pad" not in {node.op_type for node in decomposed(proto).graph.node}
 
 
+@pytest.mark.parametrize("is_boolean", [False, True])
+def test_float64_is_computed_as_the_reference_does(is_boolean: bool) -> None:
+    """onnxruntime has no kernel for it, and computes the function of the operator."""
+    rng, lowest = np.random.default_rng(0), float(np.finfo(np.float64).min)
+    proto = attention(mask=MASKS["of all"], is_boolean=is_boolean, dtype=TensorProto.DOUBLE, is_causal=1)
+    plain, reference = session_of(decomposed(proto)), ReferenceEvaluator(proto)
+    for floor in (-np.inf, lowest, -1e4):
+        feed = feed_of(proto, {"b": 2, "s": 3, "t": 3, "u": 3}, rng, floor)
+        for expected in (reference.run(None, feed), run(proto, feed)):
+            np.testing.assert_allclose(plain.run(None, feed)[0], expected[0], rtol=0, atol=1e-6)
+
+
 def test_float16_scores_do_not_overflow_before_they_are_scaled() -> None:
     proto = attention(dtype=TensorProto.FLOAT16, scale=0.01)
     feed = {name: np.full((1, heads, 2, size), 100, np.float16) for name, heads, size in (("q", 4, 8), ("k", 2, 8))}
