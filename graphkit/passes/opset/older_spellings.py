@@ -19,7 +19,7 @@ from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Value
 from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
 from graphkit.rewrite import MatchFailure, NewNode, attributes_of
-from graphkit.shapes.tensor import numbers
+from graphkit.shapes.tensor import TensorSequence, numbers
 
 __all__ = ["OLDER", "fit"]
 
@@ -104,10 +104,13 @@ def _fit_formals(
             raise MatchFailure(f"its {what} '{name}' came with opset {since}")
         if isinstance(value, str):  # made here
             continue
-        dtype = draft.editor.shapes[value].dtype
+        tensor = draft.editor.shapes[value]
+        is_sequence = isinstance(tensor, TensorSequence)
+        dtype = tensor.common.dtype if is_sequence and tensor.common is not None else tensor.dtype
+        kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
         if not dtype and (new is None or not new.types <= old.types):
             raise MatchFailure(f"the dtype of '{value.name}' is not known, of which opset {since} takes more")
-        if dtype and f"tensor({TensorProto.DataType.Name(dtype).lower()})" not in old.types:
+        if dtype and (f"seq({kind})" if is_sequence else kind) not in old.types:
             raise MatchFailure(f"its {what} '{value.name}' is {dtype_name(dtype)}, which came with opset {since}")
         if dtypes.setdefault(old.type_str, dtype) != dtype and old.is_homogeneous:
             raise MatchFailure(f"its {what}s are of several dtypes, which came with opset {since}")

@@ -48,12 +48,14 @@ SPELLED = {
         for name in ("Softmax", "LogSoftmax", "Hardmax")
         for axis, version in ((0, 12), (1, 11), (2, 12), (-1, 10), (-2, 8), (-3, 12))
     },
+    "a sequence": (24, 11, "s = SplitToSequence <axis = 2> (x, half) y = ConcatFromSequence <axis = 2> (s)"),
     "Softmax, default axis": (24, 9, "y = Softmax (x)"),
 }  # fmt: skip
 CONSTANTS = {
     "last": [-1], "ends": [0, -1], "front": [0], "one": [1], "two": [2], "big": [3], "parts": [1, 3],
     "nothing": np.zeros(0, np.int64), "pads": [0, 0, 1, 0, 0, 1], "sizes": [1, 2, 6, 8], "whole": [0, -1],
     "low": np.float32(-1.5), "high": np.float32(2.5), "share": np.float32(0.3), "point": np.uint8(100),
+    "half": np.int64(2),
     "places": np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 3, 4, 2),
 }  # fmt: skip
 
