@@ -105,12 +105,12 @@ def _fit_formals(
         if isinstance(value, str):  # made here
             continue
         tensor = draft.editor.shapes[value]
-        is_sequence = isinstance(tensor, TensorSequence)
-        dtype = tensor.common.dtype if is_sequence and tensor.common is not None else tensor.dtype
+        common = tensor.common if isinstance(tensor, TensorSequence) else None
+        dtype = tensor.dtype if common is None else common.dtype
         kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
         if not dtype and (new is None or not new.types <= old.types):
             raise MatchFailure(f"the dtype of '{value.name}' is not known, of which opset {since} takes more")
-        if dtype and (f"seq({kind})" if is_sequence else kind) not in old.types:
+        if dtype and (kind if common is None else f"seq({kind})") not in old.types:
             raise MatchFailure(f"its {what} '{value.name}' is {dtype_name(dtype)}, which came with opset {since}")
         if dtypes.setdefault(old.type_str, dtype) != dtype and old.is_homogeneous:
             raise MatchFailure(f"its {what}s are of several dtypes, which came with opset {since}")
