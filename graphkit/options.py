@@ -273,6 +273,7 @@ class LowerOptions(DeployOptions):
         mask_floor: The number added to masked scores; None for one that the target takes, and for a target that takes
             quantised models at least twice the largest score.
         pad: The token that pads; None for that of the export, else 0.
+        opset: The opset of the lowered models; None for that of the export.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
         kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
@@ -324,6 +325,10 @@ class LowerOptions(DeployOptions):
     )
     pad: int | None = option(
         None, Flag("--pad", "Token that pads. Default: what the export says, else 0.", int, least=0)
+    )
+    opset: int | None = option(
+        None,
+        Flag("--opset", "The opset of the lowered models. Default: that of the export.", int, metavar="N", least=1),
     )
     judges: tuple[str, ...] = option(
         (),
@@ -411,6 +416,7 @@ class RewriteProofOptions(ProofOptions):
         names: Names of values in the original and in the rewritten model, where they differ.
         symbols: The same of symbols of dims that are renamed on purpose.
         values: Arrays for inputs by name, instead of generated ones.
+        is_unpadded: Whether the masks of all runs hide nothing.
         runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
             Where all outputs are proven bit for bit, one is enough.
     """
@@ -419,6 +425,7 @@ class RewriteProofOptions(ProofOptions):
     names: tuple[tuple[str, str], ...] = option((), MAP)
     symbols: tuple[tuple[str, str], ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
+    is_unpadded: bool = False
     runs: int = option(7, count("--runs", "Number of sets of dims at which two models are run."))
 
 

@@ -27,11 +27,13 @@ class Known:
         tensors: Which values are shape arithmetic.
         lookups: Nodes that look rows of a constant table up by ids as they come in.
         hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
+        parts: Sequences that a Split can give, each part by itself.
     """
 
     tensors: ShapeTensors
     lookups: Collection[Node]
     hosted: Collection[Value]
+    parts: Collection[Value]
 
     def rests_on_hosted(self, node: Node) -> bool:
         """Whether a node computes from such values alone."""
@@ -120,6 +122,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Cast", "cast-int64-away", _gives_int64),
     Remedy("operator", "LayerNormalization", "layer-norm-to-primitives"),
     Remedy("operator", "Neg", "neg-to-mul"),
+    Remedy("operator", "SequenceAt", "sequence-to-split", lambda known, node: node.input(0) in known.parts),
+    Remedy("operator", "SplitToSequence", "sequence-to-split", lambda known, node: node.outputs[0] in known.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
     Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),

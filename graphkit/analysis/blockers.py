@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
+
+from onnx import defs
 
 from graphkit.analysis.blocker_remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.analysis.costs.macs import macs
@@ -18,7 +20,7 @@ from graphkit.analysis.target_lint import Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
-from graphkit.graph.view import Node, Scope
+from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
@@ -61,6 +63,7 @@ class Blockers(Judged):
         uncounted: Paths of nodes whose multiply-accumulates are not known.
         as_is: The share on the CPU of the model as it is.
         frozen: The share there once the dims are frozen and shape arithmetic is folded.
+        max_opset: The newest opset that the target takes, None where no source says.
     """
 
     title: ClassVar[str] = "Blockers"
@@ -74,6 +77,7 @@ class Blockers(Judged):
     uncounted: tuple[str, ...]
     as_is: Share
     frozen: Share
+    max_opset: int | None = field(default=None, metadata={"in_json": False})
 
     @property
     def open_nodes(self) -> int:
@@ -220,6 +224,7 @@ class _Model:
             uncounted=tuple(node.path for node, count in counts.items() if count is None),
             as_is=as_is,
             frozen=self._share(kept, counts, total),
+            max_opset=self.target.max_opset.value if self.target.max_opset is not None else None,
         )
 
     def _opset(self) -> Iterator[Obstacle]:
@@ -237,8 +242,13 @@ class _Model:
                 rank=None,
                 dtype="",
                 dims=None,
-                pass_name=None,
+                pass_name="convert-opset" if self._is_known_in(limit.value) else None,
             )
+
+    def _is_known_in(self, opset: int) -> bool:
+        """Whether an older operator set has all operators of the model."""
+        used = {node.op_type for node in all_nodes(self.shapes.model.scopes) if not node.domain}
+        return all(defs.has(op_type, max_inclusive_version=opset) for op_type in used)
 
     def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
         """Return the share of blocked nodes and of those in their bodies."""

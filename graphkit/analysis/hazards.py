@@ -16,6 +16,7 @@ from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
 from graphkit.shapes.constraints.arithmetic_preconditions import WindowFits
+from graphkit.shapes.constraints.body_guards import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_rules import SizeRule
 
@@ -323,7 +324,9 @@ def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
 
 def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     first = group[0]
-    if first.is_wrong and not isinstance(first.shared.precondition, WindowFits):
+    precondition = first.shared.precondition
+    precondition = precondition.inner if isinstance(precondition, Guarded) else precondition
+    if first.is_wrong and not isinstance(precondition, WindowFits):
         return "wrong shape"
     if any(first.dims[name] == 0 for name in first.changed):
         return "empty"

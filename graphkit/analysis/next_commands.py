@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.summary import Summary
     from graphkit.analysis.tensor_shapes import UnknownShapes
 
-__all__ = ["ASKED", "Facts", "facts_of", "folder_steps", "model_steps"]
+__all__ = ["Facts", "asked_options", "facts_of", "folder_steps", "model_steps"]
 
 CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
 CHECKABLE = {"wrong-shape", "empty-dim"}
@@ -40,6 +40,7 @@ RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` t
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
+FOLDING = {"sequence-to-split"}  # passes that take operators away which targets refuse
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
@@ -81,6 +82,12 @@ class Facts:
         dtypes = {row.dtype for row in self.summary.weight_bytes}
         stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
         return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
+
+    @property
+    def folds(self) -> bool:
+        """Whether folding takes away what the target refuses."""
+        refused = self.blockers.blockers if self.blockers is not None else ()
+        return any(obstacle.pass_name in FOLDING for obstacle in refused)
 
     @property
     def has_slots(self) -> bool:
@@ -129,7 +136,7 @@ def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
                 yield _command("split-merged", name, "-o", _output(stem, ".split"))
         elif "blockers" in facts.kinds and role in ALONE:
             yield from _lower(name, stem, [facts])
-        elif "shape-chains" in facts.kinds:
+        elif "shape-chains" in facts.kinds or facts.folds:
             yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
             yield _bundle(name, stem, [facts])
@@ -154,6 +161,11 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     return (*lowered, _bundle(folder, folder, models))
 
 
+def asked_options(blockers: Blockers) -> dict[str, str]:
+    """Return the options of `lower` that ask for a pass, by the name of the pass."""
+    return {**ASKED, "convert-opset": f"--opset {blockers.max_opset}"}
+
+
 def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
@@ -161,7 +173,7 @@ def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     if None in passes:
         return
     lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
-    asked = [option for name, option in ASKED.items() if name in passes]
+    asked = [word for name, option in asked_options(targets[0]).items() if name in passes for word in option.split()]
     yield _command("lower", name, "-o", _output(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked)
 
 

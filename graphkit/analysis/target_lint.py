@@ -18,7 +18,7 @@ from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
-from graphkit.shapes.tensor import plain_dims
+from graphkit.shapes.tensor import TensorSequence, numbers, plain_dims
 
 __all__ = ["Lint", "Obstacle", "Ruling", "ruling"]
 
@@ -177,7 +177,20 @@ def _known(shapes: Shapes) -> Known:
     readers = {
         node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None
     }
-    return Known(tensors, readers, _hosted(shapes, readers))
+    return Known(tensors, readers, _hosted(shapes, readers), set(_parts(shapes)))
+
+
+def _parts(shapes: Shapes) -> Iterator[Value]:
+    """Yield the sequences of known parts that are read one by one, each at a constant place."""
+    for scope in shapes.model.graph.walk():
+        for sequence in (value for node in scope.nodes if node.is_op("SplitToSequence") for value in node.results):
+            inferred = shapes[sequence]
+            is_known = isinstance(inferred, TensorSequence) and inferred.items is not None
+            if is_known and all(
+                reader.is_op("SequenceAt") and not index and numbers(shapes[reader.input(1)]) is not None
+                for reader, index in sequence.consumers
+            ):
+                yield sequence
 
 
 def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:

@@ -292,8 +292,8 @@ def set_dims(job: Job) -> Result:
 def convert_opset(job: Job, version: int) -> Result:
     """Convert a model to another version of ONNX's operator set, and prove the result.
 
-    MODEL is a model file, or example:NAME. For an older version, and for an operator whose changes graphkit does not
-    know, it takes the converter of onnx itself, if the proof of its result holds.
+    MODEL is a model file, or example:NAME. For an operator whose changes graphkit does not know, it takes the converter
+    of onnx itself, if the proof of its result holds.
     """
     from graphkit.passes.opset.convert_opset import ConvertOpset
 

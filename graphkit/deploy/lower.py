@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.analysis.architecture import architecture
+from graphkit.analysis.blockers import blockers
 from graphkit.deploy.asked_changes import AskedChanges, asked_changes
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
 from graphkit.deploy.contract import Contract
@@ -25,16 +26,18 @@ from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, 
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
 from graphkit.deploy.padding_checks import check_scales, check_vectors
 from graphkit.deploy.stacked_caches import stack_caches
-from graphkit.deploy.targets import load_target
+from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.rewrite.outcome import PassChange, grouped
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
@@ -81,6 +84,10 @@ def lower_folder(
     changes = asked_changes(find_pipeline(path), options)
     with isolation(options.limits):
         draft = _proven_floor(changes.pipeline, _sizes(changes.pipeline, request, options), options, progress)
+        if options.opset is not None:
+            progress("converting the opset")
+            target = load_target(options.target)
+            draft = replace(draft, parts=[_at_opset(part, options.opset, target) for part in draft.parts])
         progress("writing")
         draft, proof = _write(changes, output, draft, options, progress)
     return LowerReport(
@@ -152,6 +159,28 @@ def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progr
         stacked, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
         parts = [_stacked(part, made) for part, made in zip(parts, stacked, strict=True)]
     return _Draft(parts, contract, arrays)
+
+
+def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
+    """Return a lowered model in another opset.
+
+    Raises:
+        UsageError: A node of it has no equal there.
+    """
+    outcome = ConvertOpset(opset).run(part.model)
+    if outcome.declined:
+        reasons = "; ".join(grouped(outcome.declined))
+        raise UsageError(f"{part.method.file}: {ConvertOpset.name()}: {reasons} - give another --opset")
+    if outcome.model is part.model:
+        return part
+    stage = Stage(part.method.name, f"opset {opset}", part.model, outcome.model)
+    return replace(
+        part,
+        model=outcome.model,
+        changes=(*part.changes, *(PassChange(change, ConvertOpset.name()) for change in outcome.changes)),
+        blockers=blockers(outcome.model, target).without_passes(part.passes),
+        stages=(*part.stages, stage),
+    )
 
 
 def _stacked(part: Lowered, made: Lowered) -> Lowered:
@@ -329,6 +358,9 @@ def prove_stages_again(
     request.check()
     sizes = replace(_sizes(changes.pipeline, request, options), floor=contract.floor)
     draft = _drafted(changes.pipeline, sizes, options, progress)
+    opsets = [load(folder / part.method.file).graph.opset() for part in draft.parts]
+    converted = [_at_opset(part, opset, sizes.target) for part, opset in zip(draft.parts, opsets, strict=True)]
+    draft = replace(draft, parts=converted)
     parts = ("methods", "tables", "states", "sizes")
     if other := next((name for name in parts if getattr(draft.contract, name) != getattr(contract, name)), ""):
         raise UsageError(f"lowered again, the export gives other {other}")

@@ -118,19 +118,24 @@ class _Lowering:
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined += inlined.declined
-        folded = self.model
-        outcome = self._rewrite(DecomposeAttention())
+        folded = self.model  # with a finite floor, each query of an Attention has a key
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+        self._passed("masks that are added", folded, loosenesses=MASKS)
+        masked = self.model
+        outcome = self._rewrite(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
             raise UsageError(
                 f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
                 "operators"
             )
-        if self.model is not folded:  # lengths that each layer takes from its own cache are computed once
-            self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
-            self._passed("attention in plain operators", folded)
+        if self.model is masked:
+            return
+        # Lengths that each layer takes from its own cache are computed once.
+        self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
+        self._passed("attention in plain operators", masked)
         plain = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
-        self._passed("masks that are added", plain, loosenesses=MASKS)
+        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._passed("causal masks that are added", plain, loosenesses=MASKS)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
@@ -322,6 +327,7 @@ class _Lowering:
             declined=tuple(self.declined),
             blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
             tokens=self.tokens,
+            passes=frozenset(self.passes),
             stages=tuple(replace(stage, sizes=self.setting.dims) for stage in self.stages),
             sound=self.setting.sound,
         )

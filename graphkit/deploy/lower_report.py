@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
-from graphkit.analysis.next_commands import ASKED
+from graphkit.analysis.next_commands import asked_options
 from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
@@ -152,7 +152,8 @@ class LowerReport(ProvenReport):
 
 def _refused(file: LoweredFile, target: str) -> str:
     refused = file.blockers.blockers
-    counts = {option: sum(obstacle.pass_name == name for obstacle in refused) for name, option in ASKED.items()}
+    options = asked_options(file.blockers)
+    counts = {option: sum(obstacle.pass_name == name for obstacle in refused) for name, option in options.items()}
     hints = [f"{count} of which {option} removes" for option, count in counts.items() if count]
     return ", ".join([f"{target} refuses {counted(len(refused), 'node(s)')}", *hints])
 

@@ -45,6 +45,7 @@ class Lowered:
         declined: The places that passes declined, and why.
         blockers: The nodes that the target still refuses.
         tokens: Tokens that the host treats specially, by purpose.
+        passes: The names of the passes that have run.
         sound: The rule for the valid positions of a source that is a sound with a mask.
         stages: What was done to the model, each with the model before and after it.
     """
@@ -57,6 +58,7 @@ class Lowered:
     declined: tuple[Declined, ...]
     blockers: Blockers
     tokens: Mapping[str, int] = field(default_factory=dict)
+    passes: frozenset[str] = frozenset()
     sound: Sound | None = None
     stages: tuple[Stage, ...] = ()
 

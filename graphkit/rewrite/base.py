@@ -46,14 +46,17 @@ class Premise:
     Attributes:
         spec: Dims of the inputs.
         values: Inputs that are always one value.
+        is_unpadded: Whether masks hide nothing.
     """
 
     spec: DimSpec = AS_DECLARED
     values: Mapping[str, bool | int] = field(default_factory=dict)
+    is_unpadded: bool = False
 
     def __or__(self, other: Premise) -> Premise:
         """Return both as one; the other one takes precedence."""
-        return Premise(self.spec | other.spec, {**self.values, **other.values})
+        values = {**self.values, **other.values}
+        return Premise(self.spec | other.spec, values, self.is_unpadded or other.is_unpadded)
 
 
 ALWAYS = Premise()

@@ -136,10 +136,15 @@ class NewNode:
 
 
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
-    """Return the attributes of a node as `NewNode` takes them, some of them changed; an empty list as its proto."""
-    attributes = {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
-    empty = {name: node.attributes[name] for name, value in attributes.items() if isinstance(value, list) and not value}
-    return attributes | empty | changed
+    """Return the attributes of a node as `NewNode` takes them, some of them changed.
+
+    An empty list, and one that the call of a function gives, stays a proto.
+    """
+    attributes: dict[str, Any] = {}
+    for name, attribute in node.attributes.items():
+        value = attribute if attribute.ref_attr_name else get_attribute_value(attribute)
+        attributes[name] = attribute if isinstance(value, list) and not value else value
+    return attributes | changed
 
 
 class Edits:

@@ -16,6 +16,7 @@ from graphkit.model import Model
 
 __all__ = [
     "BY_ROW",
+    "FLOAT_MASKS",
     "NAMES",
     "UNPADDED",
     "USUAL",
@@ -86,6 +87,8 @@ UNPADDED = Draw(padding=("full",), number=1)  # whose masks of floats multiply
 LEAST_WITH_HOLES = 3
 MAX_ROWS = 512  # that may be padded
 FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
+HIDING = (-np.inf, None)  # those next to which no score counts
+FLOAT_MASKS = 3  # draws that show a row that hides all in each way
 
 
 def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, least: int = 1, draw: Draw = USUAL) -> np.ndarray:
@@ -134,13 +137,17 @@ def image_mask(shape: tuple[int, ...], rng: np.random.Generator, draw: Draw = US
 
 
 def float_mask(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw) -> np.ndarray:
-    """Return a mask of floats: some models multiply with it, others add it, and it may be any bias."""
-    if draw.number % 3 == 2:
+    """Return a mask of floats: some models multiply with it, others add it, and it may be any bias.
+
+    One with a row that hides all is no bias.
+    """
+    hides_all = "empty" in draw.padding
+    if draw.number % 3 == 2 and not hides_all:
         return rng.standard_normal(shape)
     keep = padding_mask(shape, rng, draw=draw)
     if draw.number % 3 == 1 and len(shape) < 3:
         return keep.astype(np.float64)
-    floor = FLOORS[draw.number // 3 % len(FLOORS)]
+    floor = HIDING[min(draw.number % 3, 1)] if hides_all else FLOORS[draw.number // 3 % len(FLOORS)]
     least = float(np.finfo(dtype).min) if floor is None else floor
     return np.where(keep == 0, least, 0.0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -76,13 +76,20 @@ class InputGenerator:
         seed: Of the generator; the same seed and sizes give the same inputs.
         others: Models that take the same inputs; numbers that their nodes compare with are edges too.
         most: Bytes that the inputs of one run may take.
+        is_unpadded: Whether masks hide nothing.
     """
 
     def __init__(
-        self, model: ModelLike, seed: int = 0, *, others: Iterable[Model] = (), most: int = DEFAULT_LIMITS.inputs()
+        self,
+        model: ModelLike,
+        seed: int = 0,
+        *,
+        others: Iterable[Model] = (),
+        most: int = DEFAULT_LIMITS.inputs(),
+        is_unpadded: bool = False,
     ) -> None:
         model = as_model(model)
-        self.model, self.seed = declarations(model).model, seed
+        self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
@@ -111,6 +118,12 @@ class InputGenerator:
         inputs = [value for value in self.model.roles.all("other") if value.name in self.steering]
         kinds = {value.name: declared_type(value) for value in inputs if value.name not in SEARCH}
         return tuple(name for name, kind in kinds.items() if kind is not None and kind.dtype in DRAWN)
+
+    @cached_property
+    def has_float_masks(self) -> bool:
+        """Whether a mask is of floats."""
+        kinds = [declared_type(value) for value in self.model.roles.all(*MASKS)]
+        return any(kind is not None and kind.dtype in FLOATS for kind in kinds)
 
     def has_edges(self, value: Value, draw: Draw) -> bool:
         """Whether an input gets other elements with this draw than the usual ones."""
@@ -256,6 +269,8 @@ class InputGenerator:
         if declared is None or shape is None:
             raise self._impossible(value)
         name, dtype = value.name, declared.dtype
+        if role in MASKS and self.is_unpadded:
+            draw = replace(draw, padding=UNPADDED.padding)
         if role in MASKS and dtype in MASK_TYPES:
             return self._mask(role, shape, past, rng, draw).astype(declared.numpy_dtype)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
@@ -290,7 +305,7 @@ class InputGenerator:
         if role == "image mask":
             return image_mask(shape, rng, draw)
         if self.counts_masks and len(shape) == 2:
-            return padding_mask(shape, rng, shape[-1] - past)
+            return padding_mask(shape, rng, shape[-1] - past, UNPADDED if self.is_unpadded else USUAL)
         return padding_mask(shape, rng, draw=draw)
 
     def _integers(

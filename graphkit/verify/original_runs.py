@@ -84,6 +84,7 @@ class Feeder:
         seed: Of the generator.
         others: What was made of the original: numbers that these models compare with are edges too.
         kinds: Kinds of edges of values to try.
+        is_unpadded: Whether masks hide nothing.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Feeder:
         *,
         others: Sequence[Model] = (),
         kinds: Sequence[Kind] = KINDS,
+        is_unpadded: bool = False,
     ) -> None:
         self.sizes, self.given, self.kinds = legal, given, kinds
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.models = (model, *others)
-        self.maker = InputGenerator(model, seed, others=others, most=current_limits().inputs())
+        most = current_limits().inputs()
+        self.maker = InputGenerator(model, seed, others=others, most=most, is_unpadded=is_unpadded)
         self.defaults = Defaults.of(model, others)
         self.lengths = lengths_of(model)
         merged = model.roles.decoder
@@ -152,7 +155,8 @@ class Feeder:
             draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
             return {kind: draws for kind, draws in draws_by_kind.items() if draws}
 
-        has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
+        may_be_empty = not self.maker.counts_masks and not self.maker.is_unpadded
+        has_masks = may_be_empty and bool(self.maker.model.roles.all(*MASKS))
         thresholds = self.thresholds if legal.variables else ()
         yield from Edges(
             legal=legal,
@@ -162,6 +166,7 @@ class Feeder:
             kinds=kinds,
             has_past=has_past,
             has_masks=has_masks,
+            has_float_masks=has_masks and self.maker.has_float_masks,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -175,7 +180,7 @@ class Feeder:
 
     def at(self, legal: LegalSizes) -> Feeder:
         """Return a feeder for other sizes."""
-        return Feeder(self.models[0], legal, self.given, self.maker.seed)
+        return Feeder(self.models[0], legal, self.given, self.maker.seed, is_unpadded=self.maker.is_unpadded)
 
     def shapes(self, run: Run) -> dict[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of a run."""
@@ -304,21 +309,34 @@ def _run_edges(
         if time.monotonic() > end:
             record.uncovered[FURTHER] = NO_TIME
             return
-        attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
-        reason, runs = "at which the original fails" if attempts else "which take too long", len(record.runs)
-        for dims, draw in attempts:
-            try:
-                expected = session.run(feeder.feed(dims, flags, seed, draw))
-            except (RunError, TooLargeError):
-                continue
-            if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
-                reason = "at which the original gives no numbers"
-                continue
-            record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
-            if not draw.only:
-                break
+        reason, runs = "at which the original fails" if edge.choices else "which take too long", len(record.runs)
+        for dims in edge.choices:
+            for draw in edge.draw.milder(feeder.edged(edge.draw)):
+                if (expected := _outputs(session, feeder, flags, dims, seed, draw)) is None:
+                    continue
+                if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
+                    reason = "at which the original gives no numbers"
+                    continue
+                record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
+                if not draw.only:
+                    break
+            has_run = len(record.runs) > runs or reason.endswith("no numbers")
+            if has_run or (
+                edge.draw.kind != "usual" and _outputs(session, feeder, flags, dims, seed, USUAL) is not None
+            ):
+                break  # the sizes are legal, other ones teach nothing
         if len(record.runs) == runs and edge.what:
             record.uncovered.setdefault(edge.what, reason)
+
+
+def _outputs(
+    session: Runner, feeder: Feeder, flags: Flags, dims: Mapping[str, int], seed: int, draw: Draw
+) -> Mapping[str, Output] | None:
+    """Return what a model gives, None where it fails."""
+    try:
+        return session.run(feeder.feed(dims, flags, seed, draw))
+    except (RunError, TooLargeError):
+        return None
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
@@ -334,7 +352,7 @@ def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
-    return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
+    return NAMES.get(draw.kind, "rows of masks that hide all" if "empty" in draw.padding else "")
 
 
 def _proposals(
@@ -350,7 +368,7 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "of zeros alone",
+    "empty": "that hide all",
 }  # fmt: skip
 
 
@@ -377,6 +395,8 @@ def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
     masks = feeder.maker.model.roles.all(*MASKS)
     if not masks:
         return ""
+    if feeder.maker.is_unpadded:
+        return "masks without padding"
     if feeder.maker.counts_masks:
         return "masks without padding and padded on the right"
     rows = (feeder.rows(run) for run in runs)
@@ -391,6 +411,8 @@ def _values(runs: Sequence[Run]) -> str:
 def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, ...]:
     """Return the gaps of a proof, and why they exist."""
     gaps = [f"{gap}, {why}" for gap, why in record.uncovered.items()]
+    if feeder.maker.is_unpadded and feeder.maker.model.roles.all(*MASKS):
+        gaps.append("masks with padding, of which the rewrite takes there to be none")
     if feeder.defaults.kept:
         gaps.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
     if steering := feeder.maker.counting:

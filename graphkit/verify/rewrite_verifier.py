@@ -201,7 +201,8 @@ class _Proof:
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
         kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
         others = (after,) if part is None else ()
-        feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds)
+        is_unpadded = options.is_unpadded
+        feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds, is_unpadded=is_unpadded)
         input_names = frozenset(value.name for value in after.graph.inputs)
         return cls(
             two=TwoModels((source, target), (before, after), feeder, input_names, names, part),

@@ -18,7 +18,7 @@ from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.critical_sizes import Lengths, Threshold
 from graphkit.verify.differing_sizes import differing_sizes
-from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
+from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Kind, Padding
 
 __all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
 
@@ -190,7 +190,7 @@ LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 
 LARGE_BATCHES = (67, 17, 9)
 MAX_THRESHOLDS = 4
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
-EMPTY: tuple[Padding, ...] = ("full", "empty", "left", "empty", "right", "full")
+EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
 SHORT = Row(2, 1, 2, 1)
 MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 
@@ -227,6 +227,7 @@ class Edges:
     kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
     has_past: bool
     has_masks: bool
+    has_float_masks: bool
     differing: Sequence[tuple[Expr, Expr]] = ()
     tried: list[dict[str, int]] = field(default_factory=list)
 
@@ -246,16 +247,23 @@ class Edges:
         return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
 
     def _values(self, number: int) -> Iterator[Edge]:
-        dims = self._first([self._at(ROOMY), self._at(SMALL)]) or min(self.usual, key=self.legal.cost, default={})
+        roomy = self._first([self._at(ROOMY), self._at(SMALL)])
+        ran = sorted(self.usual, key=lambda dims: (-self._rows(dims), self.legal.cost(dims)))
+        choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
         mixed = (*BY_ROW[start:], *BY_ROW[:start])
-        kinds = self.kinds(dims)
+        kinds = self.kinds(choices[0])
         for kind, draws in kinds.items():
             padding = EMPTY if kind == "extremes" and self.has_masks else mixed
             for at in range(min(draws, MAX_DRAWS)):
-                yield Edge(NAMES[kind], (dims,), Draw(kind, padding, at))
-        if self.has_masks and "extremes" not in kinds:
-            yield Edge("rows of masks that are all zeros", (dims,), Draw(padding=EMPTY, number=number))
+                yield Edge(NAMES[kind], choices, Draw(kind, padding, at))
+        if self.has_masks and (self.has_float_masks or "extremes" not in kinds):
+            for at in range(FLOAT_MASKS if self.has_float_masks else 1):
+                yield Edge("rows of masks that hide all", choices, Draw(padding=EMPTY, number=number + at))
+
+    def _rows(self, dims: Mapping[str, int]) -> int:
+        """Return how large the batch is."""
+        return max((dims[variable.name] for variable in self.legal.variables if variable.role == "batch"), default=1)
 
     def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):

@@ -210,6 +210,7 @@ class FileRewrite:
         is_default = options.tolerance is None and error > 0
         asked = RewriteProofOptions(
             values=_arrays(self.model, premise),
+            is_unpadded=premise.is_unpadded,
             tolerance=error_tolerance(self.model, error) if is_default else options.tolerance,
             of_magnitude=is_default,
             limits=options.limits,

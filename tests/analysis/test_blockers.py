@@ -10,6 +10,9 @@ from builders import model_of
 
 from graphkit.analysis.blocker_remedies import CAUSES, REMEDIES
 from graphkit.analysis.blockers import Blockers, blockers
+from graphkit.analysis.report import report
+from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
@@ -319,12 +322,54 @@ def test_a_function_of_the_model_is_to_be_inlined() -> None:
     assert rows(blockers(Model.from_proto(parsed), PLAIN)) == [("call", "function", "local.twice", "inline-functions")]
 
 
+PARTS = """(float[1, 6] x) => (float[1, 2] y) <int64 two = {2}, int64 zero = {0}> {
+    parts = SplitToSequence <axis = 1> (x, two)
+    p = SequenceAt (parts, zero)
+    y = Relu (p)MORE
+}"""
+
+
+def test_a_sequence_that_folding_takes_away() -> None:
+    found = blockers(model_of(PARTS.replace("MORE", "")), load_target("rk3588"))
+    assert rows(found) == [
+        ("SplitToSequence#0", "operator", "SplitToSequence", "sequence-to-split"),
+        ("SequenceAt#1", "operator", "SequenceAt", "sequence-to-split"),
+    ]
+    joined = blockers(
+        model_of(PARTS.replace("MORE", " z = ConcatFromSequence <axis = 0> (parts)")), load_target("rk3588")
+    )
+    assert {pass_name for _, _, _, pass_name in rows(joined)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "command"),
+    [
+        (PARTS.replace("MORE", ""), 18, "graphkit fold m.onnx -o m.folded.onnx"),
+        (
+            "(float[1, 3, 4, 4] pixel_values) => (float[1, 3, 4, 4] y) { y = Relu (pixel_values) }",
+            21,
+            "graphkit lower m.onnx -o m.lowered --target rk3588 --opset 19",
+        ),
+    ],
+)
+def test_the_next_command_takes_the_blockers_away(
+    text: str, opset: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model_of(text, opset).proto, "m.onnx")
+    made = report("m.onnx", ReportOptions(target="rk3588")).sections["verdict"]
+    assert isinstance(made, Verdict)
+    assert command in made.commands
+
+
 def test_an_opset_that_is_too_new() -> None:
     text = "(float[2] x) => (float[2] y) { y = Relu (x) }"
     assert rows(blockers(model_of(text, 19), load_target("rk3588"))) == []
     found = blockers(model_of(text, 20), load_target("rk3588"))
-    assert rows(found) == [("", "opset", "opset 20", None)]
-    assert "opset  opset 20      1  no rewrite known" in found.to_text()
+    assert rows(found) == [("", "opset", "opset 20", "convert-opset")]
+    assert "opset  opset 20      1  convert-opset" in found.to_text()
+    found = blockers(model_of("(float[2] x) => (float[2] y) { y = Gelu (x) }", 20), load_target("rk3588"))
+    assert ("", "opset", "opset 20", None) in rows(found)  # no older opset has a Gelu
 
 
 def by_tflite(target: str, body: str) -> list[str]:

@@ -26,6 +26,7 @@ from small_pipelines import (
 
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
 from graphkit.verify.lowering_verifier import verify_lowering
@@ -229,8 +230,8 @@ ONE_NODE = """
 """
 
 
-def one_node(more: str = "") -> onnx.ModelProto:
-    model = onnx.parser.parse_model(ONE_NODE.replace("%MORE%", more))
+def one_node(more: str = "", text: str = ONE_NODE) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text.replace("%MORE%", more))
     rng = np.random.default_rng(0)
     dims = {"token_table": (11, 8), "wq": (8, 64), "wk": (8, 32), "wv": (8, 32), "head": (64, 8)}
     for name, shape in {**dims, "cos": (16, 8), "sin": (16, 8)}.items():
@@ -245,6 +246,85 @@ def test_attention_that_is_one_node_is_computed_by_others(tmp_path: Path) -> Non
     assert kinds["attention_bias"] == "slots_mask"
     assert {port.source.window for port in step.inputs if port.source is not None} == {0, 3}
     assert [kinds["position_values"], kinds["position_values_2"]] == ["rows", "rows"]
+
+
+CAUSAL_NODE = """
+    <ir_version: 10, opset_import: ["" : 23]>
+    agraph (
+        int64[batch, seq] input_ids, int64[batch, total] attention_mask,
+        float[batch, 2, past, 16] "past_key_values.0.key", float[batch, 2, past, 16] "past_key_values.0.value"
+    ) => (
+        float[batch, seq, 8] logits,
+        float[batch, 2, total, 16] "present.0.key", float[batch, 2, total, 16] "present.0.value"
+    ) <int64[1] one = {1}, int64 zero = {0}, int64 second = {1}, float nothing = {0}, float lowest = {-3.4028235e38}> {
+        x = Gather (token_table, input_ids)
+        q = MatMul (x, wq)
+        k = MatMul (x, wk)
+        v = MatMul (x, wv)
+        valid = Cast <to = 9> (attention_mask)
+        of_queries = Unsqueeze (valid, one)
+        kept = Unsqueeze (of_queries, one)
+        dims = Shape (input_ids)
+        new = Gather (dims, second)
+        all_dims = Shape (attention_mask)
+        total_length = Gather (all_dims, second)
+        past_length = Sub (total_length, new)
+        columns = Range (zero, total_length, second)
+        places = Range (past_length, total_length, second)
+        rows = Unsqueeze (places, one)
+        causal = LessOrEqual (columns, rows)
+        both = And (causal, kept)
+        %MASK%
+        y, "present.0.key", "present.0.value" = Attention <q_num_heads = 4, kv_num_heads = 2>
+            (q, k, v, mask, "past_key_values.0.key", "past_key_values.0.value")
+        logits = MatMul (y, head)
+    }
+"""
+
+
+@pytest.mark.parametrize("mask", ["mask = Identity (both)", "mask = Where (both, nothing, lowest)"])
+def test_a_mask_with_a_floor_leaves_no_query_without_keys(mask: str, tmp_path: Path) -> None:
+    assert_done(lowered(one_node(text=CAUSAL_NODE.replace("%MASK%", mask)), tmp_path, replace(OPTIONS, batch=2)))
+    kinds = {node.op_type for node in onnx.load(tmp_path / "out" / "step.onnx").graph.node}
+    assert not kinds & {"Attention", "LessOrEqual", "ReduceMax", "Where"}
+
+
+NORMED = """
+    squares = Mul (words, words)
+    mean = ReduceMean <keepdims = 1> (squares, last)
+    root = Sqrt (mean)
+    x = Div (words, root)
+"""
+
+
+def normed() -> onnx.ModelProto:
+    text = encoder_text(TEXT, f"{TABLE.replace('x =', 'words =')}\n{NORMED}", PADDED).replace('"" : 17', '"" : 18')
+    return with_weights(parser.parse_model(text), ("token_table", "wk"), {"last": np.array([-1])})
+
+
+def test_the_models_are_spelled_for_the_opset_that_is_asked_for(tmp_path: Path) -> None:
+    assert_done(lowered(normed(), tmp_path, replace(OPTIONS)))
+    plain = read_contract(tmp_path / "out" / "contract.json")
+    options = replace(OPTIONS, opset=17, overwrite=True)
+    report = lower_folder(tmp_path / "model", tmp_path / "out", options)
+    assert_done(report)
+    assert report.proof is not None
+    assert [stage.name for stage in report.proof.stages if stage.is_proven][-1] == "opset 17"
+    model = onnx.load(tmp_path / "out" / "encoder.onnx")
+    (mean,) = (node for node in model.graph.node if node.op_type == "ReduceMean")
+    assert (model.opset_import[0].version, len(mean.input)) == (17, 1)
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    assert replace(contract, files={}, proof=None) == replace(plain, files={}, proof=None)
+    assert verify_folder(tmp_path / "model", tmp_path / "out").passed
+
+
+def test_an_opset_that_has_no_equal_of_a_node_is_refused(tmp_path: Path) -> None:
+    text = encoder_text(TEXT, TABLE.replace("x =", "words =") + "\nx = LayerNormalization (words, gain)", PADDED)
+    model = with_weights(parser.parse_model(text), ("token_table", "wk"), {"gain": np.ones(WIDTH, np.float32)})
+    message = "encoder.onnx: convert-opset: .*onnx has no LayerNormalization before opset 17 - give another --opset"
+    with pytest.raises(UsageError, match=message):
+        lowered(model, tmp_path, replace(OPTIONS, opset=14))
+    assert not (tmp_path / "out").exists()
 
 
 def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:

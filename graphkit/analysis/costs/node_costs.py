@@ -20,7 +20,7 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, UnknownError, const
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.rules.control import iterations
-from graphkit.shapes.tensor import array_of, number
+from graphkit.shapes.tensor import number
 from graphkit.time_limit import check_time
 
 __all__ = [
@@ -280,8 +280,7 @@ class _Walk:
         return (None, f"the number of iterations of {node.op_type} '{node.path}': {why}") if why else (amount, "")
 
     def iterations(self, node: Node, body: Scope) -> Expr | None:
-        limit = self.shapes[node.input(0)].data if node.input(0) is not None else None
-        start = self.shapes[node.input(1)].data if node.input(1) is not None else array_of([1])
+        limit, start = (None if (value := node.input(index)) is None else self.shapes[value] for index in (0, 1))
         return iterations(limit, start, body)
 
     def scanned(self, node: Node) -> Expr | None:

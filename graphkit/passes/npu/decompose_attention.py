@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.view import Node, Value
+from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
+from graphkit.rewrite.base import Premise
+from graphkit.rewrite.element_bounds import UNBOUNDED, FloatBounds, Interval
+from graphkit.shapes import Expr
 
-__all__ = ["ATTENTIONS", "AttentionNode", "DecomposeAttention", "HeadSizes", "read_attention"]
+__all__ = ["DecomposeAttention"]
 
 AXES_ARE_INPUTS_SINCE = 13
+SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
-ROTARY = (7, 8)  # inputs of a GroupQueryAttention
+ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
 UNKNOWN = range(9, 14)
 
 
@@ -40,63 +47,22 @@ class HeadSizes:
     is_packed: bool
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionNode:
-    """The computation of a node of either operator.
+class _MaskBounds(FloatBounds):
+    """Bounds of masks: those that a model is given may hold -inf."""
 
-    Attributes:
-        mask: A bias of scores, or booleans of those that count.
-        past: The caches of keys and values.
-        window: How many tokens count, 0 for all.
-        softcap: The limit of scores, 0 for none.
-        rotary: Tables of cosines and sines, by position.
-    """
-
-    node: Node
-    sizes: HeadSizes
-    dtype: int
-    mask: Value | None
-    past: tuple[Value, Value] | None
-    is_causal: bool
-    window: int
-    scale: float
-    softcap: float
-    rotary: tuple[Value, Value] | None = None
+    def transfer(self, value: Value) -> Interval:
+        return UNBOUNDED if value.producer is None and value.constant is None else super().transfer(value)
 
 
-def read_attention(editor: Editor, node: Node) -> AttentionNode:
-    """Return the computation of a node.
-
-    Raises:
-        MatchFailure: Plain operators cannot compute it.
-    """
-    is_grouped = node.operator == GROUPED
-    if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
-        raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
-    _check_parts(node)
-    shapes = _head_sizes(editor, node)
-    dtype = editor.shapes[node.inputs[0]].dtype
-    if dtype not in FLOATS:
-        raise MatchFailure("it is not of floats")
-    scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)
-    if scale is None or softcap is None or window is None:
-        raise MatchFailure("its scale, softcap or window is not known")
-    cos, sin = (node.input(index) for index in ROTARY)
-    if (is_turned := bool(is_grouped and node.attr("do_rotary", 0))) and (cos is None or sin is None):
-        raise MatchFailure("it has no tables of rotary embeddings")
-    keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
-    return AttentionNode(
-        node=node,
-        sizes=shapes,
-        dtype=dtype,
-        mask=None if is_grouped else node.input(3),
-        past=(keys, values) if keys is not None and values is not None else None,
-        is_causal=bool(is_grouped or node.attr("is_causal", 0)),
-        window=max(window, 0) if is_grouped else 0,
-        scale=scale or shapes.size**-0.5,
-        softcap=softcap,
-        rotary=(cos, sin) if is_turned and cos is not None and sin is not None else None,
-    )
+def _check_lengths(editor: Editor, node: Node, total: Expr | None) -> None:
+    """Check that all sequences of a GroupQueryAttention are as long as its past and the new tokens."""
+    lengths = node.input(5)
+    last = unwrapped(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
+    elements = editor.shapes[last].elements if last is not None else None
+    if not elements or total is None or any(element != total - 1 for element in elements):
+        raise MatchFailure(
+            "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}"
+        )
 
 
 def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
@@ -107,30 +73,35 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     if len(dims) not in (1, 3) or len(dims) != len(operands) or len(ranks) != 1 or not ranks <= {3, 4}:
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
-    if is_flat:
-        names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
-        heads, groups = (node.attr(name, 0) or 0 for name in names)
-    else:
-        heads, groups = (shape[1].constant or 0 for shape in dims[:2])
+    names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
+    told = [node.attr(name, 0) or 0 for name in names]
+    heads, groups, *rest = told if is_flat else [shape[1].constant or 0 for shape in dims]
     last = [shape[-1].constant or 0 for shape in dims]
     if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
         raise MatchFailure("its heads and their size are not known numbers")
-    if is_packed:
-        size = last[0] // (heads + 2 * groups)
-        return HeadSizes(heads, groups, size, size, is_flat, is_packed)
-    if not is_flat:
-        return HeadSizes(heads, groups, last[0], last[2], is_flat, is_packed)
-    return HeadSizes(heads, groups, last[0] // heads, last[2] // groups, is_flat, is_packed)
+    if rest not in ([], [groups]) or (not is_flat and any(told) and told != [heads, groups]):
+        raise MatchFailure("its attributes, keys and values do not have the same heads")
+    columns = [heads + 2 * groups] if is_packed else [heads, groups, groups] if is_flat else [1, 1, 1]
+    size, *others = (width // count for width, count in zip(last, columns, strict=True))
+    if any(width % count for width, count in zip(last, columns, strict=True)) or size != (others or [size])[0]:
+        raise MatchFailure("its queries and keys are not heads of one size")
+    return HeadSizes(heads, groups, size, (others or [size])[-1], is_flat, is_packed)
 
 
 def _check_parts(node: Node) -> None:
     """Check that all parts of a node are supported here."""
+    if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
+        raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
+    if any(attribute.ref_attr_name for attribute in node.attributes.values()):
+        raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         raise MatchFailure("it gives its scores too")
     if node.operator != GROUPED:
         if node.input(6) is not None or node.attr("softmax_precision", 0):
             lengths = "it has lengths of its own, or a softmax of another type: export without nonpad_kv_seqlen"
             raise MatchFailure(lengths)
+        if any(node.attr(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
+            raise MatchFailure("it has a window, which has no plain spelling here")
         return
     if any(node.input(index) is not None for index in UNKNOWN):
         more = "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them"
@@ -138,6 +109,8 @@ def _check_parts(node: Node) -> None:
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
+    if node.attr("do_rotary", 0) and (len(node.inputs[ROTARY]) < 2 or None in node.inputs[ROTARY]):
+        raise MatchFailure("it has no tables of rotary embeddings")
 
 
 @dataclass(frozen=True)
@@ -145,11 +118,15 @@ class DecomposeAttention(Rewrite):
     """Compute Attention and GroupQueryAttention by MatMul, Softmax, and the masks and rotations between them.
 
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
-    another order: the last digits of results may change.
+    another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
+    added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
-    past that grows, and no padding: what its lengths say is taken to be past and new tokens. Sinks, an additive bias,
-    interleaved rotary embeddings, quantised caches and scores as an output are declined.
+    past that grows, and lengths that are past and new tokens together. Sinks, an additive bias, interleaved rotary
+    embeddings, windows of opset 25, quantised caches and scores as an output are declined.
+
+    Attributes:
+        unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
 
     Before (opset 23):
 
@@ -162,67 +139,94 @@ class DecomposeAttention(Rewrite):
         agraph (float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 4] v) => (float[N, 2, S, 4] y)
         <float y_scale = {0.5}> {
             y_keys = Transpose <perm: ints = [0, 1, 3, 2]> (k)
-            y_product = MatMul (q, y_keys)
-            y_scaled = Mul (y_product, y_scale)
-            y_weights = Softmax <axis: int = -1> (y_scaled)
+            y_scaled = Mul (q, y_scale)
+            y_scores = MatMul (y_scaled, y_keys)
+            y_weights = Softmax <axis: int = -1> (y_scores)
             y = MatMul (y_weights, v)
         }
     """
 
     largest_error: ClassVar[float] = ROUNDING
+    unpadded: bool = False
 
     def edit(self, editor: Editor) -> None:
+        bounds = _MaskBounds(editor.model, editor.shapes)
         for scope in editor.scopes:
             for node in scope.nodes:
                 if node.operator not in ATTENTIONS or not editor.is_free(node):
                     continue
                 with editor.matching(node):
-                    parts = _Parts(editor, read_attention(editor, node))
+                    parts = _Parts(editor, node, bounds, is_unpadded=self.unpadded)
                     parts.compute()
                     parts.replace()
                     editor.note("attention(s) computed by plain operators")
+
+    def premise(self) -> Premise:
+        return super().premise() | Premise(is_unpadded=self.unpadded)
 
 
 class _Parts(Builder):
     """The nodes that compute an attention."""
 
-    def __init__(self, editor: Editor, attention: AttentionNode) -> None:
-        super().__init__(editor, attention.node)
-        self.attention = attention
+    def __init__(self, editor: Editor, node: Node, bounds: FloatBounds, *, is_unpadded: bool) -> None:
+        """Read a node.
+
+        Raises:
+            MatchFailure: Plain operators cannot compute it.
+        """
+        super().__init__(editor, node)
+        is_grouped = node.operator == GROUPED
+        _check_parts(node)
+        self.sizes, self.dtype = _head_sizes(editor, node), editor.shapes[node.inputs[0]].dtype
+        if self.dtype not in FLOATS:
+            raise MatchFailure("it is not of floats")
+        scale, self.softcap = node.attr("scale", 0.0) or self.sizes.size**-0.5, node.attr("softcap", 0.0) or 0.0
+        if scale < 0:
+            raise MatchFailure("its scale is negative")
+        keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
+        self.cache = (keys, values) if keys is not None and values is not None else None
+        self.mask = None if is_grouped else node.input(3)
+        self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
+        self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
+        self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
+        if is_grouped and not is_unpadded:
+            _check_lengths(editor, node, self._keys())
+        self.may_hide_all = self.mask is not None and self._may_hide_all(self.mask, bounds)
+
+    def _keys(self) -> Expr | None:
+        """Return how many keys there are, with those of the past."""
+        dims = self.editor.shapes.dims
+        new = dims(self.node.input(1) or self.node.input(0))
+        old = dims(self.cache[0]) if self.cache else None
+        if new is None or (self.cache and old is None):
+            return None
+        return new[-2] + old[2] if old is not None else new[-2]
+
+    def _may_hide_all(self, mask: Value, bounds: FloatBounds) -> bool:
+        """Whether a mask may leave a query without any key."""
+        shape = self.editor.shapes[mask]
+        self.is_boolean = shape.dtype == TensorProto.BOOL
+        if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
+            text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
+            raise MatchFailure(text)
+        return self.is_boolean or not bounds.of(mask).low > self.lowest
 
     def compute(self) -> None:
         """Add the nodes."""
-        attention, node = self.attention, self.node
-        self.qkv = self._apart() if attention.sizes.is_packed else node.inputs[:3]
-        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), self._heads(), self._sizes())
-        if attention.rotary is not None:
-            dims = self.editor.shapes[attention.rotary[0]].dims
-            half = (dims[-1].constant if dims else None) or attention.sizes.size // 2
-            tables = self._tables()
-            query, key = self._turned(query, "q", tables, half), self._turned(key, "k", tables, half)
+        sizes = self.sizes
+        heads, widths = (sizes.heads, sizes.groups, sizes.groups), (sizes.size, sizes.size, sizes.value_size)
+        self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
+        if sizes.is_packed:
+            self.qkv = self._parts(self.node.inputs[0], [h * w for h, w in zip(heads, widths, strict=True)], "qkv")
+        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), heads, widths)
+        if self.tables:
+            query, key = self._rotated(query, key)
         self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
-        weights = self._weights(query)
-        values = self._repeated(self.values, "values", attention.sizes.value_size)
-        mixed = self.add("MatMul", weights, values, role="mixed")
-        if attention.sizes.is_flat:
+        values = self._repeated(self.values, "values", sizes.value_size)
+        mixed = self.add("MatMul", self._weights(query), values, role="mixed")
+        if sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
-            shape = self.integers([0, 0, attention.sizes.heads * attention.sizes.value_size], "flat")
-            self.add("Reshape", turned, shape)
-
-    def _heads(self) -> tuple[int, int, int]:
-        """Return the heads of queries, keys and values."""
-        sizes = self.attention.sizes
-        return sizes.heads, sizes.groups, sizes.groups
-
-    def _sizes(self) -> tuple[int, int, int]:
-        """Return the size of a head of each."""
-        sizes = self.attention.sizes
-        return sizes.size, sizes.size, sizes.value_size
-
-    def _apart(self) -> list[str]:
-        """Return queries, keys and values that lie side by side."""
-        columns = [heads * size for heads, size in zip(self._heads(), self._sizes(), strict=True)]
-        return self._parts(self.attention.node.inputs[0], columns, "qkv")
+            self.add("Reshape", turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat"))
 
     def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
         parts = [self.name(f"{name}_part") for _ in columns]
@@ -230,33 +234,32 @@ class _Parts(Builder):
         return parts
 
     def _number(self, number: float, name: str, dtype: int = 0) -> str:
-        kind = helper.tensor_dtype_to_np_dtype(dtype or self.attention.dtype)
+        kind = helper.tensor_dtype_to_np_dtype(dtype or self.dtype)
         return self.constant(np.array(number, kind), name)
 
     def _split(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
         """Return `[batch, heads, length, size]`."""
-        if not self.attention.sizes.is_flat:
+        if not self.sizes.is_flat:
             return value
         apart = self.add("Reshape", value, self.integers([0, 0, heads, size], f"{name}_heads"), role=f"{name}_apart")
         return self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
 
     def _joined(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
-        attention = self.attention
-        outputs = attention.node.outputs
+        outputs = self.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None
-        if attention.past is None and present is None:
+        if self.cache is None and present is None:
             return new
         name = present.name if present is not None else self.name(("keys", "values")[index])
-        if attention.past is None:
+        if self.cache is None:
             self.nodes.append(NewNode("Identity", [new], [name]))
         else:
-            self.nodes.append(NewNode("Concat", [attention.past[index], new], [name], {"axis": 2}))
+            self.nodes.append(NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}))
         return name
 
     def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
         """Return keys or values with a head for each of the queries."""
-        sizes = self.attention.sizes
+        sizes = self.sizes
         times = sizes.heads // sizes.groups
         if times == 1:
             return value
@@ -266,74 +269,94 @@ class _Parts(Builder):
         return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
-        attention = self.attention
-        keys = self.add(
-            "Transpose", self._repeated(self.keys, "k", attention.sizes.size), role="keys", perm=[0, 1, 3, 2]
-        )
-        product = self.add("MatMul", query, keys, role="product")
-        scores = self.add("Mul", product, self._number(attention.scale, "scale"), role="scaled")
-        if attention.softcap > 0:
-            limit = self._number(attention.softcap, "softcap")
+        keys = self.add("Transpose", self._repeated(self.keys, "k", self.sizes.size), role="keys", perm=[0, 1, 3, 2])
+        scaled = self.add("Mul", query, self._number(self.scale, "scale"), role="scaled")
+        scores = self.add("MatMul", scaled, keys, role="scores")
+        if self.softcap > 0:
+            limit = self._number(self.softcap, "softcap")
             share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
             scores = self.add("Mul", share, limit, role="capped")
-        if attention.mask is not None:
-            scores = self.add("Add", scores, self._bias(attention.mask), role="masked")
-        if attention.is_causal:
-            scores = self._causal(scores)
-        return self.add("Softmax", scores, role="weights", axis=-1)
+        if (bias := self._bias()) is not None:
+            scores = self.add("Add", scores, bias, role="masked")
+        weights = self.add("Softmax", scores, role="weights", axis=-1)
+        if not self.may_hide_all:
+            return weights
+        largest = self.add("ReduceMax", bias, self.integers([-1], "last"), role="largest")
+        is_empty = self.add("LessOrEqual", largest, self._number(self.lowest, "lowest"), role="without_keys")
+        return self.add("Where", is_empty, self._number(0, "nothing"), weights, role="kept")
 
-    def _lowest(self) -> str:
-        kind = helper.tensor_dtype_to_np_dtype(self.attention.dtype)
-        return self._number(float(np.finfo(kind).min), "lowest") if kind.kind == "f" else self._number(-1e9, "lowest")
+    @property
+    def lowest(self) -> float:
+        """The bias of keys that do not count, as in onnxruntime, which has no kernel for float64."""
+        return -np.inf if self.dtype == TensorProto.DOUBLE else float(np.finfo(FLOATS[self.dtype]).min)
 
-    def _bias(self, mask: Value) -> NodeInput:
-        if self.editor.shapes[mask].dtype != TensorProto.BOOL:
-            return mask
-        return self.add("Where", mask, self._number(0, "nothing"), self._lowest(), role="bias")
-
-    def _causal(self, scores: NodeInput) -> str:
-        past, _, total = self._lengths()
-        step = self._number(1, "step", TensorProto.INT64)
-        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), total, step, role="columns")
-        rows = self.add("Range", past, total, step, role="places")
-        rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
-        hidden = self.add("Greater", columns, rows, role="future")
-        if self.attention.window:
-            window = self._number(self.attention.window, "window", TensorProto.INT64)
-            old = self.add("LessOrEqual", columns, self.add("Sub", rows, window, role="from"), role="old")
-            hidden = self.add("Or", hidden, old, role="hidden")
-        return self.add("Where", hidden, self._lowest(), scores, role="causal")
-
-    def _lengths(self) -> tuple[str, str, str]:
-        """Return how many tokens came before, how many are new, and both together, as scalars."""
-        attention, third = self.attention, self._number(2, "third", TensorProto.INT64)
-        axis = self._number(1, "second", TensorProto.INT64) if attention.sizes.is_flat else third
-
-        def length(value: NodeInput, axis: str, name: str) -> str:
-            return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), axis, role=name, axis=0)
-
-        new = length(self.qkv[1], axis, "new")
-        if attention.past is None:
-            return self._number(0, "first", TensorProto.INT64), new, new
-        past = length(attention.past[0], third, "past")
-        return past, new, self.add("Add", past, new, role="total")
-
-    def _tables(self) -> tuple[str, str]:
-        """Return the cosines and sines at the new positions."""
-        rotary = self.attention.rotary
-        assert rotary is not None
-        past, _, total = self._lengths()
-        places = self.add("Range", past, total, self._number(1, "step", TensorProto.INT64), role="rotary_places")
-        cos, sin = (
-            self.add("Gather", table, places, role=name, axis=0)
-            for table, name in zip(rotary, ("cos", "sin"), strict=True)
+    def _bias(self) -> NodeInput:
+        """Return what is added to scores: the least number where keys do not count."""
+        mask = None if self.mask is None else self._whole(self.mask)
+        causal = self._causal() if self.is_causal else None
+        bias = None if self.mask is not None and self.is_boolean else mask
+        counted = causal if bias is mask else mask if causal is None else self.add("And", mask, causal, role="counted")
+        if counted is None:
+            return bias
+        return self.add(
+            "Where", counted, bias or self._number(0, "nothing"), self._number(self.lowest, "lowest"), role="bias"
         )
-        return cos, sin
+
+    def _whole(self, mask: Value) -> NodeInput:
+        """Return a mask that is as long as the keys, of which it hides those that it does not reach."""
+        dims = self.editor.shapes[mask].dims or ()
+        if self.node.scope.opset() < SHORT_MASKS_SINCE or dims[-1] == self._keys():
+            return mask
+        length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)
+        whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")
+        missing = self.add("Sub", whole, length, role="missing")
+        pads = self.add("Concat", self.integers([0] * (2 * len(dims) - 1), "none"), missing, role="pads", axis=0)
+        hidden = self._number(*((0, "hidden", TensorProto.BOOL) if self.is_boolean else (-np.inf, "hidden")))
+        return self.add("Pad", mask, pads, hidden, role="mask")
+
+    def _causal(self) -> str:
+        """Return booleans: which keys come no later than a query, and are in its window."""
+        step = self._number(1, "step", TensorProto.INT64)
+        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), self.total, step, role="columns")
+        end = self.add("Add", self.past, self._length(self.qkv[0], "queries"), role="end")
+        rows = self.add("Range", self.past, end, step, role="places")
+        rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
+        counted = self.add("LessOrEqual", columns, rows, role="causal")
+        if not self.window:
+            return counted
+        window = self._number(self.window, "window", TensorProto.INT64)
+        is_near = self.add("Greater", columns, self.add("Sub", rows, window, role="from"), role="near")
+        return self.add("And", counted, is_near, role="in_window")
+
+    def _length(self, value: NodeInput, name: str) -> str:
+        """Return how many tokens a value has, as a scalar."""
+        place = self._number(-2, "axis", TensorProto.INT64)
+        return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), place, role=name, axis=0)
+
+    @cached_property
+    def past(self) -> str:
+        """How many tokens came before."""
+        return self._length(self.cache[0], "past") if self.cache else self._number(0, "first", TensorProto.INT64)
+
+    @cached_property
+    def total(self) -> str:
+        """How many keys there are, with those of the past."""
+        new = self._length(self.qkv[1], "new")
+        return self.add("Add", self.past, new, role="total") if self.cache else new
+
+    def _rotated(self, query: NodeInput, key: NodeInput) -> tuple[str, str]:
+        """Return queries and keys turned by the cosines and sines at the new positions."""
+        dims = self.editor.shapes.dims(self.tables[0])
+        half = (dims[-1].constant if dims else None) or self.sizes.size // 2
+        step = self._number(1, "step", TensorProto.INT64)
+        places = self.add("Range", self.past, self.total, step, role="rotary_places")
+        cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
+        return self._turned(query, "q", (cos, sin), half), self._turned(key, "k", (cos, sin), half)
 
     def _turned(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
         """Return queries or keys turned by their positions."""
         cos, sin = tables
-        rest = self.attention.sizes.size - 2 * half
+        rest = self.sizes.size - 2 * half
         first, second, *unturned = self._parts(value, [half, half, *([rest] if rest else [])], name)
 
         def times(part: str, table: str) -> str:

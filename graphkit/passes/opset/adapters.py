@@ -17,14 +17,16 @@ from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 
-__all__ = ["ADAPTERS", "Draft"]
+__all__ = ["ADAPTERS", "MOVED", "Draft", "check_windows", "keep_first_output"]
 
 ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
+ROI_IS_OPTIONAL_SINCE = 13
+MAX_SCALES = 1 << 10  # bytes
 
 
 @dataclass
 class Draft:
-    """A node on its way to a newer operator set.
+    """A node on its way to another operator set.
 
     Attributes:
         editor: The editor of its model.
@@ -59,8 +61,10 @@ class Draft:
         """Remove an attribute and return its value, None if the node does not have it."""
         if name not in self.node.attributes:
             return None
+        if self.node.attributes[name].ref_attr_name:
+            raise MatchFailure(f"the call of a function gives its attribute '{name}': run inline-functions first")
         self.begin()
-        return self.attributes.pop(name)
+        return self.attributes.pop(name, None)
 
     def give(self, index: int, source: NodeInput) -> None:
         """Give it an input, after those that it has."""
@@ -159,7 +163,7 @@ def _no_spatial(draft: Draft) -> None:
     draft.taken("spatial")
 
 
-def _first_output(draft: Draft) -> None:
+def keep_first_output(draft: Draft) -> None:
     """Only its first output is the same as before."""
     used = [value for value in draft.node.outputs[1:] if value is not None]
     if any(value.consumers or draft.editor.is_output(value) for value in used):
@@ -180,7 +184,7 @@ def _resize(draft: Draft) -> None:
     """Inputs that do not count may be left out, and had to be empty."""
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
         raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
-    empty = [i for i, value in enumerate(draft.node.inputs) if i and value is not None and _is_empty(value)]
+    empty = [i for i, value in enumerate(draft.inputs) if i and isinstance(value, Value) and _is_empty(value)]
     if empty:
         draft.begin()
         draft.inputs = [None if i in empty else value for i, value in enumerate(draft.inputs)]
@@ -188,6 +192,46 @@ def _resize(draft: Draft) -> None:
 
 def _is_empty(value: Value) -> bool:
     return value.constant is not None and 0 in value.constant.dims
+
+
+def _scales(draft: Draft) -> None:
+    scales = draft.taken("scales")
+    if scales is None:
+        raise MatchFailure("it has no scales")
+    draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
+
+
+def _upsample(draft: Draft) -> None:
+    """An Upsample is a Resize whose scales are at least 1."""
+    draft.begin()
+    draft.op_type = "Resize"
+
+
+def _asymmetric(draft: Draft) -> None:
+    """A Resize had no modes: pixel i of the result was i / scale, rounded down, or up where the scale is below 1."""
+    draft.begin()
+    data, scales = (*draft.inputs, None, None)[:2]
+    empty = draft.editor.constant(np.zeros(0, np.float32), "resize_roi")
+    roi = None if draft.version >= ROI_IS_OPTIONAL_SINCE else empty
+    draft.attributes["coordinate_transformation_mode"] = "asymmetric"
+    draft.inputs = [data, roi, scales]
+    if draft.attributes.get("mode", b"nearest") != b"nearest":
+        return
+    draft.attributes["nearest_mode"] = "floor"
+    if draft.node.is_op("Upsample"):
+        return
+    array = draft.editor.read_constant(scales, MAX_SCALES) if isinstance(scales, Value) else None
+    if array is None:
+        raise MatchFailure("its scales are no constant, and it rounds up where one is below 1")
+    if (array >= 1).all():
+        return
+    if (array > 1).any():
+        larger = draft.name("larger")
+        growing = draft.editor.constant(np.maximum(array, np.float32(1)), "resize_scales")
+        draft.before.append(NewNode("Resize", [*draft.inputs[:2], growing], [larger], dict(draft.attributes)))
+        shrinking = draft.editor.constant(np.minimum(array, np.float32(1)), "resize_scales")
+        draft.inputs = [larger, roi, shrinking]
+    draft.attributes["nearest_mode"] = "ceil"
 
 
 def _pixel_corner(draft: Draft) -> None:
@@ -206,7 +250,8 @@ def _scatter_elements(draft: Draft) -> None:
     draft.op_type = "ScatterElements"
 
 
-def _whole_windows(draft: Draft) -> None:
+def check_windows(draft: Draft) -> None:
+    """Check that windows do not count padding past the end, which opset 19 does otherwise."""
     if draft.node.attr("ceil_mode", 0) != 0 and draft.node.attr("count_include_pad", 0) != 0:
         raise MatchFailure("it counts padding in windows that go past the end (ceil_mode), which has changed")
 
@@ -216,30 +261,49 @@ def _floats_only(draft: Draft) -> None:
         raise MatchFailure("its data is not known to be of a float dtype")
 
 
-def _of_channels(_: Draft) -> None:
-    raise MatchFailure("its scale and bias are of channels, no longer of groups")
+def _of_channels(draft: Draft) -> None:
+    """Scale and bias are of channels, no longer of groups; the dtype in which it computes is an attribute."""
+    shape, groups = draft.editor.shapes[draft.first()], draft.node.attr("num_groups", int)
+    channels = shape.dims[1].constant if shape.dims is not None and len(shape.dims) > 1 else None
+    if not groups or not channels or channels % groups or not shape.dtype:
+        raise MatchFailure("its scale and bias are of channels, no longer of groups, whose size is not known")
+    draft.begin()
+    if shape.dtype == TensorProto.DOUBLE:
+        draft.attributes["stash_type"] = shape.dtype
+    group_of = np.repeat(np.arange(groups), channels // groups)
+    places = draft.editor.integers(group_of.tolist(), "groupnormalization_group_of_channel")
+    for index, name in ((1, draft.name("scale")), (2, draft.name("bias"))):
+        draft.before.append(NewNode("Gather", [draft.inputs[index], places], [name]))
+        draft.inputs[index] = name
 
 
+# Operator and the version since which attributes of integers are inputs, the first of them input 1.
+MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
+    **{(name, 18): ("axes",) for name in REDUCTIONS - {"ReduceSum"}},
+    **{(name, 13): ("axes",) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    ("Slice", 10): ("starts", "ends", "axes"),
+    ("Split", 13): ("split",),
+    ("TopK", 10): ("k",),
+}
 # Operator and the version since which it is another one -> how a node is spelled for it.
 ADAPTERS: Mapping[tuple[str, int], Adapter] = {
-    **{(name, 18): _integers("axes") for name in REDUCTIONS - {"ReduceSum"}},
-    **{(name, 13): _integers("axes") for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    **{place: _integers(*names) for place, names in MOVED.items()},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
-    ("AveragePool", 19): _whole_windows,
+    ("AveragePool", 19): check_windows,
     ("BatchNormalization", 9): _no_spatial,
-    ("BatchNormalization", 14): _first_output,
+    ("BatchNormalization", 14): keep_first_output,
     ("Clip", 11): _floats(min=1, max=2),
-    ("Dropout", 10): _first_output,
+    ("Dropout", 10): keep_first_output,
     ("Dropout", 12): _ratio,
     ("Erf", 13): _floats_only,
     ("GridSample", 20): _short_modes,
     ("GroupNormalization", 21): _of_channels,
     ("Pad", 11): _both(_floats(value=2), _integers("pads")),
+    ("Resize", 11): _asymmetric,
     ("Resize", 13): _resize,
     ("RoiAlign", 16): _pixel_corner,
     ("Scatter", 11): _scatter_elements,
-    ("Slice", 10): _integers("starts", "ends", "axes"),
-    ("Split", 13): _integers("split"),
     ("Split", 18): _equal_parts,
-    ("TopK", 10): _integers("k"),
+    ("Upsample", 9): _scales,
+    ("Upsample", 10): _upsample,
 }

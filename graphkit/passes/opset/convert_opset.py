@@ -23,6 +23,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.adapters import ADAPTERS, Draft
+from graphkit.passes.opset.older_spellings import OLDER, fit
 from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.base import ROUNDING
 from graphkit.runtime.external_tools import ToolError, convert
@@ -30,6 +31,7 @@ from graphkit.runtime.external_tools import ToolError, convert
 __all__ = ["NEWEST", "ConvertOpset", "Step", "converted_by_onnx", "declare_version", "steps"]
 
 NEWEST = 24  # the newest version whose steps were read
+OLDEST = 7  # before it, operators broadcast otherwise
 REORDERED = 19  # the version of AveragePool that onnxruntime has another kernel for
 ALWAYS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})  # onnxruntime's own in every older version
 OPTIONAL = OpSchema.FormalParameterOption.Optional
@@ -103,15 +105,17 @@ def _formal_obstacle(before: Formals, after: Formals, what: str) -> str:
 
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+UNKNOWN = "onnx has no {} in that opset, so that it is not known to stay the same"
 
 
 @dataclass(frozen=True)
 class ConvertOpset(Pass):
-    """Convert a model to a newer version of the operator set of ONNX, with the same results.
+    """Convert a model to another version of the operator set of ONNX, with the same results.
 
     Whatever keeps its meaning stays field by field: names, metadata, types, weights where they lie. A node whose
     operator changed is spelled anew: attributes that became inputs (the axes of reductions, Squeeze and Unsqueeze,
     the parts of a Split, ...), defaults that changed, a Softmax over several axes. The IR version rises with it.
+    An older version needs these as constants; what came later is left out where it is the default.
     Legality: all or nothing. The model is left as it is if one node, in whatever body or function, has no equal: each
     such node is declined with the reason. Functions stay only where none of their nodes has to change. Nodes of other
     domains are not touched. A runtime may have another kernel for the newer operator, as onnxruntime has for
@@ -138,9 +142,10 @@ class ConvertOpset(Pass):
     def run(self, model: Model) -> Outcome:
         self._check()
         old = model.graph.opset()
-        if old >= self.version:
-            reason = f"its opset is {old}, which is not older than {self.version}"
-            return Outcome(model, declined=() if old == self.version else (Declined("model", reason),))
+        if old == self.version:
+            return Outcome(model)
+        if self.version < min(old, OLDEST):
+            return Outcome(model, declined=(Declined("model", f"operators before opset {OLDEST} are not known"),))
         editor = Editor(model)
         declined = [*_training(model), *self._convert(editor)]
         if declined:
@@ -151,7 +156,8 @@ class ConvertOpset(Pass):
 
     def error_for(self, model: Model) -> float:
         """Return how far results can be off: onnxruntime adds up windows in another order from version 19 on."""
-        crosses = model.graph.opset() < REORDERED <= self.version
+        versions = sorted((model.graph.opset(), self.version))
+        crosses = versions[0] < REORDERED <= versions[1]
         return ROUNDING if crosses and any(node.is_op("AveragePool") for node in all_nodes(model.scopes)) else 0.0
 
     def _check(self) -> None:
@@ -180,16 +186,11 @@ class ConvertOpset(Pass):
         Raises:
             MatchFailure: It has no equal.
         """
-        draft = Draft(editor, node, self.version)
-        taken = steps(node.op_type, node.scope.opset(), self.version)
-        if taken is None:
-            raise MatchFailure(f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same")
-        for step in taken:
-            adapter = ADAPTERS.get((draft.op_type, step.since))
-            if adapter is not None:
-                adapter(draft)
-            elif step.obstacle:
-                raise MatchFailure(f"{node.op_type} of opset {step.since} {step.obstacle}")
+        draft, version = Draft(editor, node, self.version), node.scope.opset()
+        if version > self.version:
+            _spell_older(draft, version)
+        else:
+            _spell_newer(draft, version)
         if draft.is_changed and node.scope not in editor.model.graph.walk():
             raise MatchFailure("it has to change, and is in a function: run inline-functions first")
         return draft
@@ -199,6 +200,44 @@ class ConvertOpset(Pass):
         proto = copy_proto(model)
         declare_version(proto, self.version)
         return model.with_proto(proto)
+
+
+def _spell_newer(draft: Draft, version: int) -> None:
+    while True:
+        taken = steps(draft.op_type, version, draft.version)
+        if taken is None:
+            raise MatchFailure(UNKNOWN.format(draft.op_type))
+        if not taken:
+            return
+        step = taken[0]
+        adapter = ADAPTERS.get((draft.op_type, step.since))
+        if adapter is not None:
+            adapter(draft)
+        elif step.obstacle:
+            raise MatchFailure(f"{draft.op_type} of opset {step.since} {step.obstacle}")
+        version = step.since
+
+
+def _spell_older(draft: Draft, version: int) -> None:
+    while True:
+        after = _schema(draft.op_type, version)
+        if after is None:
+            if draft.op_type in ALWAYS:
+                return
+            raise MatchFailure(UNKNOWN.format(draft.op_type))
+        since = after.since_version
+        if since <= draft.version:
+            return
+        before = _schema(draft.op_type, since - 1)
+        if before is None:
+            raise MatchFailure(f"onnx has no {draft.op_type} before opset {since}")
+        adapter = OLDER.get((draft.op_type, since))
+        if adapter is not None:
+            adapter(draft)
+        elif (draft.op_type, since) in ADAPTERS or _obstacle(before, after):
+            raise MatchFailure(f"{draft.op_type} is another one before opset {since}")
+        fit(draft, before, after)
+        version = since - 1
 
 
 def declare_version(proto: onnx.ModelProto, version: int) -> None:

@@ -11,6 +11,7 @@ from graphkit.graph.operator_traits import joined
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions
+from graphkit.shapes.constraints.body_guards import Guarded, guard_of
 from graphkit.shapes.constraints.preconditions import Index, Precondition, PreconditionRule, Related
 from graphkit.shapes.rule_context import NodeView, UnknownError
 from graphkit.shapes.rules.data_movement import product
@@ -49,10 +50,12 @@ class _Collector:
             self.noted.setdefault(node, []).append(precondition)
 
     def scope(self, scope: Scope) -> None:
+        guard = guard_of(scope, self.tensor)
         for node in in_order(scope) if scope.problems else scope.nodes:
             for body in node.bodies.values():
                 self.scope(body)
-            for precondition in self.of(node):
+            for required in self.of(node):
+                precondition = required if guard is None else Guarded(required, guard)
                 key = scope, node.operator, precondition
                 self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
 

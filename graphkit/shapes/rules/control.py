@@ -13,11 +13,11 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import Scope, Value, unwrapped
 from graphkit.io.tensors import inline_array
-from graphkit.shapes.algebra import maximum
+from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Array, Tensor, TensorSequence, array_of, is_same_elements, joined, number, unknown
+from graphkit.shapes.tensor import Tensor, TensorSequence, is_same_elements, joined, unknown
 from graphkit.shapes.value_propagation import compare
 
 __all__ = ["RULES", "begins", "iterations"]
@@ -83,9 +83,11 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
     counter, condition = _counter(body, 0, TensorProto.INT64), _counter(body, 1, TensorProto.BOOL)
     states = [_plain(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
     place = slice(1, 1 + len(states))
-    runs = begins(*(ctx.tensor(index) if ctx.has(index) else None for index in (0, 1)))
+    limit, start = (ctx.tensor(index) if ctx.has(index) else None for index in (0, 1))
+    runs = begins(limit, start)
     results, states = _settle(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
-    times = _iterations(ctx, body)
+    known = iterations(limit, start, body)
+    times = ctx.new_symbol("it is the number of iterations") if known is None else known
     outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
     each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
     return [*states, *(_stacked(times, 0, tensor) for tensor in each)]
@@ -181,36 +183,43 @@ def begins(limit: Tensor | None, start: Tensor | None) -> bool:
         limit: Its first input, None if it is left out.
         start: Its first condition, None if that is left out.
     """
-    times = None if limit is None or limit.data is None or limit.data.size != 1 else limit.data.ravel()[0]
-    is_many = limit is None or (isinstance(times, (int, Expr)) and lower(Expr.of(times)) >= 1)
-    is_on = start is None or (start.data is not None and start.data.size == 1 and number(start.data.ravel()[0]) == 1)
-    return is_many and is_on
+    times, is_on = _element(limit), start is None or _element(start) == 1
+    return is_on and (limit is None or (times is not None and lower(times) >= 1))
 
 
-def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
-    times = iterations(ctx.data(0), ctx.data(1) if ctx.has(1) else array_of([1]), body)
-    return ctx.new_symbol("it is the number of iterations") if times is None else times
-
-
-def iterations(limit: Array | None, start: Array | None, body: Scope) -> Expr | None:
+def iterations(limit: Tensor | None, start: Tensor | None, body: Scope) -> Expr | None:
     """Return how often a Loop runs its body, None where that is not known.
 
     Args:
-        limit: Its first input, None if it is left out or not known.
-        start: Its first condition, None if that is not known.
+        limit: Its first input, None if it is left out.
+        start: Its first condition, None if that is left out.
         body: Its body, which may end it.
     """
-    goes_on = len(body.outputs) > 0 and len(body.inputs) > 1 and _is_passed_on(body)
-    if limit is None or limit.size != 1 or start is None or start.size != 1 or not goes_on:
+    times, goes_on = _element(limit), _goes_on(body)
+    if (start is not None and _element(start) == 0) or times == 0:
+        return Expr.of(0)
+    if (start is not None and _element(start) != 1) or goes_on is None or (times is None and limit is not None):
         return None
-    return maximum(0, Expr.of(limit.ravel()[0])) if number(start.ravel()[0]) == 1 else None
+    if times is None:
+        return None if goes_on else ONE
+    return maximum(0, times if goes_on else minimum(1, times))
 
 
-def _is_passed_on(body: Scope) -> bool:
-    """Whether the body's condition is its own input, or a constant True."""
+def _element(tensor: Tensor | None) -> Expr | None:
+    """Return the integer that a tensor of one element holds, None where it is not known."""
+    elements = (tensor.elements if tensor is not None else None) or ()
+    return elements[0] if len(elements) == 1 and isinstance(elements[0], Expr) else None
+
+
+def _goes_on(body: Scope) -> bool | None:
+    """Whether a body's condition is its own input, or a constant True; None where that depends on data."""
+    if not body.outputs or len(body.inputs) < 2:
+        return None
     value = unwrapped(body.outputs[0], ("Identity",))
     array = inline_array(value.constant)
-    return value is body.inputs[1] or (array is not None and array.size > 0 and bool(array.all()))
+    if array is None or not array.size:
+        return True if value is body.inputs[1] else None
+    return bool(array.all())
 
 
 def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:

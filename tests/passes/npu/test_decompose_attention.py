@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fusing import check_close, operators, random_model
-from rewriting import reasons
+from rewriting import model_of, reasons
 
 from graphkit.model import Model
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
+from graphkit.workflows.rewrite_file import rewrite_file
 
 PASS = DecomposeAttention()
 SIZES = {"N": 2, "S": 3, "past": 2}
@@ -81,6 +84,24 @@ KEPT = {
     "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them": grouped(
         "", ", , , , m", f"{GROUPED}, float[1, 4, S, 9] m"
     ),
+    "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}": random_model(
+        f"""g ({GROUPED}, int32[N] lengths, int32 total) => (y, ck, cv) {{
+            y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
+                (q, k, v, pk, pv, lengths, total) }}""",
+        21,
+    ),
+    "its attributes, keys and values do not have the same heads": attention(
+        "float[N, 4, S, 4] q, float[N, 4, S, 4] k, float[N, 2, S, 4] v", "y = Attention (q, k, v)"
+    ),
+    "its queries and keys are not heads of one size": attention(
+        "float[N, 2, S, 4] q, float[N, 2, S, 6] k, float[N, 2, S, 4] v", "y = Attention (q, k, v)"
+    ),
+    "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4": attention(
+        f"{HEADS}, float16[S, S] m", "y = Attention (q, k, v, m)"
+    ),
+    "it has a window, which has no plain spelling here": random_model(
+        f"g ({HEADS}) => (y) {{ y = Attention <left_window_size = 2> (q, k, v) }}", 25
+    ),
     "queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3": attention(
         "float[N, 2, S, 4] q, float[N, S, 8] k, float[N, S, 8] v", "y = Attention <kv_num_heads = 2> (q, k, v)"
     ),
@@ -92,3 +113,49 @@ def test_it_stays(reason: str, model: Model) -> None:
     outcome = PASS.run(model)
     assert outcome.model is model
     assert [text.partition(": ")[2] for text in reasons(outcome)] == [reason]
+
+
+ENCODER = """
+    agraph (float[N, 2, S, 4] q, float[N, 2, T, 4] k, bool[N, 1, S, T] attention_mask) => (float[N, 2, S, 4] y)
+    <float zero = {0}, float floor = {FLOOR}> {
+        MASK
+        y = Attention (q, k, k, mask)
+    }
+"""
+
+
+@pytest.mark.parametrize(("floor", "is_guarded"), [("-1e9", False), ("-3.4028235e38", True)])
+def test_rows_are_looked_at_where_a_mask_may_hide_all(floor: str, is_guarded: bool) -> None:
+    text = ENCODER.replace("FLOOR", floor).replace("MASK", "mask = Where (attention_mask, zero, floor)")
+    model = model_of(text, 23)
+    outcome = check_close(PASS, model, {"N": 2, "S": 3, "T": 5}, 1e-5)
+    assert ("ReduceMax" in operators(outcome.model)) is is_guarded
+
+
+@pytest.mark.parametrize("mask", ["mask = Identity (attention_mask)", "mask = Where (attention_mask, zero, floor)"])
+def test_the_proof_tries_rows_without_keys(mask: str, tmp_path: Path) -> None:
+    model = model_of(ENCODER.replace("FLOOR", "-3.4028235e38").replace("MASK", mask), 23)
+    report = rewrite_file(model, tmp_path / "out.onnx", "decompose-attention")
+    assert report.proof is not None
+    assert report.proof.passed
+    assert "that hide all" in report.proof.coverage
+
+
+FROM_MASK = LENGTHS.replace(
+    "total = Cast <to = 6> (t)", "total = Cast <to = 6> (t) ones = ReduceSum <keepdims = 0> (attention_mask, axis)"
+)
+FROM_MASK = FROM_MASK[: FROM_MASK.index("last =")] + "lasts = Sub (ones, one) lengths = Cast <to = 6> (lasts)"
+
+
+def test_a_grouped_attention_is_proven_without_padding_where_that_is_asked_for(tmp_path: Path) -> None:
+    text = f"""g ({GROUPED}, int64[N, "past + S"] attention_mask) => (y, ck, cv) <int64[1] axis = {{1}}> {{ {FROM_MASK}
+        y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
+            (q, k, v, pk, pv, lengths, total)
+    }}"""
+    model = random_model(text, 21)
+    assert "its lengths may leave out padding" in reasons(PASS.run(model))[0]
+    report = rewrite_file(model, tmp_path / "out.onnx", "decompose-attention{unpadded=true}")
+    assert report.proof is not None
+    assert report.proof.passed
+    assert "masks without padding" in report.proof.coverage
+    assert "masks with padding, of which the rewrite takes there to be none" in report.proof.proven()

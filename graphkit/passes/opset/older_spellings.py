@@ -1,0 +1,332 @@
+"""How a node is spelled for a version of the operator set before its operator changed.
+
+Source: the operator schemas of onnx, and https://github.com/onnx/onnx/blob/main/docs/Changelog.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.defs import OpSchema
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.attributes import constant_tensor
+from graphkit.graph.operator_traits import REDUCTIONS
+from graphkit.graph.view import Value
+from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
+from graphkit.rewrite import MatchFailure, NewNode, attributes_of
+from graphkit.shapes.tensor import TensorSequence, numbers
+
+__all__ = ["OLDER", "fit"]
+
+MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
+NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
+AXES_FROM_THE_BACK = 11  # since when an axis may be negative
+OPTIONS = OpSchema.FormalParameterOption
+Adapter = Callable[[Draft], None]
+# Values of attributes that are younger than the attribute.
+NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
+    ("Pad", "mode", b"wrap"): 19,
+    ("Resize", "coordinate_transformation_mode", b"half_pixel_symmetric"): 19,
+    **{(f"Scatter{kind}", "reduction", way): 18 for kind in ("Elements", "ND") for way in (b"max", b"min")},
+}
+
+
+def fit(draft: Draft, before: OpSchema, after: OpSchema) -> None:
+    """Leave out what the older version of an operator does not have, where that is its default.
+
+    Raises:
+        MatchFailure: The node says or reads something that the older version does not know.
+    """
+    _fit_attributes(draft, before, after)
+    if after.since_version == AXES_FROM_THE_BACK:
+        _count_axes_from_the_front(draft)
+    outputs = draft.node.outputs[: len(draft.outputs)]
+    inputs_fit = _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version)
+    outputs_fit = _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version)
+    if not (inputs_fit and outputs_fit):
+        draft.begin()
+        draft.outputs = draft.outputs if outputs_fit else draft.outputs[: len(before.outputs)]
+
+
+def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
+    given, since = _attributes(draft), after.since_version
+    for name, value in given.items():
+        if name not in before.attributes:
+            if value != _default(after, name):
+                raise MatchFailure(f"its attribute '{name}' came with opset {since}")
+            draft.taken(name)
+        elif isinstance(value, bytes) and NEW_VALUES.get((draft.op_type, name, value)) == since:
+            raise MatchFailure(f"its {name} '{value.decode()}' came with opset {since}")
+    for name, attribute in before.attributes.items():
+        if name in given:
+            continue
+        default = _default(after, name)
+        if attribute.required or (name in after.attributes and default is None and _default(before, name) is not None):
+            raise MatchFailure(f"it has no attribute '{name}', which it needs before opset {since}")
+        if name in after.attributes and default != _default(before, name):
+            draft.begin()
+            draft.attributes[name] = default
+
+
+def _attributes(draft: Draft) -> dict[str, Any]:
+    return dict(draft.attributes) if draft.is_changed else attributes_of(draft.node)
+
+
+def _default(schema: OpSchema, name: str) -> Any:
+    """Return the default of an attribute, None where it has none."""
+    attribute = schema.attributes.get(name)
+    if attribute is None or attribute.default_value.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    return onnx.helper.get_attribute_value(attribute.default_value)
+
+
+def _fit_formals(
+    draft: Draft,
+    what: str,
+    before: Sequence[OpSchema.FormalParameter],
+    after: Sequence[OpSchema.FormalParameter],
+    values: Sequence[Value | str | None],
+    since: int,
+) -> bool:
+    """Check inputs or outputs, and return whether all have a place, those too that are left out."""
+    dtypes: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if value is None:
+            continue
+        old, new = _formal(before, index), _formal(after, index)
+        if old is None:
+            name = new.name if new is not None else index
+            raise MatchFailure(f"its {what} '{name}' came with opset {since}")
+        if isinstance(value, str):  # made here
+            continue
+        tensor = draft.editor.shapes[value]
+        common = tensor.common if isinstance(tensor, TensorSequence) else None
+        dtype = tensor.dtype if common is None else common.dtype
+        kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
+        if not dtype and (new is None or not new.types <= old.types):
+            raise MatchFailure(f"the dtype of '{value.name}' is not known, of which opset {since} takes more")
+        if dtype and (kind if common is None else f"seq({kind})") not in old.types:
+            raise MatchFailure(f"its {what} '{value.name}' is {dtype_name(dtype)}, which came with opset {since}")
+        if dtypes.setdefault(old.type_str, dtype) != dtype and old.is_homogeneous:
+            raise MatchFailure(f"its {what}s are of several dtypes, which came with opset {since}")
+    for index, formal in enumerate(before):
+        if formal.option == OPTIONS.Single and (index >= len(values) or values[index] is None):
+            raise MatchFailure(f"it has no {what} '{formal.name}', which it needs before opset {since}")
+    return not values or _formal(before, len(values) - 1) is not None
+
+
+def _formal(formals: Sequence[OpSchema.FormalParameter], index: int) -> OpSchema.FormalParameter | None:
+    if index < len(formals):
+        return formals[index]
+    return formals[-1] if formals and formals[-1].option == OPTIONS.Variadic else None
+
+
+def _count_axes_from_the_front(draft: Draft) -> None:
+    for name, value in _attributes(draft).items():
+        axes = [value] if isinstance(value, int) else value
+        if name not in ("axis", "axes") or not isinstance(axes, list) or min(axes, default=0) >= 0:
+            continue
+        more = {"Unsqueeze": len(axes), "OneHot": 1}.get(draft.op_type, 0)
+        positive = _positive(axes, _rank(draft) + more)
+        draft.begin()
+        draft.attributes[name] = positive[0] if isinstance(value, int) else positive
+
+
+def _positive(axes: Sequence[int], rank: int) -> list[int]:
+    return [axis + rank if axis < 0 else axis for axis in axes]
+
+
+def _rank(draft: Draft) -> int:
+    rank = draft.editor.shapes[draft.first()].rank
+    if rank is None:
+        raise MatchFailure("the rank of its input is not known")
+    return rank
+
+
+def _constant(draft: Draft, index: int) -> np.ndarray | None:
+    """Return the elements of an input, None where it is left out.
+
+    Raises:
+        MatchFailure: It is no constant.
+    """
+    value = draft.inputs[index] if index < len(draft.inputs) else None
+    if not isinstance(value, Value):
+        return None
+    array = numbers(draft.editor.shapes[value])
+    array = draft.editor.read_constant(value, MAX_CONSTANT) if array is None else array
+    if array is None:
+        raise MatchFailure(f"'{value.name}' is no constant, and has to be an attribute")
+    return array
+
+
+def _inputs(*names: str) -> Adapter:
+    """Inputs from the second one on were attributes."""
+
+    def adapt(draft: Draft) -> None:
+        for index, name in enumerate(names, 1):
+            array = _constant(draft, index)
+            if array is not None:
+                draft.begin()
+                draft.inputs[index] = None
+                draft.attributes[name] = array.reshape(-1)[0].item() if name in NUMBERS else array.reshape(-1).tolist()
+
+    return adapt
+
+
+def _axes(draft: Draft) -> None:
+    """The axes of a reduction; none are all of them, or none at all where `noop_with_empty_axes` says so."""
+    array = _constant(draft, 1)
+    is_all = array is None or not array.size
+    if is_all and draft.node.attr("noop_with_empty_axes", 0) != 0:
+        raise MatchFailure("it reduces nothing (noop_with_empty_axes)")
+    draft.taken("noop_with_empty_axes")
+    if is_all and len(draft.inputs) > 1:
+        draft.begin()
+        draft.inputs[1:] = []
+    _inputs("axes")(draft)
+
+
+def _unequal_parts(draft: Draft) -> None:
+    """A Split without lengths has equal parts."""
+    count = draft.taken("num_outputs")
+    if count is None:
+        return
+    axis, dims = draft.node.attr("axis", 0), draft.editor.shapes[draft.first()].dims
+    size = dims[axis].constant if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
+    if size is None or size % count:
+        raise MatchFailure("its parts are not known to be equal")
+
+
+def _last_axis(draft: Draft) -> None:
+    """Softmax is over one axis; it was over all axes from one on."""
+    axis, rank = draft.node.attr("axis", -1), _rank(draft)
+    if axis is None or not -rank <= axis < rank:
+        raise MatchFailure("its axis is not known")
+    draft.begin()
+    draft.attributes["axis"] = rank - 1
+    if axis in (-1, rank - 1):
+        return
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    turned, result = draft.name("turned"), draft.name("rows")
+    draft.before.append(NewNode("Transpose", [draft.inputs[0]], [turned], {"perm": perm}))
+    draft.after.append(NewNode("Transpose", [result], [draft.outputs[0]], {"perm": perm}))
+    draft.inputs, draft.outputs = [turned], [result]
+
+
+def _ratio(draft: Draft) -> None:
+    training = _constant(draft, 2)
+    if training is not None and training.any():
+        raise MatchFailure("it is in training mode")
+    if training is not None:
+        draft.begin()
+        draft.inputs[2] = None
+    keep_first_output(draft)
+    _inputs("ratio")(draft)
+
+
+def _clip(draft: Draft) -> None:
+    if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
+        raise MatchFailure("its data is not known to be float32")
+    _inputs("min", "max")(draft)
+
+
+def _slice(draft: Draft) -> None:
+    steps = _constant(draft, 4)
+    if steps is not None and (steps != 1).any():
+        raise MatchFailure("it has steps")
+    if steps is not None:
+        draft.begin()
+        draft.inputs[4] = None
+    _inputs("starts", "ends", "axes")(draft)
+    if min(draft.attributes.get("axes", ()), default=0) < 0:
+        draft.attributes["axes"] = _positive(draft.attributes["axes"], _rank(draft))
+
+
+def _sliced_axes(draft: Draft) -> None:
+    axes = _constant(draft, 3)
+    if draft.version == AXES_FROM_THE_BACK - 1 and axes is not None and (axes < 0).any():
+        draft.begin()
+        positive = _positive(axes.tolist(), _rank(draft))
+        draft.inputs[3] = draft.editor.constant(np.array(positive, axes.dtype), "slice_axes")
+
+
+def _empty_inputs(draft: Draft) -> None:
+    """Inputs that do not count had to be there."""
+    draft.begin()
+    empty = draft.editor.constant(np.zeros(0, np.float32), "resize_none")
+    draft.inputs += [None] * (3 - len(draft.inputs))
+    draft.inputs = [empty if index in (1, 2) and value is None else value for index, value in enumerate(draft.inputs)]
+
+
+def _of_tensor(draft: Draft) -> None:
+    """One scale for the whole tensor."""
+    scale = draft.node.input(1)
+    dims = draft.editor.shapes[scale].dims if scale is not None else None
+    if dims not in ((), (1,)):
+        raise MatchFailure("its scale is not known to be one number")
+    draft.taken("axis")
+
+
+def _value(draft: Draft) -> None:
+    """A Constant had a tensor."""
+    tensor = constant_tensor(draft.node.attributes)
+    if tensor is None:
+        raise MatchFailure("its value is not known")
+    if "value" not in draft.node.attributes and "sparse_value" not in draft.node.attributes:
+        draft.begin()
+        draft.attributes = {"value": tensor}
+
+
+def _long_modes(draft: Draft) -> None:
+    if _rank(draft) != 4:
+        raise MatchFailure("it samples a volume")
+    mode = draft.node.attr("mode", "linear") or ""
+    draft.begin()
+    draft.attributes["mode"] = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+
+
+def _pixel_corner(draft: Draft) -> None:
+    if draft.node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
+        raise MatchFailure("its coordinate_transformation_mode came with opset 16")
+    draft.taken("coordinate_transformation_mode")
+
+
+def _equal_shapes(draft: Draft) -> None:
+    dims = {draft.editor.shapes[value].dims for value in draft.node.operands}
+    if len(dims) > 1 or None in dims:
+        raise MatchFailure("its inputs are not known to have one shape")
+
+
+def _keep(_: Draft) -> None:
+    """It says nothing that the older one does not."""
+
+
+# Operator and the version since which it is another one -> how a node is spelled before it.
+OLDER: Mapping[tuple[str, int], Adapter] = {
+    **{place: _inputs(*names) for place, names in MOVED.items()},
+    **{place: _axes for place in MOVED if place[0] in REDUCTIONS},
+    **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
+    **{(name, 13): _of_tensor for name in ("QuantizeLinear", "DequantizeLinear")},
+    **{(name, 8): _equal_shapes for name in ("Max", "Mean", "Min", "Sum")},
+    ("AveragePool", 19): check_windows,
+    ("BatchNormalization", 9): _keep,
+    ("BatchNormalization", 14): keep_first_output,
+    ("Clip", 11): _clip,
+    ("Constant", 12): _value,
+    ("Dropout", 10): keep_first_output,
+    ("Dropout", 12): _ratio,
+    ("Erf", 13): _keep,
+    ("GridSample", 20): _long_modes,
+    ("Pad", 11): _inputs("pads", "value"),
+    ("Resize", 13): _empty_inputs,
+    ("RoiAlign", 16): _pixel_corner,
+    ("Slice", 10): _slice,
+    ("Slice", 11): _sliced_axes,
+    ("Split", 18): _unequal_parts,
+}
