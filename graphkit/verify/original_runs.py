@@ -66,12 +66,14 @@ class RunRecord:
         skipped: Those at which onnxruntime fails.
         notes: What to know of them, a sentence each.
         uncovered: Edges at which it fails, and why.
+        fatal: The runs that end the process, and how, the edges not among them.
     """
 
     runs: list[Run] = field(default_factory=list)
     skipped: list[SkippedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     uncovered: dict[str, str] = field(default_factory=dict)
+    fatal: list[tuple[Run, str]] = field(default_factory=list)
 
 
 class Feeder:
@@ -269,6 +271,8 @@ def run_with(
         except (RunError, TooLargeError) as error:
             if not proposal.is_probe:
                 record.skipped.append(SkippedRun(dims, flags, error.problem))
+            if isinstance(error, RunError) and error.signal:
+                record.fatal.append((Run(dims, flags, seed, {}, draw), error.problem))
             if isinstance(error, RunError) and error.is_final:
                 break
             continue

@@ -44,6 +44,7 @@ from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_i
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
@@ -245,6 +246,8 @@ class _Proof:
             caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
         )
         if not record.runs:
+            for run, problem in record.fatal:
+                raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
         return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
