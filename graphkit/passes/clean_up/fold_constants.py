@@ -45,8 +45,7 @@ class FoldConstants(Rewrite):
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
     model; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
-    dequantise (weights stay small), calculate in float16 unless told to, or fail in onnxruntime, which runs in a process
-    of its own.
+    dequantise (weights stay small), calculate in float16 unless told to, or fail in onnxruntime, which runs elsewhere.
 
     Before:
 

@@ -190,8 +190,8 @@ def test_constants_that_end_the_process_spoil_no_others(monkeypatch: pytest.Monk
     monkeypatch.setattr(fold_constants, "MAX_DEATHS", 3)
     traps = " ".join(f"d{at} = Div (least, minus) f{at} = Cast <to = 1> (d{at})" for at in range(4))
     text = (
-        f"g (float[N] x) => (float[N] y) <int64[1] least = {{{LEAST}}}, int64[1] minus = {{-1}}, float[1] four = {{4}}> "
-        f"{{ r = Sqrt (four) {traps} y = Sum (x, r, f0, f1, f2, f3) }}"
+        f"g (float[N] x) => (float[N] y) <int64[1] least = {{{LEAST}}}, int64[1] minus = {{-1}}, float[1] four = {{4}}>"
+        f" {{ r = Sqrt (four) {traps} y = Sum (x, r, f0, f1, f2, f3) }}"
     )
     outcome = PASS.run(model_of(text))
     assert constants(outcome.model)["r_value"] == [2.0]
