@@ -44,6 +44,7 @@ from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_i
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.input_elements import Kind
@@ -155,7 +156,7 @@ class _Proof:
         fixed: Dims that the rewritten model fixes.
         unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
-        contradictions: What the original declares and its nodes contradict, a sentence each.
+        notes: What to know of the original, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
     """
 
@@ -165,7 +166,7 @@ class _Proof:
     fixed: Sequence[Pair]
     unsure: Sequence[Pair]
     blank: RewriteProof
-    contradictions: Sequence[str]
+    notes: Sequence[str]
     is_default: bool
     progress: Progress
 
@@ -187,6 +188,8 @@ class _Proof:
         contradictions = declarations(before).notes
         before, after = declarations(before).model, declarations(after).model
         source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+        if (copy := loadable_copy(before)) is not None:
+            source = copy.model
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
@@ -211,7 +214,7 @@ class _Proof:
             fixed=fixed,
             unsure=unsure,
             blank=blank,
-            contradictions=contradictions,
+            notes=(*contradictions, *([copy.note] if copy is not None else [])),
             is_default=is_default,
             progress=progress,
         )
@@ -241,7 +244,7 @@ class _Proof:
         proof = replace(
             self.blank,
             skipped=tuple(record.skipped),
-            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
+            notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
             coverage=coverage(feeder, record.runs),
             caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
         )
