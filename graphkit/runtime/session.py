@@ -18,7 +18,7 @@ from graphkit.io.signals import check_stopped
 from graphkit.io.stream_files import in_shown_paths, shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
-from graphkit.runtime.onnxruntime_loader import open_model, value_of
+from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of
 
 __all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "content", "load_error"]
 
@@ -119,7 +119,7 @@ class Session:
             RunError: The model fails on these inputs.
         """
         try:
-            values = self.onnx.run(None, dict(feed))
+            values = run_model(self.onnx, feed)
         except Exception as error:  # onnxruntime's errors have no common base
             check_stopped()
             raise RunError.of(str(error), self.label) from error

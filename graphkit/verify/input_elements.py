@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
+from ml_dtypes import finfo
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import value_inputs
@@ -210,10 +211,11 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     if dtype.kind in "iu":
         return _integer_edges(dtype, draw, marks)
     if draw.kind == "not finite":
-        return np.array(NOT_FINITE, dtype)
+        return np.array(NOT_FINITE).astype(dtype)
     if draw.kind == "extremes":
+        least, most = (float(end) for end in (finfo(dtype).min, finfo(dtype).max))
         with np.errstate(over="ignore"):
-            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), np.finfo(dtype).min, np.finfo(dtype).max).astype(dtype)
+            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), least, most).astype(dtype)
             return large
     with np.errstate(over="ignore"):
         near = [number for mark in marks.floats for number in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]

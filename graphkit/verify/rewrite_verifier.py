@@ -42,11 +42,13 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
+from graphkit.verify.equivalence.loading_faults import refusal
 from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.float16_error import Rounding
+from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
 from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
@@ -61,7 +63,7 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_bfloat16, has_float16, level_tolerance
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
@@ -70,7 +72,10 @@ FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
+NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
+NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
 Progress = Callable[[str], None]
+ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -158,6 +163,7 @@ class _Proof:
         blank: The proof before anything ran.
         notes: What to know of the original, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
+        gaps: What the runs do not cover, at whatever sizes.
     """
 
     two: TwoModels
@@ -168,6 +174,7 @@ class _Proof:
     blank: RewriteProof
     notes: Sequence[str]
     is_default: bool
+    gaps: Sequence[str]
     progress: Progress
 
     @classmethod
@@ -190,6 +197,8 @@ class _Proof:
         source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
         if (copy := loadable_copy(before)) is not None:
             source = copy.model
+        copies = _in_float32(before, after)
+        source, target = copies or (source, target)
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
@@ -198,8 +207,10 @@ class _Proof:
         fixed = [pair for pair in fixed if pair not in unsure]
         numbers, relations = solve([*fixed, *asked], spec.numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-        is_default = options.tolerance is None and has_float16(before)
-        tolerance = default_tolerance(before) if options.tolerance is None else options.tolerance
+        is_default = options.tolerance is None and has_float16(before) and copies is None
+        tolerance = (
+            (default_tolerance(before) if is_default else 0.0) if options.tolerance is None else options.tolerance
+        )
         of_magnitude = options.of_magnitude or is_default
         blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
@@ -216,6 +227,7 @@ class _Proof:
             blank=blank,
             notes=(*contradictions, *([copy.note] if copy is not None else [])),
             is_default=is_default,
+            gaps=(NO_KERNELS,) if copies is not None else (),
             progress=progress,
         )
 
@@ -224,7 +236,7 @@ class _Proof:
         part, (before, after) = self.two.part, self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
-        forms = self._equivalence()
+        forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
             proof = self._tested(1, has_edges=False)
@@ -246,7 +258,7 @@ class _Proof:
             skipped=tuple(record.skipped),
             notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
             coverage=coverage(feeder, record.runs),
-            caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
+            caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         if not record.runs:
             for run, problem in record.fatal:
@@ -255,8 +267,9 @@ class _Proof:
         self.progress("proving: loading the rewritten model")
         return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
 
-    def _equivalence(self) -> Equivalence:
-        """Return the equivalence by normal forms: it holds at every size and for every input."""
+    @cached_property
+    def forms(self) -> Equivalence:
+        """The equivalence by normal forms: it holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
@@ -362,7 +375,8 @@ class _Proof:
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
-        return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
+        proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
+        return compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
@@ -370,6 +384,14 @@ def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: Dim
     before = feeder.models[0]
     asked, _ = solve(given_shapes(before, spec.shapes), spec.numbers)
     return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
+
+
+def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
+    """Return copies in float32 of models in bfloat16 that onnxruntime has no kernels for, None for other models."""
+    if not any(map(has_bfloat16, (before, after))) or NOT_IMPLEMENTED not in refusal(before):
+        return None
+    copies = bfloat16_in_float32(before), bfloat16_in_float32(after)
+    return None if copies[0] is None or copies[1] is None else (copies[0], copies[1])
 
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
