@@ -21,6 +21,7 @@ from graphkit.errors import ModelError
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
+from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
 from graphkit.verify.proof_engine import Outcome, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
@@ -65,7 +66,7 @@ def compared(
     feed: Feeds,
     hollow: Collection[str] = (),
     proven: Collection[str] = (),
-    rounding: Rounding | None = None,
+    rounding: Rounding | Float32Rounding | None = None,
 ) -> RewriteProof:
     """Run the rewritten model on the inputs of the original, and add the differences to a proof.
 
@@ -76,7 +77,7 @@ def compared(
         feed: Returns the inputs of a run.
         hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
         proven: Outputs that normal forms show to be equal, which need no run to be compared.
-        rounding: Judges what exceeds the tolerance of a model in float16.
+        rounding: Judges what exceeds the tolerance.
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []

@@ -10,14 +10,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import HALVES
 from graphkit.graph.names import free_name, names_in
-from graphkit.io.tensors import walk_tensors
+from graphkit.io.tensors import inline_array, walk_tensors
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.renaming import with_value_names
 
 __all__ = ["bfloat16_in_float32", "in_float32"]
 
-HALF_UNIT = 2.0**-11  # of the last place, relative to a number of ten bits
+HALF_UNITS = {  # of the last place, relative to a number of that dtype
+    TensorProto.FLOAT16: 2.0**-11,
+    TensorProto.BFLOAT16: 2.0**-8,
+    TensorProto.FLOAT: 2.0**-24,
+}
+LIKE_INFINITY = 1e30  # numbers that stand for infinity in masks do not move
 DTYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that say which dtype an operator gives
 SINGLE = TensorProto.FLOAT
 
@@ -46,7 +51,7 @@ def in_float32(
             Those that share a place on the last axis move together.
         wide_inputs: Whether inputs are float32 too, under their own names, so that models of a chain round nothing
             between them.
-        half: The 16-bit dtype.
+        half: The dtype; float32 itself for a copy that only moves.
     """
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
@@ -81,7 +86,8 @@ class _Maker:
                 inputs[name].name, names[fresh] = fresh, name
             if name in initializers:
                 initializers[name].name = fresh
-            casts += self._casts(fresh, name, tuple(initializers[name].dims) if name in initializers else ())
+            dims = tuple(initializers[name].dims) if name in initializers and _moves(initializers[name]) else ()
+            casts += self._casts(fresh, name, dims)
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
             if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
@@ -105,7 +111,7 @@ class _Maker:
 
     def _factors(self, shape: tuple[int, ...]) -> np.ndarray:
         assert self.rng is not None
-        return (1 + self.rng.uniform(-HALF_UNIT, HALF_UNIT, shape)).astype(np.float32)
+        return (1 + self.rng.uniform(-HALF_UNITS[self.half], HALF_UNITS[self.half], shape)).astype(np.float32)
 
     def _convert_node(self, node: onnx.NodeProto) -> None:
         for attribute in node.attribute:
@@ -114,7 +120,7 @@ class _Maker:
             elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
                 array = numpy_helper.to_array(attribute.t).astype(np.float32)
                 if self.rng is not None and array.ndim and node.op_type == "Constant":
-                    array = array * self._factors(array.shape)
+                    array = np.where(np.abs(array) < LIKE_INFINITY, array * self._factors(array.shape), array)
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
             elif attribute.name in DTYPES and attribute.i == self.half:
                 attribute.i = SINGLE
@@ -126,6 +132,12 @@ class _Maker:
         name = free_name(base, self.taken)
         self.taken.add(name)
         return name
+
+
+def _moves(tensor: onnx.TensorProto) -> bool:
+    """Whether none of its elements stands for infinity, as far as they are not in a file."""
+    array = inline_array(tensor)
+    return array is None or not (np.abs(array.astype(np.float32)) >= LIKE_INFINITY).any()
 
 
 def _keep(infos: MutableSequence[onnx.ValueInfoProto], remaining: list[onnx.ValueInfoProto]) -> None:

@@ -49,6 +49,7 @@ from graphkit.verify.equivalence.loading_faults import refusal
 from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
+from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
 from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
@@ -301,26 +302,39 @@ class _Proof:
 
     def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
-        two, (before, after), rounding = self.two, self.two.models, self.rounding
+        two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
         proof, steady = self._plain(proof, runs)
         if self.is_default and not proof.passed:
             proof, steady = self._as_own_levels(proof, runs)
+        if isinstance(rounding, Float32Rounding) and rounding.explained and not proof.passed:
+            rounding.excuses = True
+            proof, steady = self._plain(blank, runs)
         proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
         self.progress("comparing the weights")
-        proof = with_weights(proof, changed_weights(before, after), is_exact=not self.options.tolerance)
+        is_rounded = isinstance(rounding, Float32Rounding) and bool(rounding.explained)
+        weights = changed_weights(before, after, only_partly_read=is_rounded)
+        proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
-        return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
+        if isinstance(rounding, Float32Rounding):
+            tolerance = max(proof.tolerance, rounding.tolerance)
+            proof = replace(proof, tolerance=tolerance, of_magnitude=True, is_rounded=True)
+        return replace(proof, caveats=(*proof.caveats, *rounding.caveats()), notes=(*proof.notes, rounding.note()))
 
     @cached_property
-    def rounding(self) -> Rounding | None:
-        """The judge of differences above the tolerance of a model in float16, None for other models."""
-        judges_halves = bool(self.blank.tolerance) and self.two.part is None and has_float16(self.two.models[0])
-        return Rounding(self.two, self.progress) if judges_halves else None
+    def rounding(self) -> Rounding | Float32Rounding | None:
+        """The judge of differences above the tolerance, None where there are none that it may excuse."""
+        if self.two.part is not None:
+            return None
+        if self.blank.tolerance and has_float16(self.two.models[0]):
+            return Rounding(self.two, self.progress)
+        if self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude):
+            return None
+        return Float32Rounding(self.two, [output.name for output in self.forms.proven], self.progress)
 
     @cached_property
     def hollow(self) -> frozenset[str]:
@@ -364,7 +378,7 @@ class _Proof:
         self.progress("proving: loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
         sessions, outputs = self.two.at_default(len(runs), self.progress), list(runs[0].expected)
-        if self.rounding is not None:
+        if isinstance(self.rounding, Rounding):
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
         moved = self.two.moved_originals(len(runs), self.progress)
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
