@@ -137,7 +137,8 @@ def _tolerance(text: str) -> Flag:
 
 
 TOLERANCE = _tolerance(
-    " Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse does."
+    " Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse does, and for "
+    "files that other tools made: by as much as the original moves when its numbers are rounded anew."
 )
 
 
