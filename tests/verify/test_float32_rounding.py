@@ -93,7 +93,7 @@ def test_a_row_of_a_table_that_no_run_reads_is_found_beside_what_is_rounded() ->
     table, weight = (RNG.standard_normal(shape).astype(np.float32) for shape in ((1_000_000, 1), (8, 4)))
     scaled = (weight * np.float32(1 / 3)).astype(np.float32)
     changed = table.copy()
-    changed[1234] += 1
+    changed[77_777] += 1
     nodes = "t = MatMul (x, weight) z = Mul (t, third)", "z = MatMul (x, scaled)"
     before = model_of(TABLE.format(nodes[0]), table=table, weight=weight, third=1 / 3)
     after = [model_of(TABLE.format(nodes[1]), table=rows, scaled=scaled) for rows in (table, changed)]
