@@ -91,7 +91,8 @@ def compared(
             ]
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
-        results.append(_run_proof(outcome, failing))
+        if failing or outcome.failure or not run.is_empty:
+            results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     never = [name for name in empty if name not in hollow]

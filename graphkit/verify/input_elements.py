@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Kind = Literal["usual", "edges", "extremes", "not finite"]
-Padding = Literal["full", "right", "left", "holes", "empty"]
+Padding = Literal["full", "right", "left", "holes", "empty", "above"]  # the last one of 0, 1 and 2
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 
 
@@ -109,6 +109,8 @@ def _row(padding: Padding, size: int, least: int, rng: np.random.Generator) -> n
     row = np.ones(size, np.int64)
     if padding == "empty":
         return row * 0
+    if padding == "above":
+        return rng.integers(0, 3, size)
     if size <= least or padding == "full":
         return row
     if padding == "holes" and size - least >= 1 and size >= LEAST_WITH_HOLES:

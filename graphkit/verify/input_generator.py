@@ -109,6 +109,13 @@ class InputGenerator:
         return frozenset(value.name for value in self.model.roles.inputs if steers(value))
 
     @cached_property
+    def counts_above(self) -> bool:
+        """Whether masks take numbers above 1, and no operator takes their sums for the ends of rows."""
+        masks = (declared_type(value) for value in self.model.roles.all("mask", "encoder mask"))
+        kinds = {declared.dtype for declared in masks if declared is not None}
+        return bool(kinds - {TensorProto.BOOL}) and not self.counts_masks
+
+    @cached_property
     def counting(self) -> tuple[str, ...]:
         """The integers among these of whose legal values nothing is known, such as the end of a Range."""
         inputs = [value for value in self.model.roles.all("other") if value.name in self.steering]
@@ -314,7 +321,9 @@ class InputGenerator:
     ) -> np.ndarray:
         name, role = value.name, self.model.roles.of(value)
         if role == "positions" and self.has_edges(value, draw):
-            return rng.integers(0, POSITIONS if bound is None else bound, shape)
+            positions = rng.integers(0, POSITIONS if bound is None else bound, shape)
+            positions.reshape(-1)[-1:] = POSITIONS - 1 if bound is None else bound - 1
+            return positions
         if role == "positions" and len(shape) == 2:
             positions = np.arange(past, past + shape[1])
             return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)

@@ -258,7 +258,7 @@ class _Proof:
             self.blank,
             skipped=tuple(record.skipped),
             notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
-            coverage=coverage(feeder, record.runs),
+            coverage=coverage(feeder, record),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         if not record.runs:
@@ -266,7 +266,8 @@ class _Proof:
                 raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
+        runs = [two.handed_over(run) for run in (*record.runs, *record.empty)]
+        return self._compared(proof, runs, changes)
 
     @cached_property
     def forms(self) -> Equivalence:
@@ -411,7 +412,8 @@ def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     harmless = tuple(change.text for change in changes if not change.narrows)
-    return replace(proof, interface=harmless, failures=(*proof.failures, *failures))
+    caveats = (*proof.caveats, *(change.gap for change in changes if change.gap))
+    return replace(proof, interface=harmless, caveats=caveats, failures=(*proof.failures, *failures))
 
 
 def _unknown(model: Model, reason: str) -> Equivalence:

@@ -190,6 +190,7 @@ LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 
 LARGE_BATCHES = (67, 17, 9)
 MAX_THRESHOLDS = 4
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
+NUMBERS: tuple[Padding, ...] = ("full", "above", "left", "above")
 EMPTY: tuple[Padding, ...] = ("full", "empty", "left", "empty", "right", "full")
 SHORT = Row(2, 1, 2, 1)
 MAX_DRAWS = 6  # of one kind, where inputs hold few elements
@@ -218,6 +219,7 @@ class Edges:
         differing: Expressions of both models that normal forms leave open: sizes at which they differ are edges.
         tried: Those that were tried besides.
         kinds: Returns the kinds of edges that its inputs have at some sizes, with the draws that show them all.
+        has_numbers: Whether masks take other numbers than 0 and 1, and are to be tried with them.
     """
 
     legal: LegalSizes
@@ -227,6 +229,7 @@ class Edges:
     kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
     has_past: bool
     has_masks: bool
+    has_numbers: bool = False
     differing: Sequence[tuple[Expr, Expr]] = ()
     tried: list[dict[str, int]] = field(default_factory=list)
 
@@ -256,6 +259,8 @@ class Edges:
                 yield Edge(NAMES[kind], (dims,), Draw(kind, padding, at))
         if self.has_masks and "extremes" not in kinds:
             yield Edge("rows of masks that are all zeros", (dims,), Draw(padding=EMPTY, number=number))
+        if self.has_numbers:  # no caller need give them, and the original may fail
+            yield Edge("", (dims,), Draw(padding=NUMBERS, number=number - number % 3 + 1))
 
     def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
