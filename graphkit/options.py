@@ -137,7 +137,8 @@ def _tolerance(text: str) -> Flag:
 
 
 TOLERANCE = _tolerance(
-    " Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse does."
+    " Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse does, and for "
+    "files that other tools made: by as much as the original moves when its numbers are rounded anew."
 )
 
 
@@ -413,6 +414,8 @@ class RewriteProofOptions(ProofOptions):
         tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
             Default: 0; of a model that has float16 tensors `float16_tolerance`, relative to the largest magnitude.
         of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
+        exact: Whether the rewrite claims equal bits. Else, where no tolerance is given, differences that are rounding
+            count as none: how far that goes is measured on the original.
         names: Names of values in the original and in the rewritten model, where they differ.
         symbols: The same of symbols of dims that are renamed on purpose.
         values: Arrays for inputs by name, instead of generated ones.
@@ -422,6 +425,7 @@ class RewriteProofOptions(ProofOptions):
     """
 
     of_magnitude: bool = False
+    exact: bool = False
     names: tuple[tuple[str, str], ...] = option((), MAP)
     symbols: tuple[tuple[str, str], ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)

@@ -59,7 +59,18 @@ def graphkit(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
-@pytest.mark.parametrize("name", params(SAYS, ("fatal", "endless")))
+def test_a_model_that_ends_its_process_on_all_inputs_is_one_line_with_the_node(tmp_path: Path) -> None:
+    text, says = SAYS["fatal"]
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    line = f"Error: {path}, node 'Div#4': onnxruntime cannot run it: {says} - correct the node\n"
+    assert graphkit("verify", path, path) == (2, "", line)
+    assert graphkit("fold", path, "-o", tmp_path / "out.onnx") == (2, "", line)
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
+@pytest.mark.parametrize("name", params([name for name in SAYS if name != "fatal"], ("endless",)))
 def test_a_model_that_cannot_run_is_a_failed_proof(name: str, tmp_path: Path) -> None:
     text, says = SAYS[name]
     path = tmp_path / "m.onnx"

@@ -33,6 +33,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("invalid-graph", "summary", "the graph is not valid"),
     Kind("missing-data", "summary", "weights are missing"),
     Kind("never-runs", "hazards", "fails at all dims"),
+    Kind("unloadable", "summary", "onnxruntime does not load it"),
     Kind("merged-if", "control-flow", "merged If crashes or slows runtimes"),
     Kind("zero-length-kv", "kv-cache", "the encoder KV comes back empty"),
     Kind("fit", "fit", "models do not fit together"),

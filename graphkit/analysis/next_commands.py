@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "asked_options", "facts_of", "folder_steps", "model_steps"]
 
 CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
+MENDED = "unloadable"  # which fold mends; nothing else runs before
 CHECKABLE = {"wrong-shape", "empty-dim"}
 ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
 ENCODERS = ("encoder", "vision")
@@ -79,6 +80,11 @@ class Facts:
     @property
     def runs(self) -> bool:
         """Whether onnxruntime can run it, as far as the graph tells; every proof needs that."""
+        return self.can_fold and MENDED not in self.kinds
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether the folded model can run."""
         dtypes = {row.dtype for row in self.summary.weight_bytes}
         stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
         return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
@@ -144,6 +150,8 @@ def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
             yield _command("bundle", name, "-o", _output(stem, ".bundle"))
         if CHECKABLE & set(facts.kinds):
             yield _command("report", name, "--only", "hazards", "--check-hazards")
+    elif facts.can_fold:
+        yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
     cause = next(iter(facts.unknown.causes), None)
     if cause is not None and _is_word(cause.name) and not (cause.op == "If" and "merged-if" in facts.kinds):
         yield _command("shapes", name, "--why", cause.name)

@@ -306,3 +306,17 @@ def _problems(model: Model) -> Iterator[Finding]:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
             text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
             yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))
+    yield from _loading_problems(model)
+
+
+def _loading_problems(model: Model) -> Iterator[Finding]:
+    """Yield what keeps onnxruntime from loading a model although no run meets it."""
+    names = ((scope, node.proto.name) for scope in all_scopes(model.scopes) for node in scope.nodes if node.proto.name)
+    is_repeated = max(Counter(names).values(), default=1) > 1
+    if not is_repeated and not any(node.is_op("If") for node in all_nodes(model.scopes)):
+        return
+    from graphkit.verify.equivalence.loadable_copy import loadable_copy  # which few models need
+
+    copy = loadable_copy(model)
+    for fault in () if copy is None else copy.faults:
+        yield Finding("unloadable", fault, f"onnxruntime does not load it: {fault}; `graphkit fold` mends that.", fault)

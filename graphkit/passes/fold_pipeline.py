@@ -12,6 +12,7 @@ from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.clean_up.float_outputs import keep_outputs_float
 from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.passes.clean_up.node_names import with_unique_node_names
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
@@ -75,6 +76,9 @@ def fold(
         model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
+    model, renamed = with_unique_node_names(model)
+    if renamed:
+        changes.append(PassChange(f"{counted(renamed, 'node(s)')} got a name that no other one has", "fold"))
     model, kept = keep_outputs_float(model)
     if kept:
         changes.append(PassChange(f"{counted(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold"))

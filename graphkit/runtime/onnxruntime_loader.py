@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,8 +11,16 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession as InferenceSession
     from onnxruntime import OrtValue as OrtValue
 
-__all__ = ["open_model", "runtime_version", "value_of"]
+__all__ = ["open_model", "run_model", "runtime_version", "value_of"]
 
+# Types that onnxruntime neither takes from numpy nor gives to it: the dtype in numpy, and the number in ONNX.
+ODD_TYPES = {
+    "tensor(bfloat16)": ("bfloat16", 16), "tensor(float8e4m3fn)": ("float8_e4m3fn", 17),
+    "tensor(float8e4m3fnuz)": ("float8_e4m3fnuz", 18), "tensor(float8e5m2)": ("float8_e5m2", 19),
+    "tensor(float8e5m2fnuz)": ("float8_e5m2fnuz", 20), "tensor(uint4)": ("uint4", 21), "tensor(int4)": ("int4", 22),
+    "tensor(float4e2m1)": ("float4_e2m1fn", 23),
+}  # fmt: skip
+FOUR_BITS = 21  # the first number of a dtype of which two elements share a byte
 FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -40,6 +49,59 @@ def open_model(
         options.add_session_config_entry(FOLDER, folder)
     # without its fallback, which would try the same once more, and print to stdout
     return onnxruntime.InferenceSession(path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[object]:
+    """Return all outputs of a session; those of types that onnxruntime has no arrays for are read from its memory.
+
+    Raises:
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    ports = {port.name: ODD_TYPES.get(port.type) for port in (*session.get_inputs(), *session.get_outputs())}
+    if not any(ports.values()):
+        outputs: list[object] = session.run(None, dict(feed))
+        return outputs
+    from onnxruntime import OrtValue
+
+    values = {}
+    for name, array in feed.items():
+        odd = ports.get(name)
+        values[name] = (
+            OrtValue.ortvalue_from_numpy(array)
+            if odd is None
+            else OrtValue.ortvalue_from_numpy_with_onnx_type(_packed(array, odd[1]), odd[1])
+        )
+    results = session.run_with_ort_values(None, values)
+    return [
+        value.numpy() if (odd := ports[port.name]) is None else _unpacked(value, *odd)
+        for port, value in zip(session.get_outputs(), results, strict=True)
+    ]
+
+
+def _packed(array: np.ndarray, number: int) -> np.ndarray:
+    """Return the bytes of an array in one of its shape; of two elements in a byte the first has the lower bits."""
+    import numpy as np
+
+    whole = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    if number < FOUR_BITS:
+        return whole
+    flat, packed = whole.reshape(-1) & 15, np.zeros(whole.shape, np.uint8)
+    packed.reshape(-1)[: -(-flat.size // 2)] = flat[::2]
+    packed.reshape(-1)[: flat.size // 2] |= flat[1::2] << 4
+    return packed
+
+
+def _unpacked(value: OrtValue, name: str, number: int) -> np.ndarray:
+    import ml_dtypes
+    import numpy as np
+
+    content = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
+    shape, dtype = value.shape(), np.dtype(getattr(ml_dtypes, name))
+    if number < FOUR_BITS:
+        return content.view(dtype).reshape(shape)
+    flat = np.stack([content & 15, content >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
+    signed = np.where(flat > 7, flat - 16, flat) if name == "int4" else flat
+    return (signed.astype(np.int8).astype(dtype) if number < 23 else flat.view(dtype)).reshape(shape)
 
 
 def value_of() -> Callable[[np.ndarray], OrtValue]:

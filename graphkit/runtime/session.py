@@ -18,11 +18,16 @@ from graphkit.io.signals import check_stopped
 from graphkit.io.stream_files import in_shown_paths, shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
-from graphkit.runtime.onnxruntime_loader import open_model, value_of
+from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of
 
 __all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "content", "load_error"]
 
 LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
+HINTS = {  # by a part of onnxruntime's message
+    "two nodes with same node name": "`graphkit fold` gives its nodes names of their own",
+    "InferenceError]": "correct the node; `graphkit fold` takes out a branch of an If that never runs",
+    "Could not find an implementation": "this onnxruntime has no kernel for the operator at the dtypes that it has",
+}
 SOURCE = re.compile(r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? )?")  # with a signature
 
 
@@ -48,8 +53,9 @@ class RunError(ModelError):
         return error
 
 
-def load_error(message: str, label: str, hint: str = LOADING) -> ModelError:
+def load_error(message: str, label: str, hint: str = "") -> ModelError:
     """Return the error for a model that onnxruntime does not load."""
+    hint = hint or next((text for part, text in HINTS.items() if part in message), LOADING)
     return ModelError(f"onnxruntime does not load it: {_short(message)}", file=label, hint=hint)
 
 
@@ -113,7 +119,7 @@ class Session:
             RunError: The model fails on these inputs.
         """
         try:
-            values = self.onnx.run(None, dict(feed))
+            values = run_model(self.onnx, feed)
         except Exception as error:  # onnxruntime's errors have no common base
             check_stopped()
             raise RunError.of(str(error), self.label) from error

@@ -19,6 +19,7 @@ __all__ = ["Arena", "Json", "decode", "encode"]
 
 Json = object  # any value of JSON
 ALIGNMENT = 64
+USER_DEFINED = 2  # what numpy calls dtypes of others, such as bfloat16
 LEAST = 1 << 20
 KEPT = 256 << 20  # bytes that stay allocated from one run to the next
 NAMED = os.name != "posix"  # where a child cannot inherit a file, it opens it by name
@@ -132,7 +133,7 @@ def encode(value: object, place: Callable[[np.ndarray], int]) -> Json:
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
             return {"strings": [_string(element) for element in value.ravel().tolist()], "shape": list(value.shape)}
-        name = value.dtype.name if value.dtype.kind == "V" else value.dtype.str
+        name = value.dtype.name if value.dtype.isbuiltin == USER_DEFINED else value.dtype.str
         return {"array": place(value), "dtype": name, "shape": list(value.shape)}
     if isinstance(value, Mapping):
         return {"dict": [[encode(key, place), encode(member, place)] for key, member in value.items()]}

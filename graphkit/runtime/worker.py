@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from graphkit.runtime.limits import allocated, limit_memory
-from graphkit.runtime.onnxruntime_loader import open_model, runtime_version
+from graphkit.runtime.onnxruntime_loader import open_model, run_model, runtime_version
 from graphkit.runtime.shared_memory import Arena
 
 __all__ = ["Message", "main", "read_message", "serve", "write_message"]
@@ -161,7 +161,7 @@ class _Server:
         self._limit(request["memory"])
         feed: Any = arena.get(request["feed"], copy=False)
         began = time.perf_counter()
-        values = self.sessions[request["id"]].run(None, feed)
+        values = run_model(self.sessions[request["id"]], feed)
         seconds = time.perf_counter() - began
         size = sum(_size(value) for value in values)
         if size > request["most"]:

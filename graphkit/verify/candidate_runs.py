@@ -21,6 +21,7 @@ from graphkit.errors import ModelError
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
+from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
 from graphkit.verify.proof_engine import Outcome, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
@@ -64,7 +65,8 @@ def compared(
     session: Runner,
     feed: Feeds,
     hollow: Collection[str] = (),
-    rounding: Rounding | None = None,
+    proven: Collection[str] = (),
+    rounding: Rounding | Float32Rounding | None = None,
 ) -> RewriteProof:
     """Run the rewritten model on the inputs of the original, and add the differences to a proof.
 
@@ -74,7 +76,8 @@ def compared(
         session: The rewritten model.
         feed: Returns the inputs of a run.
         hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
-        rounding: Judges what exceeds the tolerance of a model in float16.
+        proven: Outputs that normal forms show to be equal, which need no run to be compared.
+        rounding: Judges what exceeds the tolerance.
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []
@@ -88,14 +91,19 @@ def compared(
             ]
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
-        results.append(_run_proof(outcome, failing))
+        if failing or outcome.failure or not run.is_empty:
+            results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     never = [name for name in empty if name not in hollow]
     notes = [f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."] * (
         len(empty) > len(never)
     )
-    failures += [f"nothing is compared of output {', '.join(never)}, which never has a finite element"] if never else []
+    if unproven := [name for name in never if name not in proven]:
+        failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
+    elif never:
+        gap = f"finite elements of output {', '.join(never)}, of which no run has any"
+        proof = replace(proof, caveats=(*proof.caveats, gap))
     return replace(
         proof,
         runs=tuple(results),

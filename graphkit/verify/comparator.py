@@ -23,10 +23,14 @@ __all__ = [
     "elementwise",
     "largest",
     "magnitude",
+    "odd_elements",
+    "widened",
 ]
 
 LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
+USER_DEFINED = 2  # what numpy calls dtypes of others
 BLOCK = 1 << 20  # elements compared at a time: the logits of a long prompt fill gigabytes
+KINDS = ("NaN", "infinity", "minus infinity", "numbers")
 Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
 
 
@@ -147,14 +151,24 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
     is_float = expected.dtype.kind == "f", actual.dtype.kind == "f"
     if expected.shape != actual.shape or (is_float[0] != is_float[1] if any_width else expected.dtype != actual.dtype):
         was, now = (f"{a.dtype} {list(a.shape)}" for a in (expected, actual))
-        return _problem(name, f"{now}, expected {was}")
+        are_floats = expected.shape == actual.shape and all(is_float)
+        odd = odd_elements(expected, actual, floor) if are_floats else ""
+        return _problem(name, f"{now}, expected {was}" + (f", with {odd}" if odd else ""))
     if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
         return _equal(name) if np.array_equal(expected, actual) else _problem(name, "values differ")
     if not expected.size or _same_bits(expected, actual):
         return _equal(name)
+    expected, actual = widened(expected), widened(actual)
     if expected.dtype.kind not in "fiub":
         return _problem(name, "values differ")
     return _measured(name, expected.reshape(-1), actual.reshape(-1), floor)
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Return an array of a dtype that numpy does not know, such as bfloat16 or int4, in one that holds its numbers."""
+    if array.dtype.isbuiltin != USER_DEFINED:
+        return array
+    return array.astype(np.int16 if array.dtype.name.startswith(("int", "uint")) else np.float32)
 
 
 def _same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
@@ -173,7 +187,7 @@ def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float)
         x, y = (array[start : start + BLOCK].astype(np.float64) for array in (expected, actual))
         apart = elementwise(x, y, floor)
         if not np.isfinite(apart).all():
-            return _problem(name, "NaNs or infinities differ")
+            return _problem(name, odd_elements(x, y, floor) or "numbers too far apart for float64")
         absolute = max(absolute, float(apart.max()))
         scale = np.maximum(np.abs(x), np.abs(y))
         relative = max(relative, float(np.divide(apart, scale, where=apart > 0, out=np.zeros_like(x)).max()))
@@ -190,6 +204,14 @@ def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float)
         is_rounded = expected.dtype.kind in "iu" and expected.dtype.itemsize == 1
         scaled = absolute / 255 if is_rounded or not absolute else np.inf
     return Difference(name, absolute, relative, scaled, magnitude=largest, spread=spread)
+
+
+def odd_elements(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> str:
+    """Return what stands in the place of NaNs and infinities, or these in its place, "" where they agree."""
+    x, y = (widened(array).astype(np.float64) for array in (expected, actual))
+    was, now = (np.select([np.isnan(z), z == np.inf, z == -np.inf], [0, 1, 2], 3) for z in (x, y))
+    pairs = np.unique((4 * now + 3 - was)[(was != now) & ~((x <= floor) & (y <= floor))])
+    return f"{KINDS[pairs[0] // 4]} instead of {KINDS[3 - pairs[0] % 4]}" if pairs.size else ""
 
 
 def distance_of_spread(expected: np.ndarray, actual: np.ndarray) -> float:
@@ -219,6 +241,7 @@ def _counted(wide: np.ndarray, floor: float) -> np.ndarray:
 def element_counts(value: Output) -> tuple[int, int]:
     """Return how many elements an output has, and how many of them are no NaN or infinity."""
     if isinstance(value, np.ndarray):
+        value = widened(value)
         is_float = value.dtype.kind == "f"
         return value.size, int(np.isfinite(value).sum()) if is_float else value.size
     if isinstance(value, Mapping):

@@ -16,7 +16,8 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.session import Runner, Session
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import Runner
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
@@ -71,7 +72,7 @@ class Decoder:
         paths = [model.path for model in models if model.path is not None]
         if len(paths) != len(models):
             raise UsageError("a model that was never written cannot be run - save it first")
-        sessions = [Session(path, optimize=optimize, threads=threads) for path in paths]
+        sessions = [IsolatedSession(path, optimize=optimize, threads=threads) for path in paths]
         return cls(models[0], models[-1], sessions[0], sessions[-1])
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:

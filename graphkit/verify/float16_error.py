@@ -75,12 +75,12 @@ class Rounding:
         self.explained[run, name] = max(worst[0], float(of_original.max())), max(worst[1], float(of_rewritten.max()))
         return True
 
-    def caveat(self) -> str:
+    def caveats(self) -> tuple[str, ...]:
         """Return the runs that are compared in float32 alone, a clause."""
         runs = list(dict.fromkeys(run for run, _ in self.explained))
         kinds = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
         where = counted(len(runs), "run(s)") + (f" ({kinds})" if kinds else "")
-        return f"the digits of float16 in {where}, compared in float32"
+        return (f"the digits of float16 in {where}, compared in float32",)
 
     def note(self) -> str:
         """Return how far off the original is there, and how far apart both are in float32, a sentence."""

@@ -1,4 +1,4 @@
-"""Copies of float16 models that compute in float32, without the roundings of float16."""
+"""Copies of models in float16 or bfloat16 that compute in float32, without the roundings of these."""
 
 from __future__ import annotations
 
@@ -8,38 +8,57 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from graphkit.dtypes import HALVES
 from graphkit.graph.names import free_name, names_in
-from graphkit.io.tensors import walk_tensors
+from graphkit.io.tensors import inline_array, walk_tensors
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.renaming import with_value_names
 
-__all__ = ["in_float32"]
+__all__ = ["bfloat16_in_float32", "in_float32"]
 
-HALF_UNIT = 2.0**-11  # of the last place, relative to a number of ten bits
+HALF_UNITS = {  # of the last place, relative to a number of that dtype
+    TensorProto.FLOAT16: 2.0**-11,
+    TensorProto.BFLOAT16: 2.0**-8,
+    TensorProto.FLOAT: 2.0**-24,
+}
+LIKE_INFINITY = 1e30  # numbers that stand for infinity in masks do not move
 DTYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that say which dtype an operator gives
-HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
+SINGLE = TensorProto.FLOAT
+
+
+def bfloat16_in_float32(model: Model) -> Model | None:
+    """Return a model of bfloat16 in float32, with its inputs as they are; None for one with functions."""
+    conversion = in_float32(model, half=TensorProto.BFLOAT16)
+    if conversion is None:
+        return None
+    copy, names = conversion
+    values = copy.graph.values
+    pairs = [pair for now, was in names.items() for pair in ((values[now], was), (values[was], now))]
+    return with_value_names(copy, dict(pairs))
 
 
 def in_float32(
-    model: Model, shaken: int | None = None, *, wide_inputs: bool = False
+    model: Model, shaken: int | None = None, *, wide_inputs: bool = False, half: int = TensorProto.FLOAT16
 ) -> tuple[Model, dict[str, str]] | None:
     """Return a model of float16 in float32, and the names of its inputs by the names that they have now.
 
     Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
 
     Args:
-        model: The model; nothing is returned for one with functions or bfloat16.
+        model: The model; nothing is returned for one with functions, or with both of the 16-bit dtypes.
         shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
             Those that share a place on the last axis move together.
         wide_inputs: Whether inputs are float32 too, under their own names, so that models of a chain round nothing
             between them.
+        half: The dtype; float32 itself for a copy that only moves.
     """
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
-    if model.proto.functions or TensorProto.BFLOAT16 in dtypes:
+    if model.proto.functions or (dtypes & {*HALVES} - {half}):
         return None
     proto = copy_proto(model)
-    maker = _Maker(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken))
+    maker = _Maker(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken), half)
     names = maker.convert(proto.graph, wide_inputs=wide_inputs)
     return model.with_proto(proto), names
 
@@ -50,27 +69,29 @@ class _Maker:
     Args:
         taken: Names that values have.
         rng: Of what moves the weights, None for nothing.
+        half: The dtype to convert.
     """
 
-    def __init__(self, taken: set[str], rng: np.random.Generator | None) -> None:
-        self.taken, self.rng = taken, rng
+    def __init__(self, taken: set[str], rng: np.random.Generator | None, half: int) -> None:
+        self.taken, self.rng, self.half = taken, rng, half
 
     def convert(self, graph: onnx.GraphProto, *, wide_inputs: bool) -> dict[str, str]:
         """Convert a graph, and return the names of its inputs before by those after."""
         casts, names = list[onnx.NodeProto](), dict[str, str]()
-        initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == HALF}
-        inputs = {info.name: info for info in graph.input if _is_half(info)} if not wide_inputs else {}
+        initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == self.half}
+        inputs = {info.name: info for info in graph.input if self._is_half(info)} if not wide_inputs else {}
         for name in dict.fromkeys((*initializers, *inputs)):
             fresh = self._fresh(f"{name}_float16")
             if name in inputs:
                 inputs[name].name, names[fresh] = fresh, name
             if name in initializers:
                 initializers[name].name = fresh
-            casts += self._casts(fresh, name, tuple(initializers[name].dims) if name in initializers else ())
+            dims = tuple(initializers[name].dims) if name in initializers and _moves(initializers[name]) else ()
+            casts += self._casts(fresh, name, dims)
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
-            if _is_half(info):
+            if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
-        _keep(graph.value_info, [info for info in graph.value_info if not _is_half(info)])
+        _keep(graph.value_info, [info for info in graph.value_info if not self._is_half(info)])
         for node in graph.node:
             self._convert_node(node)
         nodes = list(graph.node)
@@ -90,19 +111,22 @@ class _Maker:
 
     def _factors(self, shape: tuple[int, ...]) -> np.ndarray:
         assert self.rng is not None
-        return (1 + self.rng.uniform(-HALF_UNIT, HALF_UNIT, shape)).astype(np.float32)
+        return (1 + self.rng.uniform(-HALF_UNITS[self.half], HALF_UNITS[self.half], shape)).astype(np.float32)
 
     def _convert_node(self, node: onnx.NodeProto) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 self.convert(attribute.g, wide_inputs=True)
-            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == HALF:
+            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
                 array = numpy_helper.to_array(attribute.t).astype(np.float32)
                 if self.rng is not None and array.ndim and node.op_type == "Constant":
-                    array = array * self._factors(array.shape)
+                    array = np.where(np.abs(array) < LIKE_INFINITY, array * self._factors(array.shape), array)
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
-            elif attribute.name in DTYPES and attribute.i == HALF:
+            elif attribute.name in DTYPES and attribute.i == self.half:
                 attribute.i = SINGLE
+
+    def _is_half(self, info: onnx.ValueInfoProto) -> bool:
+        return info.type.tensor_type.elem_type == self.half
 
     def _fresh(self, base: str) -> str:
         name = free_name(base, self.taken)
@@ -110,8 +134,10 @@ class _Maker:
         return name
 
 
-def _is_half(info: onnx.ValueInfoProto) -> bool:
-    return info.type.tensor_type.elem_type == HALF
+def _moves(tensor: onnx.TensorProto) -> bool:
+    """Whether none of its elements stands for infinity, as far as they are not in a file."""
+    array = inline_array(tensor)
+    return array is None or not (np.abs(array.astype(np.float32)) >= LIKE_INFINITY).any()
 
 
 def _keep(infos: MutableSequence[onnx.ValueInfoProto], remaining: list[onnx.ValueInfoProto]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
+from ml_dtypes import finfo
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import value_inputs
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Kind = Literal["usual", "edges", "extremes", "not finite"]
-Padding = Literal["full", "right", "left", "holes", "empty"]
+Padding = Literal["full", "right", "left", "holes", "empty", "above"]  # the last one of 0, 1 and 2
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 
 
@@ -111,6 +112,8 @@ def _row(padding: Padding, size: int, least: int, rng: np.random.Generator) -> n
     row = np.ones(size, np.int64)
     if padding == "empty":
         return row * 0
+    if padding == "above":
+        return rng.integers(0, 3, size)
     if size <= least or padding == "full":
         return row
     if padding == "holes" and size - least >= 1 and size >= LEAST_WITH_HOLES:
@@ -217,10 +220,11 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     if dtype.kind in "iu":
         return _integer_edges(dtype, draw, marks)
     if draw.kind == "not finite":
-        return np.array(NOT_FINITE, dtype)
+        return np.array(NOT_FINITE).astype(dtype)
     if draw.kind == "extremes":
+        least, most = (float(end) for end in (finfo(dtype).min, finfo(dtype).max))
         with np.errstate(over="ignore"):
-            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), np.finfo(dtype).min, np.finfo(dtype).max).astype(dtype)
+            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), least, most).astype(dtype)
             return large
     with np.errstate(over="ignore"):
         near = [number for mark in marks.floats for number in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]

@@ -59,6 +59,9 @@ DRAWN: Mapping[int, int] = {
     TensorProto.UINT32: SMALL_VOCABULARY,
     TensorProto.UINT64: SMALL_VOCABULARY,
 }  # dtype -> numbers to draw from, where nothing says more
+NARROW_INTEGERS = {TensorProto.UINT4: (0, 16), TensorProto.INT4: (-8, 8)}  # from the least, up to a number
+NARROW_FLOATS = {TensorProto.BFLOAT16, *range(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2FNUZ + 1)}
+NARROW_FLOATS |= {TensorProto.FLOAT4E2M1}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
 # Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
 COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
@@ -113,6 +116,13 @@ class InputGenerator:
         return frozenset(value.name for value in self.model.roles.inputs if steers(value))
 
     @cached_property
+    def counts_above(self) -> bool:
+        """Whether masks take numbers above 1, and no operator takes their sums for the ends of rows."""
+        masks = (declared_type(value) for value in self.model.roles.all("mask", "encoder mask"))
+        kinds = {declared.dtype for declared in masks if declared is not None}
+        return bool(kinds - {TensorProto.BOOL}) and not self.counts_masks
+
+    @cached_property
     def counting(self) -> tuple[str, ...]:
         """The integers among these of whose legal values nothing is known, such as the end of a Range."""
         inputs = [value for value in self.model.roles.all("other") if value.name in self.steering]
@@ -136,13 +146,17 @@ class InputGenerator:
             or value.name in SEARCH
         ):
             return False
-        if role in MASKS or is_flag(value) or declared.dtype in (TensorProto.BOOL, TensorProto.STRING):
+        if (
+            role in MASKS
+            or is_flag(value)
+            or declared.dtype in (TensorProto.BOOL, TensorProto.STRING, *NARROW_INTEGERS)
+        ):
             return False
         if value.name in self.steering:
             return False
         if declared.dtype in DRAWN and (self.bounds[value.name] is not None or role in INDEX_ROLES):
             return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"
-        return declared.dtype in FLOATS or draw.kind != "not finite"
+        return declared.dtype not in DRAWN or draw.kind != "not finite"
 
     def has_kind(self, kind: Kind) -> bool:
         """Whether an input has edges of a kind."""
@@ -281,7 +295,9 @@ class InputGenerator:
             return self._integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
         if dtype == TensorProto.BOOL:
             return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
-        if dtype in FLOATS:
+        if dtype in NARROW_INTEGERS:
+            return rng.integers(*NARROW_INTEGERS[dtype], shape).astype(declared.numpy_dtype)
+        if dtype in FLOATS or dtype in NARROW_FLOATS:
             is_penalty = name.endswith("_penalty")
             numbers = np.ones(shape) if is_penalty else rng.standard_normal(shape)
             return numbers.astype(declared.numpy_dtype)
@@ -320,7 +336,9 @@ class InputGenerator:
     ) -> np.ndarray:
         name, role = value.name, self.model.roles.of(value)
         if role == "positions" and self.has_edges(value, draw):
-            return rng.integers(0, POSITIONS if bound is None else bound, shape)
+            positions = rng.integers(0, POSITIONS if bound is None else bound, shape)
+            positions.reshape(-1)[-1:] = POSITIONS - 1 if bound is None else bound - 1
+            return positions
         if role == "positions" and len(shape) == 2:
             positions = np.arange(past, past + shape[1])
             return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)

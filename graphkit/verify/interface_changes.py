@@ -36,10 +36,12 @@ class Change:
     Attributes:
         text: What changed, a clause.
         narrows: Whether something that could be done with the original cannot be done any more, or is declared wrongly.
+        gap: Which callers it concerns, where it narrows nothing that runs; "" for none.
     """
 
     text: str
     narrows: bool
+    gap: str = ""
 
 
 def input_changes(
@@ -61,7 +63,9 @@ def _gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[
     lost = [value for value in before.graph.inputs if value.name not in now]
     plain = [value.name for value in lost if value.tensor is None]
     if plain:
-        yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False)
+        gone = [name for name in plain if name not in fixed_inputs]
+        gap = f"callers that feed {', '.join(gone)}, which is no input any more" if gone else ""
+        yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False, gap=gap)
     for value in lost:
         if value.tensor is not None and value.name not in fixed_inputs:
             text = f"input {value.name}, which has a default, is gone"
@@ -130,9 +134,18 @@ def output_changes(
         fault = next(
             (text for run, fed in zip(runs, shapes, strict=True) if (text := _fault(name, claims, run, fed))), ""
         )
-        if fault or _is_told(was, now):
-            changes.append(Change(f"{change}{fault}", narrows=bool(fault)))
+        gap = f"callers that go by the dims of {name}: {_text(now)}, {_text(was)} in the original"
+        is_less = _says_less(was, now, claims[1])
+        if fault or is_less or _is_told(was, now):
+            changes.append(Change(f"{change}{fault}", narrows=bool(fault), gap=gap if is_less and not fault else ""))
     return changes
+
+
+def _says_less(was: Sequence[Dim] | None, now: Sequence[Dim], claims: _Claims) -> bool:
+    """Whether a dim that had a number or another label has one that stands for no dim of the inputs."""
+    known = {symbol for dims in claims.inputs.values() for dim in dims or () for symbol in dim.symbols}
+    pairs = zip(was or (), now, strict=False)
+    return any(a != b and isinstance(b, str) and not parse(b).symbols <= known for a, b in pairs)
 
 
 def _text(dims: Sequence[Dim] | None) -> str:

@@ -43,19 +43,26 @@ __all__ = [
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40
+ABOVE = "numbers in masks above 1"
 FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leaves no time"
 MAX_FLAGS = 2  # flags of which all combinations are run
+MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked through for each
 KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
 Flags = dict[str, bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Run(RunSizes):
-    """A feed, and the original's outputs for it."""
+    """A feed, and the original's outputs for it.
+
+    Attributes:
+        is_empty: Whether a dim is 0 there beyond the sizes that count as usual.
+    """
 
     seed: int
     expected: Mapping[str, Output]
     draw: Draw = USUAL
+    is_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,16 @@ class RunRecord:
         skipped: Those at which onnxruntime fails.
         notes: What to know of them, a sentence each.
         uncovered: Edges at which it fails, and why.
+        fatal: The runs that end the process, and how, the edges not among them.
+        empty: Runs at which a dim is 0, for each dim that may be.
     """
 
     runs: list[Run] = field(default_factory=list)
     skipped: list[SkippedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     uncovered: dict[str, str] = field(default_factory=dict)
+    fatal: list[tuple[Run, str]] = field(default_factory=list)
+    empty: list[Run] = field(default_factory=list)
 
 
 class Feeder:
@@ -167,6 +178,7 @@ class Feeder:
             has_past=has_past,
             has_masks=has_masks,
             has_float_masks=has_masks and self.maker.has_float_masks,
+            has_numbers=self.is_exact and self.maker.counts_above,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -274,6 +286,8 @@ def run_with(
         except (RunError, TooLargeError) as error:
             if not proposal.is_probe:
                 record.skipped.append(SkippedRun(dims, flags, error.problem))
+            if isinstance(error, RunError) and error.signal:
+                record.fatal.append((Run(dims, flags, seed, {}, draw), error.problem))
             if isinstance(error, RunError) and error.is_final:
                 break
             continue
@@ -284,6 +298,8 @@ def run_with(
             break
     if successes and has_edges:
         _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, record, end)
+    if successes:
+        _run_empty(session, feeder, flags, min(successes, key=legal.cost), record)
     if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
@@ -339,9 +355,31 @@ def _outputs(
         return None
 
 
+def _run_empty(session: Runner, feeder: Feeder, flags: Flags, usual: Mapping[str, int], record: RunRecord) -> None:
+    """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
+    legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
+    known = [run.dims for run in record.runs if run.flags == flags]
+    for number, empty in enumerate(legal.variables[:MAX_EMPTY]):
+        if any(dims.get(empty.name) == 0 for dims in known):
+            continue
+        variables = tuple(replace(each, low=0) if each is empty else each for each in legal.variables)
+        wish = replace(legal, variables=variables).near({**usual, empty.name: 0})
+        dims = next((dims for dims in itertools.islice(wish, MAX_EMPTY) if dims[empty.name] == 0), None)
+        if dims is None:
+            continue
+        try:
+            expected = session.run(feeder.feed(dims, flags, number))
+        except RunError as error:
+            if error.signal or error.timed_out:  # the next one may end the process, too
+                return
+            continue
+        record.empty.append(Run(dims, flags, number, expected, is_empty=True))
+
+
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
-    return [run for run in runs if run.draw.kind in ("usual", "edges") and "empty" not in run.draw.padding]
+    steady = (run for run in runs if not run.is_empty and run.draw.kind in ("usual", "edges"))
+    return [run for run in steady if not {"empty", "above"} & {*run.draw.padding}]
 
 
 def _all_finite(outputs: Mapping[str, Output]) -> bool:
@@ -352,7 +390,8 @@ def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
-    return NAMES.get(draw.kind, "rows of masks that hide all" if "empty" in draw.padding else "")
+    masks = {"empty": "rows of masks that hide all", "above": ABOVE}
+    return NAMES.get(draw.kind, next((text for padding, text in masks.items() if padding in draw.padding), ""))
 
 
 def _proposals(
@@ -368,15 +407,15 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "that hide all",
+    "empty": "that hide all", "above": "with numbers above 1",
 }  # fmt: skip
 
 
-def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
+def coverage(feeder: Feeder, record: RunRecord) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
-    if not runs:
+    if not record.runs:
         return ""
-    parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
+    parts = [_sizes((*record.runs, *record.empty)), _masks(feeder, record.runs), _values(record.runs)]
     return "; ".join(filter(None, parts))
 
 
@@ -420,4 +459,6 @@ def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, 
         gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
     if not is_exact and feeder.maker.has_kind("extremes"):
         gaps.append("extreme values, NaN and infinities, where rounding decides")
+    if not is_exact and feeder.maker.counts_above:
+        gaps.append(ABOVE)
     return tuple(gaps)

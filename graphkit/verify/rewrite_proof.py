@@ -236,6 +236,7 @@ class RewriteProof(Result):
         caveats: What the runs could not cover, a clause each.
         interface: What is declared otherwise than in the original, a clause each.
         equivalence: The outputs that are equal at every legal size and for every input, as normal forms show.
+        is_rounded: Whether the tolerance is that of rounding, as measured on the original.
     """
 
     title: ClassVar[str] = "Proof"
@@ -256,6 +257,7 @@ class RewriteProof(Result):
     caveats: tuple[str, ...] = ()
     interface: tuple[str, ...] = ()
     equivalence: EquivalenceSummary = field(default_factory=EquivalenceSummary)
+    is_rounded: bool = field(default=False, metadata={"in_json": False})
 
     @property
     def passed(self) -> bool:
@@ -276,7 +278,8 @@ class RewriteProof(Result):
         """Return the proven statement, a sentence."""
         inexact = [output for output in self.outputs if output.worst]
         measure = " of the largest magnitude" if self.of_magnitude else ""
-        equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
+        within = f"up to rounding, within {self.tolerance:g}" if self.is_rounded else f"within {self.tolerance:g}"
+        equal = f"{within}{measure}" if inexact else "to the last bit"
         tested = f"{counted(len(self.outputs), 'output(s)')} equal {equal}"
         scaled = largest(*(output.scaled for output in inexact))
         worst = f"difference of {scaled:.3g} of the largest magnitude in an output" if scaled else ""

@@ -42,9 +42,14 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.equivalence.loadable_copy import loadable_copy
+from graphkit.verify.equivalence.loading_faults import refusal
+from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.float16_error import Rounding
+from graphkit.verify.float32_copies import bfloat16_in_float32
+from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
 from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
@@ -59,7 +64,7 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_bfloat16, has_float16, level_tolerance
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
@@ -68,7 +73,10 @@ FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
+NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
+NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
 Progress = Callable[[str], None]
+ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -154,8 +162,9 @@ class _Proof:
         fixed: Dims that the rewritten model fixes.
         unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
-        contradictions: What the original declares and its nodes contradict, a sentence each.
+        notes: What to know of the original, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
+        gaps: What the runs do not cover, at whatever sizes.
     """
 
     two: TwoModels
@@ -164,8 +173,9 @@ class _Proof:
     fixed: Sequence[Pair]
     unsure: Sequence[Pair]
     blank: RewriteProof
-    contradictions: Sequence[str]
+    notes: Sequence[str]
     is_default: bool
+    gaps: Sequence[str]
     progress: Progress
 
     @classmethod
@@ -186,6 +196,10 @@ class _Proof:
         contradictions = declarations(before).notes
         before, after = declarations(before).model, declarations(after).model
         source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+        if (copy := loadable_copy(before)) is not None:
+            source = copy.model
+        copies = _in_float32(before, after)
+        source, target = copies or (source, target)
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
@@ -194,8 +208,10 @@ class _Proof:
         fixed = [pair for pair in fixed if pair not in unsure]
         numbers, relations = solve([*fixed, *asked], spec.numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-        is_default = options.tolerance is None and has_float16(before)
-        tolerance = default_tolerance(before) if options.tolerance is None else options.tolerance
+        is_default = options.tolerance is None and has_float16(before) and copies is None
+        tolerance = (
+            (default_tolerance(before) if is_default else 0.0) if options.tolerance is None else options.tolerance
+        )
         of_magnitude = options.of_magnitude or is_default
         blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
@@ -211,8 +227,9 @@ class _Proof:
             fixed=fixed,
             unsure=unsure,
             blank=blank,
-            contradictions=contradictions,
+            notes=(*contradictions, *([copy.note] if copy is not None else [])),
             is_default=is_default,
+            gaps=(NO_KERNELS,) if copies is not None else (),
             progress=progress,
         )
 
@@ -221,7 +238,7 @@ class _Proof:
         part, (before, after) = self.two.part, self.two.models
         if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
             return replace(self.blank, failures=(reason,))
-        forms = self._equivalence()
+        forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
             proof = self._tested(1, has_edges=False)
@@ -241,17 +258,21 @@ class _Proof:
         proof = replace(
             self.blank,
             skipped=tuple(record.skipped),
-            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
-            coverage=coverage(feeder, record.runs),
-            caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
+            notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
+            coverage=coverage(feeder, record),
+            caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         if not record.runs:
+            for run, problem in record.fatal:
+                raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
-        return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
+        runs = [two.handed_over(run) for run in (*record.runs, *record.empty)]
+        return self._compared(proof, runs, changes)
 
-    def _equivalence(self) -> Equivalence:
-        """Return the equivalence by normal forms: it holds at every size and for every input."""
+    @cached_property
+    def forms(self) -> Equivalence:
+        """The equivalence by normal forms: it holds at every size and for every input."""
         self.progress("proving: normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
@@ -283,26 +304,39 @@ class _Proof:
 
     def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
-        two, (before, after), rounding = self.two, self.two.models, self.rounding
+        two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
         proof, steady = self._plain(proof, runs)
         if self.is_default and not proof.passed:
             proof, steady = self._as_own_levels(proof, runs)
+        if isinstance(rounding, Float32Rounding) and rounding.explained and not proof.passed:
+            rounding.excuses = True
+            proof, steady = self._plain(blank, runs)
         proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
         self.progress("comparing the weights")
-        proof = with_weights(proof, changed_weights(before, after), is_exact=not self.options.tolerance)
+        is_rounded = isinstance(rounding, Float32Rounding) and bool(rounding.explained)
+        weights = changed_weights(before, after, only_partly_read=is_rounded)
+        proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
-        return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
+        if isinstance(rounding, Float32Rounding):
+            tolerance = max(proof.tolerance, rounding.tolerance)
+            proof = replace(proof, tolerance=tolerance, of_magnitude=True, is_rounded=True)
+        return replace(proof, caveats=(*proof.caveats, *rounding.caveats()), notes=(*proof.notes, rounding.note()))
 
     @cached_property
-    def rounding(self) -> Rounding | None:
-        """The judge of differences above the tolerance of a model in float16, None for other models."""
-        judges_halves = bool(self.blank.tolerance) and self.two.part is None and has_float16(self.two.models[0])
-        return Rounding(self.two, self.progress) if judges_halves else None
+    def rounding(self) -> Rounding | Float32Rounding | None:
+        """The judge of differences above the tolerance, None where there are none that it may excuse."""
+        if self.two.part is not None:
+            return None
+        if self.blank.tolerance and has_float16(self.two.models[0]):
+            return Rounding(self.two, self.progress)
+        if self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude):
+            return None
+        return Float32Rounding(self.two, [output.name for output in self.forms.proven], self.progress)
 
     @cached_property
     def hollow(self) -> frozenset[str]:
@@ -346,7 +380,7 @@ class _Proof:
         self.progress("proving: loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
         sessions, outputs = self.two.at_default(len(runs), self.progress), list(runs[0].expected)
-        if self.rounding is not None:
+        if isinstance(self.rounding, Rounding):
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
         moved = self.two.moved_originals(len(runs), self.progress)
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
@@ -357,7 +391,8 @@ class _Proof:
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
-        return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
+        proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
+        return compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
@@ -367,10 +402,19 @@ def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: Dim
     return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
+def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
+    """Return copies in float32 of models in bfloat16 that onnxruntime has no kernels for, None for other models."""
+    if not any(map(has_bfloat16, (before, after))) or NOT_IMPLEMENTED not in refusal(before):
+        return None
+    copies = bfloat16_in_float32(before), bfloat16_in_float32(after)
+    return None if copies[0] is None or copies[1] is None else (copies[0], copies[1])
+
+
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     harmless = tuple(change.text for change in changes if not change.narrows)
-    return replace(proof, interface=harmless, failures=(*proof.failures, *failures))
+    caveats = (*proof.caveats, *(change.gap for change in changes if change.gap))
+    return replace(proof, interface=harmless, caveats=caveats, failures=(*proof.failures, *failures))
 
 
 def _unknown(model: Model, reason: str) -> Equivalence:

@@ -190,6 +190,7 @@ LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 
 LARGE_BATCHES = (67, 17, 9)
 MAX_THRESHOLDS = 4
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
+NUMBERS: tuple[Padding, ...] = ("full", "above", "left", "above")
 EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
 SHORT = Row(2, 1, 2, 1)
 MAX_DRAWS = 6  # of one kind, where inputs hold few elements
@@ -218,6 +219,7 @@ class Edges:
         differing: Expressions of both models that normal forms leave open: sizes at which they differ are edges.
         tried: Those that were tried besides.
         kinds: Returns the kinds of edges that its inputs have at some sizes, with the draws that show them all.
+        has_numbers: Whether masks take other numbers than 0 and 1, and are to be tried with them.
     """
 
     legal: LegalSizes
@@ -228,6 +230,7 @@ class Edges:
     has_past: bool
     has_masks: bool
     has_float_masks: bool
+    has_numbers: bool = False
     differing: Sequence[tuple[Expr, Expr]] = ()
     tried: list[dict[str, int]] = field(default_factory=list)
 
@@ -260,6 +263,8 @@ class Edges:
         if self.has_masks and (self.has_float_masks or "extremes" not in kinds):
             for at in range(FLOAT_MASKS if self.has_float_masks else 1):
                 yield Edge("rows of masks that hide all", choices, Draw(padding=EMPTY, number=number + at))
+        if self.has_numbers:  # no caller need give them, and the original may fail
+            yield Edge("", choices, Draw(padding=NUMBERS, number=number - number % 3 + 1))
 
     def _rows(self, dims: Mapping[str, int]) -> int:
         """Return how large the batch is."""

@@ -27,6 +27,7 @@ from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
 from graphkit.verify.narrowing import narrowing
 from graphkit.verify.original_runs import (
@@ -310,7 +311,7 @@ class _Part:
         counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
         run_with(counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.differing)
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
-        covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
+        covered = coverage(self.feeder, record), caveats(self.feeder, record, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
         return replace(self, record=record, proof=proof).narrowed(session, flags)
 
@@ -358,6 +359,8 @@ def _weighed(part: _Part, *, is_exact: bool) -> _Part:
 def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
     for part in parts:
         if part.feeder is not None and not part.record.runs and not part.feeder.sizes.fixed:
+            for run, problem in part.record.fatal:
+                raise fatal_error(merged, part.feed(run), problem)
             tried = "; ".join(part.proof.skipped[:2])
             raise ModelError(
                 f"the merged decoder fails at all sizes tried ({tried})",

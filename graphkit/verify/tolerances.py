@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.dtypes import HALVES
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, QUANTIZED
 from graphkit.graph.view import Node, Value, all_nodes
@@ -34,6 +35,7 @@ __all__ = [
     "default_tolerance",
     "error_tolerance",
     "float16_tolerance",
+    "has_bfloat16",
     "has_float16",
     "level_tolerance",
     "rounds_activations",
@@ -55,9 +57,17 @@ IN_8_BITS = 4  # the accuracy level of MatMulNBits at which its data is rounded 
 
 def has_float16(model: Model) -> bool:
     """Whether there are tensors of 16-bit floats in a model."""
+    return not _dtypes(model).isdisjoint(HALVES)
+
+
+def has_bfloat16(model: Model) -> bool:
+    """Whether there are tensors of bfloat16 in a model."""
+    return TensorProto.BFLOAT16 in _dtypes(model)
+
+
+def _dtypes(model: Model) -> set[int]:
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
-    dtypes |= {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
-    return bool(dtypes & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
+    return dtypes | {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
 
 
 def rounds_activations(model: Model) -> bool:

@@ -23,6 +23,7 @@ __all__ = ["changed_weights", "foreign_weights"]
 SAMPLE = 4096  # bytes at either end, compared before the rest is read
 SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
 SHOWN = 3
+READING_ALL = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "BatchNormalization")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +61,11 @@ class Weight:
         return f"'{self.name}' ({dtype_name(self.tensor.data_type)}{list(self.tensor.dims)})"
 
 
-def changed_weights(original: Model, rewritten: Model) -> WeightProof:
+def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool = False) -> WeightProof:
     """Compare the weights that stand under one name in two models, with the same dtype and dims.
 
     A rewrite may have made constants of its own, under names of their own, and may have changed the numbers that shapes
-    are computed from.
+    are computed from. With `only_partly_read` those may differ that each run reads as a whole.
     """
     known = {(weight.scope, weight.name): weight for weight in _weights(original, all_scopes(original.scopes))}
     tally = _Tally()
@@ -72,8 +73,19 @@ def changed_weights(original: Model, rewritten: Model) -> WeightProof:
         same = known.get((weight.scope, weight.name))
         if same is None or same.kind != weight.kind or rewritten.shape_tensors.is_shape(weight.value):
             continue
-        tally.add(weight, same, same.difference(weight), "the original's")
+        difference = same.difference(weight)
+        if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
+            tally.add(weight, same, difference, "the original's")
     return tally.proof()
+
+
+def _is_read_whole(value: Value | None) -> bool:
+    """Whether every run reads all elements of a weight: the nodes that read it run always, and look nothing up."""
+    return (
+        value is not None
+        and not value.scope.path
+        and all(node.scope is value.scope and node.is_op(*READING_ALL) for node, _ in value.consumers)
+    )
 
 
 def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
@@ -19,6 +19,8 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.comparator import odd_elements
 from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
 from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
 from graphkit.verify.layers.causes.order import attributes, order, weights
@@ -26,7 +28,7 @@ from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.legal_feeds import ArrayFile, Feed, check_given, feeds, renamed
 from graphkit.verify.layers.matching import match_dumps, match_models
-from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
+from graphkit.verify.layers.measuring import FLOOR, Measured, bisect, first_differing, measure, sweep
 from graphkit.verify.layers.partial_runs import Reader, Steps
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
@@ -64,7 +66,7 @@ def compare_models(
         Where the models part, and why; `passed` says whether nothing differs.
 
     Raises:
-        UsageError: B has other inputs, or a name does not exist.
+        UsageError: B has other inputs, a name does not exist, or B is a file of tensors and no inputs are given.
         ModelError: A file cannot be read, or a model does not run.
 
     Example:
@@ -120,6 +122,11 @@ class _Comparison:
     def _given(self, b: Model | None) -> dict[str, np.ndarray]:
         """Return the arrays for inputs; those of a file are checked before they are read."""
         if self.inputs is None:
+            if b is None and fed_inputs(self.model):
+                raise UsageError(
+                    f"{self._dumps.label} has the tensors of one run, and generated inputs are not those of that run - "
+                    "give them by --inputs FILE"
+                )
             return {}
         if isinstance(self.inputs, Mapping):
             arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
@@ -203,11 +210,8 @@ class _Comparison:
             return []
         if their_array.size > mine_array.size and not any(their_array.strides):
             return [Cause("dims", f"dims: B has {list(their_array.shape)}, and A {list(mine_array.shape)}.")]
-        if (
-            not np.isfinite(their_array[their_array > -np.inf]).all()
-            and np.isfinite(mine_array[mine_array > -np.inf]).all()
-        ):
-            return [Cause("unknown", "B has NaNs or infinities where A has none.")]
+        if mine_array.shape == their_array.shape and (odd := odd_elements(mine_array, their_array, FLOOR)):
+            return [Cause("unknown", f"B has {odd}.")]
         case = Case.of(mine_array, their_array, tolerance, mine, theirs)
         masks = padded_masks(a.model, a.feed)
 

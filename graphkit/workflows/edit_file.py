@@ -173,7 +173,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
     try:
         converted = converted_by_onnx(model, version)
         progress("proving what onnx made")
-        proof_options = RewriteProofOptions(tolerance=options.tolerance, limits=options.limits)
+        proof_options = RewriteProofOptions(tolerance=options.tolerance, exact=True, limits=options.limits)
         proof = verify_rewrite(model, converted, options=proof_options, progress=progress)
     except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
@@ -188,7 +188,7 @@ def _proof(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
         return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
     spec, progress = rewrite.options.spec, rewrite.progress
-    asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, limits=rewrite.options.limits)
+    asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, exact=True, limits=rewrite.options.limits)
     if isinstance(step, ExtractSubgraph):
         return verify_extract(rewrite.original, file, spec, asked, progress=progress)
     names = tuple((old.name, new) for old, new in step.new_names(rewrite.model).items())

@@ -213,6 +213,7 @@ class FileRewrite:
             is_unpadded=premise.is_unpadded,
             tolerance=error_tolerance(self.model, error) if is_default else options.tolerance,
             of_magnitude=is_default,
+            exact=not error,
             limits=options.limits,
         )
         return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.progress)
@@ -253,7 +254,7 @@ class FileRewrite:
         written = replace(self, model=rewritten).prove(file, premise=premise)
         if not written.passed:
             return Evidence(written, notes=("The written file is compared with the result in memory.",))
-        asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, limits=self.options.limits)
+        asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
         proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.progress)) for branch, two in pairs]
         proof = joined(proofs)

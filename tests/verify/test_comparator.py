@@ -32,8 +32,10 @@ def test_the_largest_differences_are_told() -> None:
     [
         (np.zeros((2, 3)), np.zeros((3, 2)), "float64 [3, 2], expected float64 [2, 3]"),
         (np.zeros(2, np.float32), np.zeros(2), "float64 [2], expected float32 [2]"),
-        (np.array([1.0, np.nan]), np.array([1.0, 2.0]), "NaNs or infinities differ"),
-        (np.array([1.0, np.inf]), np.array([1.0, -np.inf]), "NaNs or infinities differ"),
+        (np.array([1.0, np.nan]), np.array([1.0, 2.0]), "numbers instead of NaN"),
+        (np.array([1.0, 2.0, np.inf]), np.array([np.inf, np.nan, 2.0]), "NaN instead of numbers"),
+        (np.array([1.0, np.inf]), np.array([1.0, -np.inf]), "minus infinity instead of infinity"),
+        (np.array([1.0, 1e308]), np.array([1.0, -1e308]), "numbers too far apart for float64"),
         (np.array(["a"]), np.array(["b"]), "values differ"),
     ],
 )
@@ -115,7 +117,7 @@ def test_another_width_of_floats_is_compared_where_that_is_allowed() -> None:
 
 def test_below_the_floor_numbers_stand_for_minus_infinity() -> None:
     one, two = np.array([1.0, -1e9]), np.array([1.0, -np.inf])
-    assert compare(one, two).problem == "NaNs or infinities differ"
+    assert compare(one, two).problem == "minus infinity instead of numbers"
     assert compare(one, two, floor=-1e8).absolute == 0
     assert compare(one, -one, floor=-1e8).absolute > 1e8
 

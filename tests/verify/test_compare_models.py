@@ -432,6 +432,34 @@ def test_dumps_are_compared(tmp_path: Path) -> None:
     assert (found.unmatched_a, found.unmatched_b) == (("y",), ("other",))
 
 
+def test_dumps_without_the_inputs_of_their_run_are_not_compared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "dumps.npz", left=np.zeros((3, 4), np.float32))
+    same = np.eye(4, dtype=np.float32)
+    with pytest.raises(UsageError, match=r"dumps.npz has the tensors of one run, .* - give them by --inputs FILE"):
+        compare_models(twins("left", "right", a=same, b=same), tmp_path / "dumps.npz")
+
+
+def test_a_row_of_a_batch_that_is_missing_is_not_off_by_one(tmp_path: Path) -> None:
+    x, same = RNG.standard_normal((3, 4)).astype(np.float32), np.eye(4, dtype=np.float32)
+    np.savez(tmp_path / "dumps.npz", left=x[:2], right=x)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    found = compare_models(
+        twins("left", "right", a=same, b=same), tmp_path / "dumps.npz", inputs=tmp_path / "inputs.npz"
+    )
+    assert told(found, "left") == "dims: along axis 0, B is A from 0 to 2, of 3."
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [([np.nan, 1], "NaN instead of numbers"), ([1, -np.inf], "minus infinity instead of numbers")],
+)
+def test_nan_in_b_alone_is_named(tmp_path: Path, values: list[float], says: str) -> None:
+    x, same = np.ones((1, 4), np.float32), np.eye(4, dtype=np.float32)
+    np.savez(tmp_path / "dumps.npz", left=np.array([[*values, 1, 1]], np.float32), right=x)
+    found = compare_models(twins("left", "right", a=same, b=same), tmp_path / "dumps.npz", inputs={"x": x})
+    assert told(found, "left") == f"B has {says}."
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -549,7 +577,8 @@ def test_a_dump_of_other_dims_is_not_read(tmp_path: Path) -> None:
     one = twins("left", "right", a=np.eye(4, dtype=np.float32), b=np.eye(4, dtype=np.float32))
     path = deflated(tmp_path / "dumps.npz", "left", (64, 1 << 17))
     tracemalloc.start()
-    found = compare_models(one, path, options=CompareOptions(limits=MANY))
+    x = np.ones((12, 4), np.float32)
+    found = compare_models(one, path, options=CompareOptions(limits=MANY), inputs={"x": x})
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
     assert told(found, "left") == "dims: B has [64, 131072], and A [12, 4]."

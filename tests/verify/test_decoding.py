@@ -64,5 +64,5 @@ def test_a_model_that_was_never_written_cannot_be_run() -> None:
 
 
 def test_a_model_with_missing_weights_gives_one_error(real_model: RealModel) -> None:
-    with pytest.raises(ModelError, match="onnxruntime does not load it"):
+    with pytest.raises(ModelError, match="its data file is missing"):
         Decoder.open(real_model("gemma-270m/model"))

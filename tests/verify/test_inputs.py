@@ -10,9 +10,12 @@ from onnx import TensorProto, helper
 from small_models import model
 
 from graphkit.errors import ModelError
+from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_sizes
+from graphkit.verify.input_elements import Draw, Kind
 from graphkit.verify.input_generator import InputGenerator, index_bound, is_flag, padding_mask
+from graphkit.verify.original_runs import KINDS
 
 RealModel = Callable[[str], Model]
 SIZES = Sizes(batch=2, sequence=3, past=4, encoder=5)
@@ -165,10 +168,20 @@ def test_every_usual_dtype_can_be_made(kind: str, dtype: type) -> None:
     assert len(set(made["x"].ravel().tolist())) > 1
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "complex64", "float8e4m3fn"])
-def test_a_dtype_that_numpy_has_not_is_declined(kind: str) -> None:
-    with pytest.raises(ModelError, match=f"tensor 'x': no input can be made for it: {kind}"):
-        InputGenerator(model(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}")).arrays({"x": (2,)})
+@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2", "int4", "uint4", "float4e2m1"])
+@pytest.mark.parametrize("draw", KINDS)
+def test_dtypes_that_numpy_has_not_can_be_made(kind: str, draw: Kind) -> None:
+    found = model(f"g ({kind}[n, 3] x) => ({kind}[n, 3] y) {{ y = Identity (x) }}")
+    made = InputGenerator(found).arrays({"x": (40, 3)}, draw=Draw(draw))["x"]
+    declared = declared_type(found.graph.inputs[0])
+    assert declared is not None
+    assert (made.dtype, made.shape) == (declared.numpy_dtype, (40, 3))
+    assert len(set(map(float, made.astype(np.float32).ravel()))) > 4
+
+
+def test_a_dtype_that_no_runtime_has_is_declined() -> None:
+    with pytest.raises(ModelError, match="tensor 'x': no input can be made for it: complex64"):
+        InputGenerator(model("g (complex64[n] x) => (complex64[n] y) { y = Identity (x) }")).arrays({"x": (2,)})
 
 
 @pytest.mark.parametrize(

@@ -12,29 +12,29 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from graphkit.dtypes import BITS, FLOATS, INTEGERS
+from graphkit.dtypes import BITS, FLOATS
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import DIVIDING, MOVING, RANDOM
+from graphkit.graph.operator_traits import MOVING, RANDOM
 from graphkit.graph.view import Node, Value
-from graphkit.io.signals import check_stopped
 from graphkit.model import Model
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
-from graphkit.runtime.onnxruntime_loader import open_model
-from graphkit.shapes import Expr, lower
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.isolation import current_process, isolation
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
 MAX_RESULTS = 64  # as large as the largest, that all results together add
+MAX_DEATHS = 8  # processes that constants may end before no more are tried
 # float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
 HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantised weights stay quantised
 
 
 Inside = Mapping[Node, int]  # nodes and their order
-Targets = Mapping[Node, Sequence[Value]]
+Targets = dict[Node, Sequence[Value]]
 Results = dict[Node, dict[Value, np.ndarray]]
 
 
@@ -45,8 +45,7 @@ class FoldConstants(Rewrite):
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
     model; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
-    dequantise (weights stay small), calculate in float16 unless told to, may divide integers by 0 or -1, or fail in
-    onnxruntime.
+    dequantise (weights stay small), calculate in float16 unless told to, or fail in onnxruntime, which runs elsewhere.
 
     Before:
 
@@ -99,9 +98,6 @@ class FoldConstants(Rewrite):
             return False
         sizes = [_bytes(editor, value) for value in node.results]
         reads = [_bytes(editor, value) for value in inputs]
-        if _may_trap(editor, node):
-            editor.decline(node, "it divides integers by a divisor that may be 0 or -1, which can stop the process")
-            return False
         if not self.half and _is_half_arithmetic(editor, node):
             editor.decline(node, "its float16 arithmetic is left to the runtime")
             return False
@@ -137,16 +133,6 @@ class _Room:
             return False
         self.taken += max(count, 0)
         return True
-
-
-def _may_trap(editor: Editor, node: Node) -> bool:
-    """Whether a division of integers may raise a signal: by 0, and of the least number by -1."""
-    if node.op_type not in DIVIDING or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
-        return False
-    inferred = editor.shapes[divisor]
-    if inferred.dtype in INTEGERS:
-        return inferred.elements is None or any(not isinstance(e, Expr) or lower(e) < 1 for e in inferred.elements)
-    return inferred.dtype not in FLOATS
 
 
 def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
@@ -219,22 +205,25 @@ def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None
 
 def _computed(editor: Editor, targets: Targets, inside: Inside) -> Results:
     """Return the values of each node, without those that onnxruntime does not compute."""
-    if not targets:
-        return {}
-    values = [value for outputs in targets.values() for value in outputs]
-    try:
-        arrays = dict(zip(values, _run(editor, _cone(targets, inside), values), strict=True))
-        return {node: {value: arrays[value] for value in outputs} for node, outputs in targets.items()}
-    except ModelError as error:
-        if len(targets) > 1:  # one that fails must not spoil the others: each with what it needs
-            return {
-                node: arrays
-                for target, outputs in targets.items()
-                for node, arrays in _computed(editor, {target: outputs}, inside).items()
-            }
-        for node in targets:
-            editor.decline(node, str(error))
-        return {}
+    results: Results = {}
+    waiting = [targets] if targets else []
+    with isolation():
+        process = current_process()
+        allowed = MAX_DEATHS + (process.generation if process is not None else 0)
+        while waiting:
+            group = waiting.pop()
+            values = [value for outputs in group.values() for value in outputs]
+            try:
+                if process is not None and process.generation >= allowed:
+                    raise ModelError("it is not computed, because other constants end the process that computes them")
+                arrays = dict(zip(values, _run(editor, _cone(group, inside), values), strict=True))
+                results |= {node: {value: arrays[value] for value in outputs} for node, outputs in group.items()}
+            except ModelError as error:
+                if len(group) > 1:  # one that fails must not spoil the others: each with what it needs
+                    waiting += [{node: outputs} for node, outputs in reversed(group.items())]
+                else:
+                    editor.decline(next(iter(group)), str(error))
+    return results
 
 
 def _cone(targets: Iterable[Node], inside: Inside) -> list[Node]:
@@ -285,11 +274,10 @@ def _run(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> lis
     model = onnx.helper.make_model(graph, ir_version=version)
     model.opset_import[0].version = scope.opset()
     try:  # without prepacking: the kernels that a proof runs
-        session = open_model(model.SerializeToString(), folder=None, optimize=False, threads=1, prepack=False)
-        arrays = [np.asarray(array) for array in session.run(None, {})]
-    except Exception as error:  # onnxruntime's exceptions have no common base
-        check_stopped()
-        raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error
+        with IsolatedSession(Model.from_proto(model), threads=1, prepack=False) as session:
+            arrays = [np.asarray(array) for array in session.run({}).values()]
+    except ModelError as error:
+        raise ModelError(error.problem) from error
     for value, array in zip(outputs, arrays, strict=True):
         known = editor.shapes[value]
         if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):  # onnxruntime gives float8 as uint8

@@ -28,7 +28,7 @@ from graphkit.rewrite.functions import Functions, Key, all_nodes, domain_of, fun
 __all__ = ["InlineFunctions", "leave_out", "make_explicit", "obstacle"]
 
 Nodes = Sequence[onnx.NodeProto]
-MAX_NODES = 1_000_000  # that a function may be, functions in functions included
+MAX_NODES = 1_000_000  # of a model without functions
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class InlineFunctions(Pass):
             return Outcome(model)
         proto = copy_proto(model)
         functions = functions_of(proto)
-        if reason := obstacle(functions):
+        if reason := obstacle(functions, proto.graph.node):
             return Outcome(model, declined=(Declined("functions", reason),))
         make_explicit(proto, functions)
         result = _inlined(proto, model.label)
@@ -161,8 +161,8 @@ def _expected(
             yield from _expected(function.node, functions, (*calls, node), name)
 
 
-def obstacle(functions: Functions) -> str:
-    """Return why functions cannot be inlined, "" where they can."""
+def obstacle(functions: Functions, nodes: Nodes) -> str:
+    """Return why the functions that nodes call cannot be inlined, "" where they can."""
     calls = {key: [key_of(node) for node in with_bodies(function.node)] for key, function in functions.items()}
     inner = {key: [called for called in callees if called in functions] for key, callees in calls.items()}
     sizes: dict[Key, int] = {}
@@ -171,7 +171,7 @@ def obstacle(functions: Functions) -> str:
             sizes[key] = sum(sizes.get(called, 1) for called in calls[key])
     except CycleError as error:
         return f"function '{error.args[1][0][1]}' calls itself"
-    if max(sizes.values(), default=0) > MAX_NODES:
+    if sum(sizes.get(key_of(node), 1) for node in with_bodies(nodes)) > MAX_NODES:
         return f"their nodes would be more than {MAX_NODES:,}"
     return next((text for function in functions.values() for text in _uncertain(function, functions)), "")
 

@@ -12,7 +12,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.dtypes import INTEGERS, dtype_name
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.traversal import postorder
 from graphkit.graph.view import Node, Scope, Value, build_scopes
@@ -20,6 +20,7 @@ from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
+from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.suggest import did_you_mean
 
 __all__ = ["SpecializeInput"]
@@ -27,6 +28,7 @@ __all__ = ["SpecializeInput"]
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
 MAX_EVALUATED = 200  # nodes between an input and a condition
 BOOL = 9
+IR_VERSION = 10  # of the model that computes a condition
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,6 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
     nodes, constants = _cone(value, bound)
     if nodes is None or value is None:
         return None
-    from onnx.reference import ReferenceEvaluator
-
     used = (used for member in nodes for used in (*member.inputs, *member.outputs))
     names: dict[Value | None, str] = {v: f"v{i}" for i, v in enumerate(dict.fromkeys((value, *filter(None, used))))}
     names[None] = ""
@@ -138,12 +138,13 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
     graph.input.append(onnx.helper.make_tensor_value_info(fed, declared.dtype, shape))
     graph.output.append(onnx.helper.make_tensor_value_info(names[value], BOOL, None))
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     try:
-        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-        (result,) = evaluator.run(None, {fed: _array(declared, number, tuple(shape))})
-    except Exception:  # the evaluator raises what its operators do; then nothing is known
+        with IsolatedSession(Model.from_proto(proto), threads=1) as session:
+            (result,) = session.run({fed: _array(declared, number, tuple(shape))}).values()
+    except ModelError:  # then nothing is known
         return None
-    return bool(np.asarray(result).reshape(-1)[0]) if np.asarray(result).size == 1 else None
+    return bool(result.reshape(-1)[0]) if result.size == 1 else None
 
 
 def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:

@@ -10,10 +10,10 @@ from onnx import numpy_helper
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import DIVIDING, RANDOM, names
+from graphkit.graph.operator_traits import RANDOM, names
 from graphkit.model import Model
-from graphkit.runtime.session import RunError, Session
-from graphkit.verify.equivalence.application import Application, Result, inputs_fault
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
 from graphkit.verify.equivalence.movement import product
@@ -39,8 +39,6 @@ def constants_run_once(app: Application) -> Result:
         return None
     if app.node.proto.overload == OF_KERNEL:
         return None  # a kernel runs what the node gives
-    if inputs_fault(app.node):
-        return None  # an input that is missing may end the process
     args = app.args[: len(app.node.inputs)]  # what was an attribute is one for the run
     if any(term is not None and not term.is_constant for term in args):
         return None
@@ -52,8 +50,6 @@ def constants_run_once(app: Application) -> Result:
         return "its constants are too large to run it"
     if not _is_small(app):
         return "what it gives may be too large to run it"
-    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and np.isin(arrays[-1], (0, -1)).any():
-        return "it divides by 0 or -1, which may end the process"
     result = _run(app, found)
     if result is None:
         return None
@@ -84,8 +80,9 @@ def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | 
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
-        result = Session(Model.from_proto(proto), threads=1, prepack=False).run({})[f"o{app.index}"]
-    except (ModelError, RunError):
+        with IsolatedSession(Model.from_proto(proto), threads=1, prepack=False) as session:
+            result = session.run({})[f"o{app.index}"]
+    except ModelError:
         return None
     if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:
         return None

@@ -8,6 +8,7 @@ outputs is an input has no proof: onnxruntime does not load it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.checker
@@ -23,6 +24,7 @@ from graphkit.verify.equivalence.kernel_functions import check_kernels, domain_o
 __all__ = ["drawing_functions", "draws", "functions_fault", "inlined"]
 
 Key = tuple[str, str, str]  # domain, name, overload
+MAX_NODES = 200_000  # of a model without functions
 
 
 def inlined(model: Model) -> Model:
@@ -40,6 +42,7 @@ def inlined(model: Model) -> Model:
     functions = _functions(proto)
     if len(functions) < len(proto.functions):
         raise ModelError("two of its functions have one name", file=model.file)
+    _check_size(proto, functions, model.file)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in with_bodies(nodes):
             if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
@@ -57,10 +60,24 @@ def inlined(model: Model) -> Model:
     proto.opset_import.extend(imported.values())
     try:
         whole = onnx.inliner.inline_local_functions(proto)
-    except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
+    except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
     _put_back(whole, functions)
     return model.with_proto(whole)
+
+
+def _check_size(proto: ModelProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
+    """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
+    called = {key: _called(function.node) for key, function in functions.items()}
+    inner = {key: functions.keys() & keys for key, keys in called.items()}
+    sizes: dict[Key, int] = {}
+    try:
+        for key in TopologicalSorter(inner).static_order():
+            sizes[key] = sum(sizes.get(each, 1) for each in called[key])
+    except CycleError as error:
+        raise ModelError(f"its function '{error.args[1][0][1]}' calls itself", file=file) from error
+    if sum(sizes.get(each, 1) for each in _called(proto.graph.node)) > MAX_NODES:
+        raise ModelError(f"without its functions it would have more than {MAX_NODES:,} nodes", file=file)
 
 
 def _put_back(whole: ModelProto, functions: dict[Key, FunctionProto]) -> None:

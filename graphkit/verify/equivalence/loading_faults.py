@@ -20,7 +20,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import inputs_fault
 
-__all__ = ["is_loaded", "loading_fault", "loads", "whole_fault"]
+__all__ = ["is_loaded", "loading_fault", "loads", "refusal", "whole_fault"]
 
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
@@ -146,12 +146,21 @@ def _held(model: Model) -> int:
 
 def loads(model: Model, *, optimize: bool = False) -> bool:
     """Whether onnxruntime loads a model, in a process that may die of it."""
+    return not _refusal(model, optimize=optimize)
+
+
+def refusal(model: Model) -> str:
+    """Return why onnxruntime does not load a model in which inputs stand for the weights, "" where it does."""
+    return _refusal(_weightless(model))
+
+
+def _refusal(model: Model, *, optimize: bool = False) -> str:
     check_time()
     try:
         with IsolatedSession(model, optimize=optimize, threads=1):
-            return True
-    except ModelError:
-        return False
+            return ""
+    except ModelError as error:
+        return error.problem
 
 
 def _missing(function: FunctionProto) -> list[str]:

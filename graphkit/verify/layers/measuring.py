@@ -14,7 +14,7 @@ from graphkit.verify.comparator import BLOCK, Difference, compare, magnitude
 from graphkit.verify.layers.compared_model import Pair, Side
 from graphkit.verify.layers.partial_runs import Reader
 
-__all__ = ["Measured", "Progress", "allowed", "bisect", "first_differing", "measure", "plain", "sweep"]
+__all__ = ["FLOOR", "Measured", "Progress", "allowed", "bisect", "first_differing", "measure", "plain", "sweep"]
 
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
 

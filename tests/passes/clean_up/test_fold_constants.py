@@ -13,7 +13,8 @@ from graphkit.passes.clean_up import fold_constants
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 
 PASS = FoldConstants()
-TRAP = "it divides integers by a divisor that may be 0 or -1, which can stop the process"
+LEAST = -(2**63)
+NO_RESULT = "it ends the process with SIGFPE, an integer division that has no result"
 HUGE = 1 << 62
 
 
@@ -146,13 +147,13 @@ def both(nodes: str, inits: str = "", output: str = "float[K] y", opset: int = 1
 
 
 DECLINED = {
-    "an integer division by zero": (
-        both("y = Div (a, b)", "int64[1] a = {1}, int64[1] b = {0}", "int64[K] y"),
-        f"Div#1: {TRAP}",
-    ),
     "the least integer by -1": (
-        both("y = Mod (a, b)", f"int64[1] a = {{{-(2**63)}}}, int64[1] b = {{-1}}", "int64[K] y"),
-        f"Mod#1: {TRAP}",
+        both("d = Div (a, b) y = Cast <to = 1> (d)", f"int64[1] a = {{{LEAST}}}, int64[1] b = {{-1}}"),
+        f"Cast#2: {NO_RESULT}",
+    ),
+    "a product over no elements": (
+        both('y = Einsum <equation = "c,abc->b"> (p, q)', "float[1] p = {1}, float[2, 0, 0] q = {}"),
+        f"Einsum#1: {NO_RESULT}",
     ),
     "float16 arithmetic": (
         both("y = Sqrt (a)", "float16[1] a = {4}", "float16[K] y"),
@@ -182,6 +183,20 @@ def test_it_is_declined(model: Model, reason: str) -> None:
     outcome = PASS.run(model)
     assert reason in reasons(outcome)
     assert (lines(outcome.model), outcome.changes) == (lines(model), ())
+
+
+def test_constants_that_end_the_process_spoil_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many do, no more are tried: each costs a process."""
+    monkeypatch.setattr(fold_constants, "MAX_DEATHS", 3)
+    traps = " ".join(f"d{at} = Div (least, minus) f{at} = Cast <to = 1> (d{at})" for at in range(4))
+    text = (
+        f"g (float[N] x) => (float[N] y) <int64[1] least = {{{LEAST}}}, int64[1] minus = {{-1}}, float[1] four = {{4}}>"
+        f" {{ r = Sqrt (four) {traps} y = Sum (x, r, f0, f1, f2, f3) }}"
+    )
+    outcome = PASS.run(model_of(text))
+    assert constants(outcome.model)["r_value"] == [2.0]
+    why = [NO_RESULT, NO_RESULT, "it is not computed, because other constants end the process that computes them"]
+    assert [reason.split(": ")[1] for reason in reasons(outcome)] == [*why, why[-1]]
 
 
 BOMBS = {

@@ -288,6 +288,10 @@ def test_functions_of_millions_of_nodes_stay(monkeypatch: pytest.MonkeyPatch) ->
     assert declined(model_of(call, *bodies, "f40 (v) => (r) { r = Neg (v) }")) == [
         "functions: their nodes would be more than 1,000,000"
     ]
+    monkeypatch.setattr(inline_functions, "MAX_NODES", 2)
+    twice = "agraph (float[N] x) => (float[N] y) { a = local.f (x) y = local.f (a) }"
+    assert declined(model_of(twice, "f (v) => (r) { a = Neg (v)  r = Neg (a) }"))
+    assert InlineFunctions().run(model_of(ONE_CALL, "f (v) => (r) { a = Neg (v)  r = Neg (a) }")).changes
     monkeypatch.setattr(inline_functions, "MAX_NODES", 1)
     assert declined(model_of(ONE_CALL, "f (v) => (r) { a = Neg (v)  r = Neg (a) }"))
 

@@ -307,3 +307,12 @@ def test_weights_beside_models_that_no_folder_has_are_those_of_rewrites_alone() 
     one, other = (Model.from_proto(onnx.ModelProto.FromString(proto.SerializeToString())) for _ in range(2))
     assert check_equivalence(one, one.with_proto(other.proto)).is_proven
     assert not check_equivalence(one, other).is_proven
+
+
+def test_functions_that_would_be_billions_of_nodes_are_not_inlined() -> None:
+    head = '<domain: "local", opset_import: ["": 18, "local": 1]>'
+    bodies = [f"{head} f{i} (v) => (r) {{ a = local.f{i + 1} (v) r = local.f{i + 1} (a) }}" for i in range(40)]
+    text = """<ir_version: 9, opset_import: ["": 18, "local": 1]> g (float[n] x) => (float[n] y) { y = local.f0 (x) }"""
+    last = f"{head} f40 (v) => (r) {{ r = Neg (v) }}"
+    with pytest.raises(ModelError, match="without its functions it would have more than 200,000 nodes"):
+        inlined(Model.from_proto(parser.parse_model("\n".join([text, *bodies, last]))))

@@ -1,0 +1,51 @@
+"""Name the node at which a model ends the process that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.worker_process import DiedError
+
+__all__ = ["fatal_error"]
+
+
+def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> ModelError:
+    """Return the error for a model that ends its process on all inputs, with the node of the main graph that does.
+
+    Args:
+        model: The model, whose nodes are in an order in which they run.
+        feed: Some inputs.
+        problem: How it ends the process.
+    """
+    runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
+    while ends - runs > 1:
+        count = (runs + ends) // 2
+        runs, ends = (runs, count) if _ends_process(_beginning(model, count), feed) else (count, ends)
+    where = model.graph.nodes[ends - 1].path
+    return ModelError(f"onnxruntime cannot run it: {problem}", file=model.label, node=where, hint="correct the node")
+
+
+def _beginning(model: Model, count: int) -> Model:
+    """Return a model of so many of the first nodes."""
+    proto = copy_proto(model)
+    graph = proto.graph
+    del graph.node[count:]
+    del graph.output[:]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.node[-1].output if name)
+    return model.with_proto(proto)
+
+
+def _ends_process(model: Model, feed: Mapping[str, np.ndarray]) -> bool:
+    try:
+        with IsolatedSession(model, prepack=False) as session:
+            session.run(feed)
+    except ModelError as error:
+        return isinstance(error.__cause__, DiedError)
+    return False
