@@ -32,6 +32,7 @@ from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.mask_floors import FLOOR
 from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
@@ -129,7 +130,8 @@ class _Lowering:
             self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
             self._passed("attention in plain operators", folded)
         plain = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+        # far below all that is added to a mask, so that `host_tables` tells what is masked; `freeze` raises what is left
+        self._rewrite(MaskedFillToAdd(min(FLOOR, self.sizes.floor)), DropNanGuard(), DequantizeAfterGather())
         self._passed("masks that are added", plain, loosenesses=MASKS)
 
     def fix_sizes(self) -> None:
@@ -269,6 +271,9 @@ class _Lowering:
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._passed("sizes fixed, folded", before, is_narrower=True)
+        deep = self.model
+        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._passed("the floor of masks", deep, loosenesses=MASKS)
         self._reduce_interface()
         wide = self.model
         self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
