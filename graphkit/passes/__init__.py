@@ -30,7 +30,13 @@ from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, S
 from graphkit.passes.npu.canonical_spelling import MoveConstantsRight, WriteLayerNormDefaults
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.decompose_operators import GeluToTanh, LayerNormToPrimitives, NegToMul, PowToMul
+from graphkit.passes.npu.decompose_operators import (
+    GeluToTanh,
+    LayerNormToPrimitives,
+    NegToMul,
+    PowToMul,
+    ReciprocalToDiv,
+)
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.npu.einsum_to_matmul import EinsumToMatmul
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
@@ -139,6 +145,7 @@ PASSES: tuple[type[Pass], ...] = (
     WriteLayerNormDefaults,
     PowToMul,
     NegToMul,
+    ReciprocalToDiv,
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,
