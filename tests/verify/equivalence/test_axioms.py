@@ -231,6 +231,7 @@ CASES = (
     Case("reshape", "c = Concat <axis = 1> (x, x, x) y = Reshape (c, apart)",
          "a = Unsqueeze (x, i1) e = Expand (a, thrice) y = Reshape (e, apart)", "(float[2, 4, 6] x) => (float[k, l, m] y)",
          constants={"apart": np.array([6, 4, 6]), "thrice": np.array([1, 3, 1, 1])}),
+    Case("reciprocal", "y = Reciprocal (x)", "c = CastLike (one, x) y = Div (c, x)", dtypes=FLOATS),
     Case("signs", HALVES + "n = Neg (b) c = Concat <axis = 2> (n, a) y = Mul (c, v)",
          HALVES + "c = Concat <axis = 2> (b, a) p = CastLike (pm, x) w = Mul (v, p) y = Mul (c, w)", dtypes=FLOATS,
          constants={"pm": np.array([-1, -1, -1, 1, 1, 1])}),
