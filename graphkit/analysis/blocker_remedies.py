@@ -28,12 +28,14 @@ class Known:
         lookups: Nodes that look rows of a constant table up by ids as they come in.
         hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
         parts: Sequences that a Split can give, each part by itself.
+        passed: Names of passes that have run already, and have left what is there.
     """
 
     tensors: ShapeTensors
     lookups: Collection[Node]
     hosted: Collection[Value]
     parts: Collection[Value]
+    passed: Collection[str] = ()
 
     def rests_on_hosted(self, node: Node) -> bool:
         """Whether a node computes from such values alone."""
@@ -87,6 +89,15 @@ def _masks(known: Known, node: Node) -> bool:
     return node.is_op("Where") and _fills(known, node)
 
 
+def _chooses(_: Known, node: Node) -> bool:
+    return node.is_op("Where")
+
+
+def _is_inverted(_: Known, node: Node) -> bool:
+    readers = [reader for value in node.results for reader, _ in value.consumers]
+    return bool(readers) and all(reader.is_op("Reciprocal") for reader in readers)
+
+
 def _gives_int64(_: Known, node: Node) -> bool:
     return node.attr("to", 0) == TensorProto.INT64
 
@@ -126,6 +137,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "SplitToSequence", "sequence-to-split", lambda known, node: node.outputs[0] in known.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
     Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
+    Remedy("operator", "Reciprocal", "reciprocal-to-div"),
+    Remedy("operator", "Sqrt", "reciprocal-to-div", _is_inverted),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
     *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
     Remedy("control flow", "If", "specialize-input"),
@@ -137,11 +150,13 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("dtype", "", "extract-host-values", Known.rests_on_hosted),
     Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
     Remedy("dtype", "bool", "masked-fill-to-add", _masks),
+    Remedy("dtype", "bool", "where-to-arithmetic", _chooses),
     Remedy("dtype", "int64", "cast-int64-away"),
 )
 
 
 def remedy(cause: Cause, what: str, node: Node, known: Known) -> str | None:
-    """Return the pass that removes a blocker, None where none is known."""
+    """Return the pass that removes a blocker and has not run yet, None where none is known."""
     fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
-    return next((row.pass_name for row in fitting if row.applies(known, node)), None)
+    names = (row.pass_name for row in fitting if row.pass_name not in known.passed and row.applies(known, node))
+    return next(names, None)

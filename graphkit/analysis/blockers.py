@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnx import defs
@@ -84,17 +84,6 @@ class Blockers(Judged):
         """Of how many nodes something is not known."""
         return len({(obstacle.scope, obstacle.node) for obstacle in self.unknown})
 
-    def without_passes(self, passes: Collection[str]) -> Blockers:
-        """Return the blockers without the passes that have run already and have left them."""
-
-        def forget_passes(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
-            return tuple(
-                replace(obstacle, pass_name=None) if obstacle.pass_name in passes else obstacle
-                for obstacle in obstacles
-            )
-
-        return replace(self, blockers=forget_passes(self.blockers), unknown=forget_passes(self.unknown))
-
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
 
@@ -157,6 +146,7 @@ def blockers(
     spec: DimSpec = AS_DECLARED,
     *,
     shapes: Shapes | None = None,
+    passed: Collection[str] = (),
 ) -> Blockers:
     """Return the nodes and dtypes that keep a model from a target.
 
@@ -165,6 +155,7 @@ def blockers(
         target: The target, or its name or file as `load_target` takes it.
         spec: Sizes of input dims, as if they were frozen.
         shapes: The inferred shapes of the model at these sizes, if they are known already.
+        passed: Names of passes that have run already, and so do not remove what is left.
 
     Returns:
         The blockers, and the passes that remove them.
@@ -178,14 +169,14 @@ def blockers(
     """
     model = as_model(model)
     target = target if isinstance(target, Target) else load_target(target)
-    return _Model(target, shapes or infer(model, spec)).result(_spec_text(spec))
+    return _Model(target, shapes or infer(model, spec), passed).result(_spec_text(spec))
 
 
 class _Model:
     """The nodes of a model, each with its obstacles for a target and its multiply-accumulates."""
 
-    def __init__(self, target: Target, shapes: Shapes) -> None:
-        self.target, self.shapes, self.lint = target, shapes, Lint(target, shapes)
+    def __init__(self, target: Target, shapes: Shapes, passed: Collection[str]) -> None:
+        self.target, self.shapes, self.lint = target, shapes, Lint(target, shapes, passed)
         self.folded = 0
         self.linted: list[Node] = []
         self.found: dict[Node, tuple[Obstacle, ...]] = {}

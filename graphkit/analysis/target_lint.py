@@ -62,9 +62,9 @@ class Obstacle:
 class Lint:
     """The statements of a target about the nodes of one model."""
 
-    def __init__(self, target: Target, shapes: Shapes) -> None:
+    def __init__(self, target: Target, shapes: Shapes, passed: Collection[str] = ()) -> None:
         self.target, self.shapes = target, shapes
-        self.known = _known(shapes)
+        self.known = _known(shapes, passed)
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
     def folds(self, node: Node) -> bool:
@@ -172,12 +172,12 @@ class Lint:
         )
 
 
-def _known(shapes: Shapes) -> Known:
+def _known(shapes: Shapes, passed: Collection[str]) -> Known:
     graph, tensors = shapes.model.graph, shapes.model.shape_tensors
     readers = {
         node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None
     }
-    return Known(tensors, readers, _hosted(shapes, readers), set(_parts(shapes)))
+    return Known(tensors, readers, _hosted(shapes, readers), set(_parts(shapes)), passed)
 
 
 def _parts(shapes: Shapes) -> Iterator[Value]:

@@ -123,9 +123,9 @@ class _Draft:
 def _proven_floor(
     pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
 ) -> _Draft:
-    """Return the files; for a target that takes quantised models, with a floor that the scores stay above."""
+    """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above."""
     draft = _drafted(pipeline, sizes, options, progress)
-    if not sizes.target.is_quantized:
+    if not sizes.target.takes_8_bits:
         return draft
     progress("measuring scores")
     largest = _largest_score(draft)

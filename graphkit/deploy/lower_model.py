@@ -32,6 +32,8 @@ from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.mask_arithmetic import WhereToArithmetic
+from graphkit.passes.npu.mask_floors import FLOOR
 from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
@@ -43,6 +45,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
+from graphkit.verify.equivalence.mask_reach import MASKED
 from graphkit.verify.equivalence.stages import MASKS, Stage
 
 __all__ = ["lower_model"]
@@ -84,6 +87,7 @@ class _Lowering:
     Attributes:
         model: The model so far.
         passes: The names of the passes that have run.
+        remedies: Those of the passes that have removed what the target refuses.
         stages: What was done to the model so far, each with the model before and after it.
         interface: The sources of its inputs, and the uses of its outputs.
         setting: The sizes of its symbols, from `fix_sizes` on.
@@ -93,7 +97,7 @@ class _Lowering:
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes, self.model = name, model, sizes, model
-        self.passes = set[str]()
+        self.passes, self.remedies = set[str](), set[str | None]()
         self.changes, self.declined = list[str](), list[Declined]()
         self.interface = Interface(model)
         self.tables: dict[str, np.ndarray] = {}
@@ -119,7 +123,9 @@ class _Lowering:
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined += inlined.declined
         folded = self.model  # with a finite floor, each query of an Attention has a key
-        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+        # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
+        deep = min(FLOOR, self.sizes.floor)
+        self._rewrite(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
         self._passed("masks that are added", folded, loosenesses=MASKS)
         masked = self.model
         outcome = self._rewrite(DecomposeAttention(unpadded=True))
@@ -134,7 +140,7 @@ class _Lowering:
         self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
         self._passed("attention in plain operators", masked)
         plain = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._rewrite(MaskedFillToAdd(deep))
         self._passed("causal masks that are added", plain, loosenesses=MASKS)
 
     def fix_sizes(self) -> None:
@@ -204,6 +210,10 @@ class _Lowering:
 
     def extract_host_values(self) -> None:
         """Let the host make the values that depend on positions, lengths and masks alone."""
+        whole = self.model
+        if WhereToArithmetic.name() in self._removing_passes():  # its condition becomes a number, which the host makes
+            self._rewrite(WhereToArithmetic(of_data=True))
+            self._passed("choices as products", whole)
         before, outcome = self.model, ExtractHostValues().run(self.model)
         if not self.is_decoder and self.setting.sound is None:
             self.setting = with_sound(before, outcome.matches, self.setting)
@@ -274,6 +284,10 @@ class _Lowering:
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._passed("sizes fixed, folded", before, is_narrower=True)
+        deep = self.model
+        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        tested = "" if self.sizes.floor <= MASKED else "how low it has to be depends on the scores"
+        self._passed("the floor of masks", deep, loosenesses=MASKS, tested=tested)
         self._reduce_interface()
         wide = self.model
         self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
@@ -302,13 +316,17 @@ class _Lowering:
             self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
         self._passed("inputs of fewer axes", before, tested="the host reshapes them")
 
+    def _removing_passes(self) -> set[str | None]:
+        """Return the names of passes that remove blockers, and have not run yet."""
+        remaining = blockers(self.model, self.sizes.target, passed=self.passes)
+        return {obstacle.pass_name for obstacle in remaining.blockers}
+
     def _remedies(self) -> Iterator[Rewrite]:
-        """Yield the passes that remove the remaining blockers, without those that change results."""
-        remaining = blockers(self.model, self.sizes.target)
-        names = {obstacle.pass_name for obstacle in remaining.blockers}
+        """Yield the passes that remove blockers, now and in rounds before, without those that change results."""
+        self.remedies |= self._removing_passes()
         for kind in PASSES:
-            if kind.name() in names and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
-                yield MaskedFillToAdd(self.sizes.floor) if kind is MaskedFillToAdd else kind()
+            if kind.name() in self.remedies and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
+                yield kind()
 
     def result(self) -> Lowered:
         """Return the model with its place in the contract; the logits are its first output."""
@@ -325,7 +343,7 @@ class _Lowering:
             states=self.interface.states(method),
             changes=tuple(self.changes),
             declined=tuple(self.declined),
-            blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
+            blockers=blockers(self.model, self.sizes.target, passed=self.passes),
             tokens=self.tokens,
             passes=frozenset(self.passes),
             stages=tuple(replace(stage, sizes=self.setting.dims) for stage in self.stages),

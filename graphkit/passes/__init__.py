@@ -27,9 +27,16 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
 from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, StackCaches
+from graphkit.passes.npu.canonical_spelling import MoveConstantsRight, WriteLayerNormDefaults
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.decompose_operators import GeluToTanh, LayerNormToPrimitives, NegToMul, PowToMul
+from graphkit.passes.npu.decompose_operators import (
+    GeluToTanh,
+    LayerNormToPrimitives,
+    NegToMul,
+    PowToMul,
+    ReciprocalToDiv,
+)
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.npu.einsum_to_matmul import EinsumToMatmul
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
@@ -45,7 +52,7 @@ from graphkit.passes.shapes.declare_shapes import DeclareShapes, InferOutputShap
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
-from graphkit.passes.shapes.simplify_concat import DropEmptyParts, MergeConcats
+from graphkit.passes.shapes.simplify_concat import DropEmptyParts, JoinBeforeReshape, MergeConcats
 from graphkit.passes.shapes.simplify_expand import CanonicalizeExpand, DropBroadcasts, ExpandToBroadcast
 from graphkit.passes.shapes.simplify_reshape import CancelReshapes, CanonicalizeReshape, MergeChains
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
@@ -131,10 +138,14 @@ PASSES: tuple[type[Pass], ...] = (
     ExpandToBroadcast,
     EinsumToMatmul,
     ReduceRank,
+    JoinBeforeReshape,
     RotarySignToTable,
     CastInt64Away,
+    MoveConstantsRight,
+    WriteLayerNormDefaults,
     PowToMul,
     NegToMul,
+    ReciprocalToDiv,
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,

@@ -173,13 +173,14 @@ def test_state_of_a_dtype_that_hosts_have_no_arrays_of_is_declined(tmp_path: Pat
 def test_a_pass_that_has_run_is_not_proposed(tmp_path: Path) -> None:
     body = """(float[batch, 8] x) => (float[batch, 8] y) <float lowest = {-1}, float zero = {0}> {
         positive = Greater (x, zero)
-        y = Where (positive, x, lowest)
+        logarithm = Log (x)
+        y = Where (positive, logarithm, lowest)
     }"""
     report = lower_folder(saved(text(body), tmp_path / "model"), tmp_path / "out", LOWER)
     found = {obstacle.op: obstacle.pass_name for obstacle in report.files[0].blockers.blockers}
     alone = blockers(load(tmp_path / "out" / report.files[0].name), LOWER.target)
     assert "masked-fill-to-add" in {obstacle.pass_name for obstacle in alone.blockers}
-    assert found == {"Greater": None, "Where": None}
+    assert found == {"Greater": None, "Log": None, "Where": None}
 
 
 NAMES = {"slots": ("max_cache_len", "max_cache"), "source": ("src_len", "max_source")}

@@ -221,3 +221,11 @@ class Target:
     def is_quantized(self) -> bool:
         """Whether a source says that it takes quantised models only."""
         return self.quantized is not None and bool(self.quantized.value)
+
+    @property
+    def takes_8_bits(self) -> bool:
+        """Whether it, or one of the targets that it stands for, takes models quantised to 8 bits."""
+        if self.others:
+            return any(member.takes_8_bits for member in self.others)
+        facts = (self.dtypes[name] for name in ("int8", "uint8"))
+        return self.is_quantized or any(fact is not None and fact.verdict == "allowed" for fact in facts)

@@ -1,4 +1,4 @@
-"""Compute Neg, Pow, Gelu and the normalizations of layers by the operators that any NPU has."""
+"""Compute Neg, Pow, Reciprocal, Gelu and the normalizations of layers by the operators that any NPU has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.pattern import Number, Op, Pattern
 
-__all__ = ["GeluToTanh", "LayerNormToPrimitives", "NegToMul", "PowToMul"]
+__all__ = ["GeluToTanh", "LayerNormToPrimitives", "NegToMul", "PowToMul", "ReciprocalToDiv"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,36 @@ class PowToMul(NodeRewrite):
             builder.add("Mul", square, base)
         builder.replace()
         editor.note("Pow(s) spelled as Muls")
+
+
+@dataclass(frozen=True)
+class ReciprocalToDiv(NodeRewrite):
+    """Spell each Reciprocal as a Div of 1 by its input, for targets that take a root and the Div by it as one.
+
+    The results are equal. Legality: the dtype is a float.
+
+    Before:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) {
+            y = Reciprocal (x)
+        }
+
+    After:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) <float one = {1.0}> {
+            y = Div (one, x)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("Reciprocal",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data = node.operand(0)
+        if (dtype := editor.shapes[data].dtype) not in FLOATS:
+            raise MatchFailure("it is not known to be of floats")
+        one = editor.constant(np.ones((), FLOATS[dtype]), "one")
+        editor.replace(node, NewNode("Div", [one, data], [node.result().name], like=node))
+        editor.note("Reciprocal(s) spelled as Divs")
 
 
 AXES_INPUT_SINCE = 18  # of ReduceMean

@@ -18,6 +18,7 @@ from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.element_bounds import FloatBounds
+from graphkit.rewrite.host_values import dependences
 from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant", "WhereToArithmetic"]
@@ -51,13 +52,21 @@ class WhereToArithmetic(Rewrite):
             y_false = Mul (b, c_false)
             y = Add (y_true, y_false)
         }
+
+    Attributes:
+        of_data: Whether to leave choices that depend on no data, such as those in a mask: a host makes them.
     """
+
+    of_data: bool = False
 
     def edit(self, editor: Editor) -> None:
         bounds = FloatBounds(editor.model, editor.shapes)
+        known = dependences(editor.model, editor.shapes) if self.of_data else {}
         for node in list(editor.nodes("Where")):
-            with editor.matching(node):
-                _replace(editor, node, bounds)
+            dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
+            if dependence is None or dependence.data:
+                with editor.matching(node):
+                    _replace(editor, node, bounds)
 
 
 def _replace(editor: Editor, node: Node, bounds: FloatBounds) -> None:

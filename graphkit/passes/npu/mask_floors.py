@@ -21,7 +21,7 @@ from graphkit.rewrite.element_bounds import FloatBounds
 
 __all__ = ["FLOOR", "MAX_CONSTANT", "NO_BFLOAT16", "MaskFloors", "floor_of", "floor_under", "mask_floor", "told_floor"]
 
-FLOOR, QUANTIZED_FLOOR = -1e9, -255.0  # for targets that take float models, and for those that do not
+FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
 TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
 LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
@@ -49,7 +49,7 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
         UsageError: The target takes quantised models only, and the floor would spoil their scale; or it is infinite.
     """
     if wanted is None:
-        return QUANTIZED_FLOOR if target.is_quantized else FLOOR
+        return QUANTIZED_FLOOR if target.takes_8_bits else FLOOR
     if wanted < float(np.finfo(np.float32).min):
         raise UsageError(f"a mask floor of {wanted:g} is infinite in float32 - give one from -1e30 on")
     if target.is_quantized and wanted < LEAST_QUANTIZED:

@@ -1,14 +1,17 @@
-"""Simplify Concats: drop inputs without elements, and merge a Concat into the one that reads it."""
+"""Simplify Concats: drop empty inputs, merge one into the next one, and join before inputs are reshaped."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite import Editor, NewNode, Rewrite
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeRewrite, Rewrite
 
-__all__ = ["DropEmptyParts", "MergeConcats"]
+__all__ = ["DropEmptyParts", "JoinBeforeReshape", "MergeConcats"]
 
 
 @dataclass(frozen=True)
@@ -133,3 +136,84 @@ def _merge(editor: Editor, inner: Node, joined: Value, reader: Node) -> None:
     out = reader.result()
     parts, axis = _parts(inner, joined, reader), reader.attr("axis", int)
     editor.replace(reader, NewNode("Concat", parts, [out.name], {"axis": axis}, like=reader))
+
+
+RESHAPE_SINCE = 5
+
+
+@dataclass(frozen=True)
+class JoinBeforeReshape(NodeRewrite):
+    """Join tensors along another axis before they are reshaped, so that one Reshape is left, behind the Concat.
+
+    The heads of keys and values that several queries share come as copies of one reshaped tensor, on which
+    RKNN-Toolkit2 2.5.0 fails; the Reshape behind the Concat merges with the next one. Elements, and their order in
+    memory, stay the same.
+
+    Legality: the dims are numbers and none is 0; all inputs are reshaped from tensors that differ in one axis at most,
+    and the axes before it have as many elements as those before the axis of the Concat. Nothing else reads what is
+    reshaped, unless all inputs are copies of one tensor. No tensor has more axes than the inputs of the Concat.
+
+    Before:
+
+        agraph (float[1, 2, 5, 4] keys) => (float[1, 6, 5, 4] heads)
+        <int64[4] rows = {2, 1, 5, 4}, int64[4] all = {1, 6, 5, 4}> {
+            r = Reshape (keys, rows)
+            c = Concat <axis = 1> (r, r, r)
+            heads = Reshape (c, all)
+        }
+
+    After:
+
+        agraph (float[1, 2, 5, 4] keys) => (float[1, 6, 5, 4] heads)
+        <int64[4] all = {1, 6, 5, 4}, int64[4] c_shape = {2, 3, 5, 4}> {
+            c_joined = Concat <axis = 2> (keys, keys, keys)
+            c = Reshape (c_joined, c_shape)
+            heads = Reshape (c, all)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        makers = [value.producer for value in node.operands]
+        sources = [maker.operand(0) for maker in makers if maker is not None and maker.is_op(*RESHAPING)]
+        if node.scope.opset() < RESHAPE_SINCE or len(sources) < len(node.inputs):
+            return
+        out = node.result()
+        after, axis = editor.shapes[out].sizes(), _joined_axis(editor, node, sources)
+        if after is None or axis is None:
+            return
+        if len(reshaped := {*node.operands}) > 1 and not all(_is_read_by(editor, value, node) for value in reshaped):
+            raise MatchFailure("something else reads what is reshaped, so that there would be more Reshapes")
+        joined = editor.unique_name(f"{out.name}_joined")
+        editor.replace(
+            node,
+            NewNode("Concat", sources, [joined], {"axis": axis}, like=node),
+            NewNode("Reshape", [joined, editor.integers(after, f"{out.name}_shape")], [out.name]),
+        )
+        editor.note("Concat(s) moved before Reshapes")
+
+
+def _is_read_by(editor: Editor, value: Value, node: Node) -> bool:
+    """Whether one node alone reads a value."""
+    is_read_later = editor.is_output(value) or value in editor.new_reads
+    return not is_read_later and all(reader is node for reader, _ in value.consumers)
+
+
+def _joined_axis(editor: Editor, node: Node, sources: Sequence[Value]) -> int | None:
+    """Return the axis along which joined sources have the elements of the Concat in their order, None for none."""
+    before = [editor.shapes[value].sizes() for value in sources]
+    after = [editor.shapes[value].sizes() for value in node.operands]
+    known = [dims for dims in (*before, *after) if dims is not None and 0 not in dims]
+    if len(known) < len(before) + len(after):
+        return None
+    first, reshaped = known[0], known[len(before)]
+    axis = node.axis(len(reshaped))
+    if axis is None or len(first) > len(reshaped):
+        return None
+    outer = math.prod(reshaped[:axis])
+    for index in range(len(first)):
+        rests = {(*dims[:index], *dims[index + 1 :]) for dims in known[: len(before)]}
+        if math.prod(first[:index]) == outer and len(rests) == 1:
+            return index
+    return None

@@ -248,6 +248,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),
+    Axiom("reciprocal", "A Reciprocal is a Div of 1.", _ops("Reciprocal"), target_forms.reciprocal),
     Axiom("inverted", "A Where by a Not is one by its input, the other way round.", _ops("Where"), inverted),
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),

@@ -43,10 +43,34 @@ class Movement:
             return self.reshape(term.args[0], dims)  # type: ignore[arg-type]
         if term.is_constant and (made := self.constants.reshaped(term, dims)) is not None:
             return made
+        if (copies := self._copies(term, dims)) is not None:
+            self.terms.note("a Reshape of a Concat of copies")
+            return copies
         if term.op == "Elements" and (sizes := sizes_of(dims)) is not None:
             elements = term.attributes[2]
             return self.terms.make("Elements", (term.dtype, sizes, elements), (), term.dtype, sizes)
         return self.terms.make("Reshape", dims, (term,), term.dtype, dims)
+
+    def _copies(self, term: Term, dims: Dims) -> Term | None:
+        """Return copies that a Concat joins and a Reshape parts again, as an Expand: heads that several queries share.
+
+        None for any other term.
+        """
+        if term.op != "Concat" or term.attributes != JOINED or term.dims is None:
+            return None
+        outer, _, behind = term.dims
+        parts = [part for part in term.args if part is not None]
+        for period in range(1, len(parts) // 2 + 1):  # a copy may be a Concat itself, of which the parts are here
+            count, rest = divmod(len(parts), period)
+            if rest or parts != parts[:period] * count:
+                continue
+            if all(product(dims[:axis]) != outer * count for axis in range(len(dims))):
+                continue
+            length = sum((part.dims[1] for part in parts[:period] if part.dims is not None), const(0))
+            once, row = self.concat(parts[:period], 1, (outer, length, behind)), length * behind
+            repeated = self.expand(self.reshape(once, (outer, const(1), row)), (outer, const(count), row))
+            return self.reshape(repeated, dims)
+        return None
 
     def transpose(self, term: Term, perm: Sequence[int]) -> Term:
         """Return a term with its axes in another order; its dims must be known."""

@@ -61,8 +61,6 @@ def normalisation(app: Application) -> Result:
 def _inverted(app: Application, term: Term | None) -> Term | None:
     if term is None:
         return None
-    if term.op == "Reciprocal":
-        return unreshaped(term.args[0])
     source = term.args[0] if term.args else None
     if term.op != "Div" or source is None or not source.is_constant:
         return None

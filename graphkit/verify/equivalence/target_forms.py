@@ -1,4 +1,4 @@
-"""Axioms of forms that targets accept: copies that a Concat joins, and signs that move from a tensor into its table."""
+"""Axioms of forms that targets accept: copies that a Concat joins, quotients, and signs that move into a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import JOINED, expands_to
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["copies", "signs"]
+__all__ = ["copies", "reciprocal", "signs"]
 
 Result = Term | str | None
 
@@ -32,6 +32,14 @@ def copies(app: Application) -> Result:
     if not expands_to(first.dims, app.dims):
         return None
     return app.tools.movement.expand(first, app.dims)
+
+
+def reciprocal(app: Application) -> Result:
+    """Divide 1 by what a Reciprocal is of."""
+    if app.dtype not in FLOATS or app.dims is None:
+        return None
+    one = app.tools.constants.of_array(np.ones((), FLOATS[app.dtype]), app.dtype)
+    return _applied(app, "Div", [one, app.arg(0)], app.dims)
 
 
 def signs(app: Application) -> Result:
@@ -121,7 +129,12 @@ def _product(app: Application, args: list[Term | None], dims: Dims) -> Term | No
     arrays = [None if arg is None or not arg.is_constant else app.tools.constants.array(arg) for arg in args]
     if arrays[0] is not None and arrays[1] is not None:
         return app.tools.constants.of_array(arrays[0] * arrays[1], app.dtype)
-    node = Node(NodeProto(op_type="Mul", name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
+    return _applied(app, "Mul", args, dims)
+
+
+def _applied(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
+    """Return the normal form of an elementwise operator of two inputs on terms."""
+    node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
     made = replace(app, node=node, attributes=(("", 0, 7),), args=args, index=0, dims=dims)
     found = flat.elementwise(made)
     return found if isinstance(found, Term) else None

@@ -22,7 +22,7 @@ from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages, 
 FINITE = "assuming finite values"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5, verify=False)
 NAMES = (*PIPELINES, "causal-attention", "encoder", "sliding-window")
-TESTED = {"a cache of slots", "values of the host by rows", "inputs of fewer axes"}
+TESTED = {"a cache of slots", "values of the host by rows", "inputs of fewer axes", "the floor of masks"}
 Parts = Mapping[str, Lowered]
 
 
