@@ -152,7 +152,6 @@ class _Maker:
         self.ids = [] if encoder is None else [value.name for value in encoder.roles.all("tokens")]
         logits = next(port for port in method.outputs if not port.writes)
         self.logit_bytes = (logits_of(method) or 1) * np.dtype(logits.dtype).itemsize
-        self.can_choose = "kept" in kinds
 
     def takes_padding(self, length: int) -> bool:
         """Whether one row of a prompt can be padded."""
@@ -167,7 +166,7 @@ class _Maker:
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self._tokens((rows, 1)) for _ in range(count))
-        compares_all = not self.can_choose or tokens.size * self.logit_bytes <= COMPARED
+        compares_all = tokens.size * self.logit_bytes <= COMPARED
         inputs = self._inputs(rows, source, is_padded)
         return Prompt(
             tokens=tokens,

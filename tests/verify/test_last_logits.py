@@ -17,7 +17,7 @@ from graphkit.verify import bundle_prompts
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_recording import record
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.oracle import with_last_logits
+from graphkit.verify.oracle import LAST, with_logits_choice
 from graphkit.verify.originals import Originals
 
 Change = Callable[[onnx.GraphProto], None]
@@ -97,12 +97,14 @@ def changed(change: Change) -> Model:
 @pytest.mark.parametrize("tokens", [1, 3, 6])
 def test_the_last_logits_are_those_of_the_export(change: Change, tokens: int) -> None:
     model = changed(change)
-    cut = with_last_logits(model, 3)
-    assert cut is not None
+    choosing = with_logits_choice(model)
+    assert choosing is not None
     feed = feeds(tokens)
-    expected, actual = run(model, feed), run(cut, feed)
-    np.testing.assert_allclose(actual[0], expected[0][:, -3:], rtol=1e-5, atol=1e-6)
-    assert all(np.array_equal(one, other) for one, other in zip(expected[1:], actual[1:], strict=True))
+    expected = run(model, feed)
+    for count in (1, 3, tokens):
+        actual = run(choosing, {**feed, LAST: np.array([-count])})
+        np.testing.assert_allclose(actual[0], expected[0][:, -count:], rtol=1e-5, atol=1e-6)
+        assert all(np.array_equal(one, other) for one, other in zip(expected[1:], actual[1:], strict=True))
 
 
 @pytest.mark.parametrize("change", [
@@ -113,14 +115,14 @@ def test_the_last_logits_are_those_of_the_export(change: Change, tokens: int) ->
     matrix_of_tokens,
 ], ids=["a number for each token", "a number for each row", "Softmax", "read beside", "no constant"])  # fmt: skip
 def test_what_may_differ_from_token_to_token_is_left_as_it_is(change: Change) -> None:
-    assert with_last_logits(changed(change), 3) is None
+    assert with_logits_choice(changed(change)) is None
 
 
 def test_logits_of_two_dims_are_left_as_they_are() -> None:
     model = changed(unchanged)
     output = next(value for value in model.proto.graph.output if value.name == "logits")
     del output.type.tensor_type.shape.dim[0]
-    assert with_last_logits(model, 3) is None
+    assert with_logits_choice(model) is None
 
 
 def test_long_prompts_run_on_an_export_that_is_cut(
