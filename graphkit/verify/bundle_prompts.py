@@ -43,7 +43,6 @@ class Prompt:
         has_mask: Whether the bundle takes the mask.
         source: Positions of the source; 0 without an encoder.
         is_padded: Whether the last row is padded.
-        logit_bytes: Bytes of the logits of a token.
         all_logits: Whether the logits of each token are compared, not of the last one alone.
     """
 
@@ -54,7 +53,6 @@ class Prompt:
     has_mask: bool
     source: int
     is_padded: bool
-    logit_bytes: int
     all_logits: bool
 
     def first_row(self) -> Prompt:
@@ -176,7 +174,6 @@ class _Maker:
             has_mask=self.has_mask,
             source=source,
             is_padded=padded,
-            logit_bytes=self.logit_bytes,
             all_logits=compares_all,
         )
 

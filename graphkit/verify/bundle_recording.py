@@ -21,7 +21,6 @@ from graphkit.verify.originals import Originals
 __all__ = ["Recording", "Search", "begin", "record", "search_of", "searched"]
 
 Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
-PART = 64 << 20  # bytes of logits that a decoder gives at once, where it gives those of each token
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,8 @@ def record(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
-    oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=_has_long(prompts))
+    has_long = not all(prompt.all_logits for prompt in prompts)
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
     logits = [
         [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
         for prompt in numbered(prompts, name, progress, "prompt")
@@ -83,11 +83,6 @@ def record(
     except GraphkitError:  # a decoder that takes one token at a time
         chunks = {}
     return Recording(logits, tokens, moved, chunks)
-
-
-def _has_long(prompts: Sequence[Prompt]) -> bool:
-    """Whether the logits of all tokens of a prompt are more than is compared."""
-    return not all(prompt.all_logits for prompt in prompts)
 
 
 def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
@@ -104,14 +99,5 @@ def search_of(beams: int) -> Search:
 
 
 def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
-    """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
-    tokens, mask, inputs = prompt.tokens, prompt.mask, prompt.inputs
-    if prompt.all_logits:
-        return oracle.start(tokens, mask, inputs)
-    part = tokens.shape[1]
-    if not oracle.can_choose and oracle.goes_on_as_it_starts:
-        part = max(1, min(part, PART // (prompt.logit_bytes * len(tokens))))
-    logits = oracle.start(tokens[:, :part], mask[:, :part], inputs, last=1)
-    for at in range(part, tokens.shape[1], part):
-        logits = oracle.step(tokens[:, at : at + part], mask[:, at : at + part])
-    return logits[:, -1:].copy()
+    """Return the logits of each token of a prompt, or of the last one alone."""
+    return oracle.start(prompt.tokens, prompt.mask, prompt.inputs, last=None if prompt.all_logits else 1)

@@ -38,13 +38,12 @@ class Oracle:
         originals: The models.
         optimize: Whether onnxruntime may fuse operators.
         prepack: Whether it may pick other kernels for weights, whose last digits differ.
-        can_choose: Whether some calls need the logits of the last tokens alone. Where it can, the decoder then computes
-            no others for them, and holds its weights mapped.
+        can_choose: Whether some calls need the logits of the last tokens alone: where the decoder can, it gives no
+            others then, and its weights are mapped.
 
     Attributes:
         cache: What is past, by place; empty before the first tokens.
         outputs: All that the decoder gave last, by name.
-        can_choose: Whether the decoder computes the logits of the last tokens alone where a call asks for these.
 
     Raises:
         ModelError: onnxruntime does not load a model.
@@ -57,7 +56,7 @@ class Oracle:
         self._encoder = originals.encoder
         self._session = None if originals.encoder is None else self._opened(originals.encoder)
         chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
-        self.can_choose = chosen is not None
+        self._can_choose = chosen is not None
         self._decoder = self._decoder_of(originals, chosen)
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
@@ -76,11 +75,6 @@ class Oracle:
             return None
         opened = self._opened(first, chosen)
         return Decoder(first, step, opened, opened if first is step else self._opened(step))
-
-    @property
-    def goes_on_as_it_starts(self) -> bool:
-        """Whether one decoder is for the first tokens and for later ones, so that a prompt can run in parts."""
-        return self._decoder is not None and self._decoder.first is self._decoder.later
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
@@ -120,18 +114,18 @@ class Oracle:
             last: For how many of the last tokens logits are needed; None for all.
 
         Returns:
-            The logits, [batch, tokens, vocabulary]; of these last tokens alone where it can choose.
+            The logits, [batch, tokens, vocabulary], of these tokens.
         """
         assert self._decoder is not None
         model = self._decoder.first
         feed = {**self.first_feed(tokens, mask), **self._choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
-        return _logits(model, self.outputs)
+        return _logits(model, self.outputs)[:, -(last or tokens.shape[1]) :]
 
     def _choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
-        return {LAST: np.array([-(last or tokens.shape[1])])} if self.can_choose else {}
+        return {LAST: np.array([-(last or tokens.shape[1])])} if self._can_choose else {}
 
     def step(
         self, tokens: np.ndarray, mask: np.ndarray | None = None, *, beside: Mapping[str, np.ndarray] | None = None
@@ -145,7 +139,7 @@ class Oracle:
         tokens = tokens.reshape(len(self._mask), -1)
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
         model = self._decoder.later
-        choice = self._choice(tokens) if self.goes_on_as_it_starts else {}
+        choice = self._choice(tokens) if self._decoder.first is model else {}
         self.outputs, self.cache = self._decoder.step({**self._feed(model, tokens), **choice}, self.cache)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits(model, self.outputs)
@@ -288,38 +282,43 @@ LAST = f"{NAME}_from"  # the input that says where the logits begin, counted fro
 def with_logits_choice(model: Model) -> Model | None:
     """Return a model that gives the logits of as many of the last tokens as a new input, `LAST`, says.
 
-    None where it is not plain that the logits of a token follow from its own hidden state: they are to be
-    [batch, tokens, vocabulary], and come from a product with a matrix.
+    It computes no others where it is plain that the logits of a token follow from its own hidden state: where they come
+    from a product with a matrix. None where the logits are not [batch, tokens, vocabulary], or are read in the model.
     """
     logits = model.roles.logits
-    nodes = [] if logits is None else _head(logits)
-    if logits is None or not nodes or any(name.startswith(NAME) for name in names_in(model.scopes)):
+    declared = None if logits is None else declared_type(logits)
+    if logits is None or logits.producer is None or logits.consumers or declared is None or declared.rank != 3:
+        return None
+    if any(name.startswith(NAME) for name in names_in(model.scopes)):
         return None
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    graph, product = proto.graph, nodes[-1]
+    graph, head = proto.graph, _head(logits)
     for name, number in (("to", TO_THE_END), ("axis", TOKENS)):
         graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{NAME}_{name}"))
     graph.input.append(helper.make_tensor_value_info(LAST, onnx.TensorProto.INT64, [1]))
-    hidden = product.proto.input[0]
     ends = [LAST, f"{NAME}_to", f"{NAME}_axis"]
-    graph.node[product.index].input[0] = f"{NAME}_hidden"
-    graph.node.insert(product.index, helper.make_node("Slice", [hidden, *ends], [f"{NAME}_hidden"], NAME))
-    _forget_lengths(graph, {name for node in nodes for name in node.proto.output})
+    if head:
+        product = graph.node[head[-1].index]
+        graph.node.insert(head[-1].index, helper.make_node("Slice", [product.input[0], *ends], [f"{NAME}_hidden"], NAME))
+        product.input[0] = f"{NAME}_hidden"
+    else:
+        outputs = graph.node[logits.producer.index].output
+        outputs[list(outputs).index(logits.name)] = f"{NAME}_all"
+        graph.node.append(helper.make_node("Slice", [f"{NAME}_all", *ends], [logits.name], NAME))
+    _forget_lengths(graph, {logits.name, *(name for node in head for name in node.proto.output)})
     return model.with_proto(proto)
 
 
 def _head(logits: Value) -> list[Node]:
     """Return the nodes from the logits back to the product that makes them of the hidden state; none if unknown."""
-    declared, nodes = declared_type(logits), list[Node]()
+    nodes = list[Node]()
     outputs = {value.name for value in logits.scope.outputs}
-    if declared is None or declared.rank != 3:
-        return []
     value: Value | None = logits
     while value is not None and value.producer is not None and len(value.producer.outputs) == 1:
         node = value.producer
         others = [read for read in node.inputs[1:] if read is not None]
-        if len(value.consumers) != (value is not logits) or (value is not logits and value.name in outputs):
+        if value is not logits and (len(value.consumers) != 1 or value.name in outputs):
             return []
         nodes.append(node)
         if node.is_op("MatMul"):
