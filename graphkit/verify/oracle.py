@@ -300,7 +300,9 @@ def with_logits_choice(model: Model) -> Model | None:
     ends = [LAST, f"{NAME}_to", f"{NAME}_axis"]
     if head:
         product = graph.node[head[-1].index]
-        graph.node.insert(head[-1].index, helper.make_node("Slice", [product.input[0], *ends], [f"{NAME}_hidden"], NAME))
+        graph.node.insert(
+            head[-1].index, helper.make_node("Slice", [product.input[0], *ends], [f"{NAME}_hidden"], NAME)
+        )
         product.input[0] = f"{NAME}_hidden"
     else:
         outputs = graph.node[logits.producer.index].output
