@@ -83,6 +83,14 @@ class ConstantNumbers:
             return self._placed(kind, place, model, tensor)
         return self._compared(kind, model, tensor)
 
+    def of_bytes(self, model: Model, tensor: TensorProto) -> int:
+        """Return the number of the bytes of a tensor, whatever dtype and dims it has.
+
+        Raises:
+            ModelError: Its file is missing, or has shrunk since the model was read.
+        """
+        return self._compared("bytes", model, tensor)
+
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.
 

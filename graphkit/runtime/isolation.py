@@ -57,6 +57,12 @@ class Process:
                 self.close()
         return answer
 
+    def forget(self) -> None:
+        """Free the memory of the sessions that are closed."""
+        if self.dropped and self._worker is not None:
+            with contextlib.suppress(DiedError):
+                self.ask({"do": "free"}, SECONDS_TO_FREE)
+
     def close(self) -> None:
         """End the process."""
         self.generation += 1
@@ -130,9 +136,15 @@ def current_limits() -> Limits:
 
 @contextlib.contextmanager
 def isolation(limits: Limits = DEFAULT_LIMITS) -> Iterator[None]:
-    """Let the isolated sessions that are made inside share a process and its limits; inside another, that one's."""
-    if _CURRENT.get() is not None:
-        yield
+    """Let the isolated sessions that are made inside share a process and its limits; inside another, that one's.
+
+    At its end, those that are closed give back their memory.
+    """
+    if (outer := _CURRENT.get()) is not None:
+        try:
+            yield
+        finally:
+            outer.forget()
         return
     process = Process(limits)
     token = _CURRENT.set(process)

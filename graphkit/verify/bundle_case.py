@@ -16,6 +16,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.bundle_recording import begin
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.cause_search import Undo, multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread
@@ -191,16 +192,15 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
     once, step = contract.method("once"), contract.method("step")
     if once is None or step is None:
         return []
-    oracle = Oracle(originals, prepack=False)
+    oracle = Oracle(originals, prepack=False, can_choose=not prompt.all_logits)
     oracle.encode(prompt.inputs)
     exports: tuple[Export, ...] = ((originals.first, oracle.first_feed(prompt.tokens, prompt.mask), ""),)
     if originals.encoder is not None:
         exports = ((originals.encoder, oracle.encoder_feed(prompt.inputs), ENCODER), *exports)
-    rows, mask, logits = len(prompt.tokens), prompt.mask, oracle.first(prompt.tokens, prompt.mask)
+    rows, mask, logits = len(prompt.tokens), prompt.mask, begin(oracle, prompt)
     begun = {state.name: _filled(state, rows, mask.shape[1]) for state in contract.states}
     feed = _feed(once, prompt, prompt.tokens, mask, begun, 0)
-    compared_logits = logits if prompt.all_logits else logits[:, -1:]
-    calls = [Call(once, feed, past=0, exports=exports, logits=compared_logits, mask=mask, states={})]
+    calls = [Call(once, feed, past=0, exports=exports, logits=logits, mask=mask, states={})]
     for tokens in prompt.steps:
         past, fed = mask.shape[1], oracle.later_feed(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)

@@ -43,7 +43,6 @@ class Prompt:
         has_mask: Whether the bundle takes the mask.
         source: Positions of the source; 0 without an encoder.
         is_padded: Whether the last row is padded.
-        logit_bytes: Bytes of the logits of a token.
         all_logits: Whether the logits of each token are compared, not of the last one alone.
     """
 
@@ -54,7 +53,6 @@ class Prompt:
     has_mask: bool
     source: int
     is_padded: bool
-    logit_bytes: int
     all_logits: bool
 
     def first_row(self) -> Prompt:
@@ -152,7 +150,6 @@ class _Maker:
         self.ids = [] if encoder is None else [value.name for value in encoder.roles.all("tokens")]
         logits = next(port for port in method.outputs if not port.writes)
         self.logit_bytes = (logits_of(method) or 1) * np.dtype(logits.dtype).itemsize
-        self.can_choose = "kept" in kinds
 
     def takes_padding(self, length: int) -> bool:
         """Whether one row of a prompt can be padded."""
@@ -167,7 +164,7 @@ class _Maker:
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self._tokens((rows, 1)) for _ in range(count))
-        compares_all = not self.can_choose or tokens.size * self.logit_bytes <= COMPARED
+        compares_all = tokens.size * self.logit_bytes <= COMPARED
         inputs = self._inputs(rows, source, is_padded)
         return Prompt(
             tokens=tokens,
@@ -177,7 +174,6 @@ class _Maker:
             has_mask=self.has_mask,
             source=source,
             is_padded=padded,
-            logit_bytes=self.logit_bytes,
             all_logits=compares_all,
         )
 

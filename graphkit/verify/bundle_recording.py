@@ -21,8 +21,6 @@ from graphkit.verify.originals import Originals
 __all__ = ["Recording", "Search", "begin", "record", "search_of", "searched"]
 
 Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
-WHOLE = 256 << 20  # bytes of logits that a prompt may have to run at once
-PART = 64 << 20  # bytes of logits of a part of a longer one
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,8 @@ def record(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
-    oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
+    has_long = not all(prompt.all_logits for prompt in prompts)
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
     logits = [
         [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
         for prompt in numbered(prompts, name, progress, "prompt")
@@ -84,13 +83,6 @@ def record(
     except GraphkitError:  # a decoder that takes one token at a time
         chunks = {}
     return Recording(logits, tokens, moved, chunks)
-
-
-def _needed(prompts: Sequence[Prompt]) -> int | None:
-    """Return of how many of the last tokens some prompt needs logits, None where each needs all of them."""
-    if all(prompt.all_logits for prompt in prompts):
-        return None
-    return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
 
 
 def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
@@ -107,12 +99,5 @@ def search_of(beams: int) -> Search:
 
 
 def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
-    """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
-    tokens, mask = prompt.tokens, prompt.mask
-    length, part = tokens.shape[1], tokens.shape[1]
-    if prompt.logit_bytes * tokens.size > WHOLE and not oracle.is_cut and oracle.goes_on_as_it_starts:
-        part = max(1, PART // (prompt.logit_bytes * len(tokens)))
-    logits = oracle.start(tokens[:, :part], mask[:, :part], prompt.inputs)
-    for at in range(part, length, part):
-        logits = oracle.step(tokens[:, at : at + part], mask[:, at : at + part])
-    return logits if prompt.all_logits else logits[:, -1:].copy()
+    """Return the logits of each token of a prompt, or of the last one alone."""
+    return oracle.start(prompt.tokens, prompt.mask, prompt.inputs, last=None if prompt.all_logits else 1)

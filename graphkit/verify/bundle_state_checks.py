@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import StateTensor
+from graphkit.deploy.contract.bundle_contract import BundleContract, StateTensor
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, UsageError
@@ -16,7 +16,7 @@ from graphkit.graph.uses import readers_beside
 from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "Check", "Subject", "start", "tried"]
+__all__ = ["CHECKS", "Check", "Subject", "can_choose", "start", "tried"]
 
 STEPS = 6  # after the first prompt, where more would not go round a ring
 
@@ -64,7 +64,14 @@ def tried(check: Callable[[], str]) -> str:
 def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
     """Run a bundle on a prompt, and return its logits: those of each token, or of the last one of a long prompt."""
     mask = prompt.mask if prompt.has_mask else None
-    return bundle.start(prompt.tokens, prompt.inputs, mask=mask, all_logits=prompt.all_logits)
+    logits = bundle.start(prompt.tokens, prompt.inputs, mask=mask, all_logits=prompt.all_logits)
+    return logits if prompt.all_logits or can_choose(bundle.contract) else logits[:, -1:].copy()
+
+
+def can_choose(contract: BundleContract) -> bool:
+    """Whether a bundle gives the logits of as many of the last tokens as its caller asks for."""
+    method = contract.method("once")
+    return method is not None and any(port.kind == "kept" for port in method.inputs)
 
 
 def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:

@@ -22,8 +22,8 @@ from graphkit.verify.altered_bundle import KeepingBundle
 from graphkit.verify.bundle_calls import last_alone, reordered, several_at_once
 from graphkit.verify.bundle_causes import causes
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
-from graphkit.verify.bundle_recording import Recording, record, search_of
-from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
+from graphkit.verify.bundle_recording import Recording, begin, record, search_of
+from graphkit.verify.bundle_state_checks import CHECKS, Subject, can_choose, start, tried
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
@@ -289,8 +289,7 @@ def _choices(
     if truth.chunks:
         faults["steps of several tokens"] = tried(partial(_chunks, bundle, prompts, truth.chunks, allowed, judge))
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
-    method = bundle.contract.method("once")
-    if method is not None and any(port.kind == "kept" for port in method.inputs):
+    if can_choose(bundle.contract):
         faults["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
         if long.tokens.shape[1] > 1:
             faults["the logits of the last two tokens"] = tried(partial(_last_two_logits, bundle, long, allowed))
@@ -377,9 +376,10 @@ def equal_tokens(
     equal = tried = 0
     all_prompts = prompts(contract, originals, seed)
     with isolation(limits):
-        oracle, bundle = Oracle(originals, optimize=False), Bundle(folder, optimize=False, unchecked=True)
-        for prompt in numbered([each.first_row() for each in all_prompts], "counting equal tokens", progress, "prompt"):
-            expected = oracle.start(prompt.tokens, prompt.mask, prompt.inputs)[:, -1]
+        oracle, bundle = Oracle(originals, can_choose=True), Bundle(folder, optimize=False, unchecked=True)
+        all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
+        for prompt in numbered(all_prompts, "counting equal tokens", progress, "prompt"):
+            expected = begin(oracle, prompt)[:, -1]
             actual = start(bundle, prompt)[:, -1]
             steps = min(STEPS, contract.lengths[0].most - prompt.tokens.shape[1] + 1)
             for number, (tokens, _) in enumerate(greedy(expected, lambda ids: oracle.step(ids)[:, -1], steps), 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from graphkit.verify.original_runs import Feeder, LevelRuns, Run
 from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof
 
-__all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "numbered", "prove_inlined"]
+__all__ = ["Called", "Counted", "Fed", "Only", "Part", "TwoModels", "numbered", "prove_inlined"]
 
 
 class Called:
@@ -57,6 +57,18 @@ class Only:
         """Return these outputs by name."""
         outputs = self.session.run(feed)
         return {name: outputs[name] for name in self.outputs}
+
+
+class Fed:
+    """A session that is fed all inputs of its original, of which it takes those that it has."""
+
+    def __init__(self, session: Runner, inputs: Collection[str]) -> None:
+        self.session, self.names, self.outputs, self.label = session, inputs, session.outputs, session.label
+        self.inputs = session.inputs
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name."""
+        return self.session.run({name: array for name, array in feed.items() if name in self.names})
 
 
 Item = TypeVar("Item")

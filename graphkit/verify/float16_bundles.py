@@ -137,7 +137,7 @@ class Float16Judge:
         files = dict.fromkeys(method.file for method in self.contract.methods)
         models = {file: _wide(load(self.folder / file)) for file in files}
         wide = AlteredBundle(self.folder, _wide_contract(self.contract), models)
-        return Oracle(_wide_originals(self.originals), prepack=False), wide
+        return Oracle(_wide_originals(self.originals), prepack=False, can_choose=True), wide
 
     def _verdict(
         self,

@@ -21,7 +21,7 @@ MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does no
 
 
 def narrowing(
-    session: Runner,
+    session: Callable[[], Runner],
     fixed: Sequence[Pair],
     asked: Mapping[str, int],
     whole: Callable[[], Feeder],
@@ -30,7 +30,7 @@ def narrowing(
     """Return the dims that a model fixes though nobody asked for that, and its original takes others.
 
     Args:
-        session: The original.
+        session: Opens the original, where it has to run.
         fixed: The dims, with the size of each.
         asked: Sizes that somebody asked for, by symbol.
         whole: Gives what makes inputs at all sizes of the original.
@@ -40,8 +40,8 @@ def narrowing(
     todo = [(pair, relation) for pair, relation in relations if relation.symbols]
     if not todo:
         return []
-    feeder = whole()
-    return [pair for pair, relation in todo if _takes_others(session, feeder, relation, flags or feeder.flags())]
+    feeder, opened = whole(), session()
+    return [pair for pair, relation in todo if _takes_others(opened, feeder, relation, flags or feeder.flags())]
 
 
 def _takes_others(session: Runner, feeder: Feeder, relation: Relation, choices: Sequence[Flags]) -> bool:

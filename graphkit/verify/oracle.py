@@ -25,7 +25,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.originals import Originals
 
-__all__ = ["Oracle", "with_last_logits"]
+__all__ = ["Oracle", "with_logits_choice"]
 
 
 Arrays = dict[str, np.ndarray]
@@ -38,26 +38,26 @@ class Oracle:
         originals: The models.
         optimize: Whether onnxruntime may fuse operators.
         prepack: Whether it may pick other kernels for weights, whose last digits differ.
-        last: For how many of the last tokens logits are needed; None for all. The decoder is cut where it can be, and
-            then holds its weights mapped.
+        can_choose: Whether some calls need the logits of the last tokens alone: where the decoder can, it gives no
+            others then, and its weights are mapped.
 
     Attributes:
         cache: What is past, by place; empty before the first tokens.
         outputs: All that the decoder gave last, by name.
-        is_cut: Whether the decoder gives no other logits than those of the last tokens.
 
     Raises:
         ModelError: onnxruntime does not load a model.
     """
 
     def __init__(
-        self, originals: Originals, *, optimize: bool = False, prepack: bool = True, last: int | None = None
+        self, originals: Originals, *, optimize: bool = False, prepack: bool = True, can_choose: bool = False
     ) -> None:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
         self._encoder = originals.encoder
         self._session = None if originals.encoder is None else self._opened(originals.encoder)
-        self.is_cut = False
-        self._decoder = self._decoder_of(originals, last)
+        chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
+        self._can_choose = chosen is not None
+        self._decoder = self._decoder_of(originals, chosen)
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
         self._states: Arrays = {}  # recurrent ones, by input
@@ -65,23 +65,16 @@ class Oracle:
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
 
-    def _opened(self, model: Model, cut: Model | None = None) -> IsolatedSession:
-        source = cut or (model if model.path is None or self._is_changed else model.path)
+    def _opened(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
+        source = chosen or (model if model.path is None or self._is_changed else model.path)
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
 
-    def _decoder_of(self, originals: Originals, last: int | None) -> Decoder | None:
+    def _decoder_of(self, originals: Originals, chosen: Model | None) -> Decoder | None:
         first, step = originals.first, originals.step
         if first is None or step is None:
             return None
-        cut = None if last is None else with_last_logits(first, last)
-        self.is_cut = cut is not None
-        opened = self._opened(first, cut)
+        opened = self._opened(first, chosen)
         return Decoder(first, step, opened, opened if first is step else self._opened(step))
-
-    @property
-    def goes_on_as_it_starts(self) -> bool:
-        """Whether one decoder is for the first tokens and for later ones, so that a prompt can run in parts."""
-        return self._decoder is not None and self._decoder.first is self._decoder.later
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
@@ -105,26 +98,34 @@ class Oracle:
             self._given["encoder tokens"] = feed[tokens.name]
         return outputs
 
-    def start(self, tokens: np.ndarray, mask: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def start(
+        self, tokens: np.ndarray, mask: np.ndarray, inputs: Mapping[str, np.ndarray], last: int | None = None
+    ) -> np.ndarray:
         """Run the encoder on its inputs and the decoder on its first tokens, and return their logits."""
         self.encode(inputs)
-        return self.first(tokens, mask)
+        return self.first(tokens, mask, last)
 
-    def first(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def first(self, tokens: np.ndarray, mask: np.ndarray, last: int | None = None) -> np.ndarray:
         """Run the decoder on its first tokens.
 
         Args:
             tokens: Ids, [batch, tokens].
             mask: 1 for each that counts, 0 for padding, [batch, tokens].
+            last: For how many of the last tokens logits are needed; None for all.
 
         Returns:
-            The logits, [batch, tokens, vocabulary]; of the last tokens alone where it is cut.
+            The logits, [batch, tokens, vocabulary], of these tokens.
         """
         assert self._decoder is not None
         model = self._decoder.first
-        self.outputs, self.cache = self._decoder.start(self.first_feed(tokens, mask))
+        feed = {**self.first_feed(tokens, mask), **self._choice(tokens, last)}
+        self.outputs, self.cache = self._decoder.start(feed)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
-        return _logits(model, self.outputs)
+        return _logits(model, self.outputs)[:, -(last or tokens.shape[1]) :]
+
+    def _choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
+        """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
+        return {LAST: np.array([-(last or tokens.shape[1])])} if self._can_choose else {}
 
     def step(
         self, tokens: np.ndarray, mask: np.ndarray | None = None, *, beside: Mapping[str, np.ndarray] | None = None
@@ -138,7 +139,8 @@ class Oracle:
         tokens = tokens.reshape(len(self._mask), -1)
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
         model = self._decoder.later
-        self.outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
+        choice = self._choice(tokens) if self._decoder.first is model else {}
+        self.outputs, self.cache = self._decoder.step({**self._feed(model, tokens), **choice}, self.cache)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits(model, self.outputs)
 
@@ -274,42 +276,51 @@ TOKENS, TO_THE_END = 1, 2**63 - 1
 ALONE = ("Tanh", "Identity", "Cast")  # operators of one input, which treat each number alone
 BESIDE = ("Add", "Sub", "Mul", "Div")  # with constants that are the same for each token
 NAME = "oracle/last"
+LAST = f"{NAME}_from"  # the input that says where the logits begin, counted from the end: -1 for the last token alone
 
 
-def with_last_logits(model: Model, count: int) -> Model | None:
-    """Return a model that gives the logits of so many of the last tokens, of all where there are fewer.
+def with_logits_choice(model: Model) -> Model | None:
+    """Return a model that gives the logits of as many of the last tokens as a new input, `LAST`, says.
 
-    None where it is not plain that the logits of a token follow from its own hidden state: they are to be
-    [batch, tokens, vocabulary], and come from a product with a matrix.
+    It computes no others where it is plain that the logits of a token follow from its own hidden state: where they come
+    from a product with a matrix. None where the logits are not [batch, tokens, vocabulary], or are read in the model.
     """
     logits = model.roles.logits
-    nodes = [] if logits is None else _head(logits)
-    if logits is None or not nodes or any(name.startswith(NAME) for name in names_in(model.scopes)):
+    declared = None if logits is None else declared_type(logits)
+    if logits is None or logits.producer is None or logits.consumers or declared is None or declared.rank != 3:
+        return None
+    if any(name.startswith(NAME) for name in names_in(model.scopes)):
         return None
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    graph, product = proto.graph, nodes[-1]
-    for name, number in (("from", -count), ("to", TO_THE_END), ("axis", TOKENS)):
+    graph, head = proto.graph, _head(logits)
+    for name, number in (("to", TO_THE_END), ("axis", TOKENS)):
         graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{NAME}_{name}"))
-    hidden = product.proto.input[0]
-    ends = [f"{NAME}_{name}" for name in ("from", "to", "axis")]
-    graph.node[product.index].input[0] = f"{NAME}_hidden"
-    graph.node.insert(product.index, helper.make_node("Slice", [hidden, *ends], [f"{NAME}_hidden"], NAME))
-    _forget_lengths(graph, {name for node in nodes for name in node.proto.output})
+    graph.input.append(helper.make_tensor_value_info(LAST, onnx.TensorProto.INT64, [1]))
+    ends = [LAST, f"{NAME}_to", f"{NAME}_axis"]
+    if head:
+        product = graph.node[head[-1].index]
+        graph.node.insert(
+            head[-1].index, helper.make_node("Slice", [product.input[0], *ends], [f"{NAME}_hidden"], NAME)
+        )
+        product.input[0] = f"{NAME}_hidden"
+    else:
+        outputs = graph.node[logits.producer.index].output
+        outputs[list(outputs).index(logits.name)] = f"{NAME}_all"
+        graph.node.append(helper.make_node("Slice", [f"{NAME}_all", *ends], [logits.name], NAME))
+    _forget_lengths(graph, {logits.name, *(name for node in head for name in node.proto.output)})
     return model.with_proto(proto)
 
 
 def _head(logits: Value) -> list[Node]:
     """Return the nodes from the logits back to the product that makes them of the hidden state; none if unknown."""
-    declared, nodes = declared_type(logits), list[Node]()
+    nodes = list[Node]()
     outputs = {value.name for value in logits.scope.outputs}
-    if declared is None or declared.rank != 3:
-        return []
     value: Value | None = logits
     while value is not None and value.producer is not None and len(value.producer.outputs) == 1:
         node = value.producer
         others = [read for read in node.inputs[1:] if read is not None]
-        if len(value.consumers) != (value is not logits) or (value is not logits and value.name in outputs):
+        if value is not logits and (len(value.consumers) != 1 or value.name in outputs):
             return []
         nodes.append(node)
         if node.is_op("MatMul"):

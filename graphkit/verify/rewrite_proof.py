@@ -180,7 +180,8 @@ class RunProof(RunSizes):
     """One run of both models.
 
     Attributes:
-        absolute, relative: The largest differences; None where what differs is no number, or the model failed.
+        absolute, relative: The largest differences; None where what differs is no number, the model failed, or normal
+            forms had shown that there is nothing to compare.
         failure: What differs, "" for nothing that the tolerance does not cover.
     """
 
@@ -290,7 +291,10 @@ class RewriteProof(Result):
         yield outcome([self.proven() if self.passed else "The proof failed."], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
-        yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
+        if self.outputs or not self.passed:
+            yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
+        else:
+            yield Prose(f"The rewritten model loads and runs at onnxruntime's default level{fixed}.")
         if self.coverage:
             yield Prose(f"Covered: {self.coverage}.")
         yield from self.equivalence.blocks()
@@ -317,12 +321,20 @@ class RewriteProof(Result):
 
     def _run_table(self) -> Table:
         rows = [
-            (number, str(run), run.absolute, run.relative, "differs" if run.failure else "equal")
+            (
+                number,
+                str(run),
+                run.absolute,
+                run.relative,
+                "differs" if run.failure else "runs" if run.absolute is None else "equal",
+            )
             for number, run in enumerate(self.runs, start=1)
         ]
         return table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
 
     def _output_blocks(self) -> Iterator[Block]:
+        if not self.outputs:
+            return
         exact = sum(not output.worst and not output.failure for output in self.outputs)
         if exact == len(self.outputs):
             yield Prose(f"All outputs are equal to the last bit: {exact}.")

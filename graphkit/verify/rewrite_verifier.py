@@ -1,7 +1,8 @@
 """The proof of a rewrite: original and result at several sizes of their dims, every output compared.
 
-Normal forms come first. Where they show all outputs to be equal bit for bit, one run at each level is enough, for
-onnxruntime may have faults of its own; else, or where that run fails, there are all of them.
+Normal forms come first. Where they show all outputs to be equal bit for bit, the original does not run: it is enough
+that the rewritten model loads and runs once at onnxruntime's default level. Else, or where it does not, there are all
+of the runs.
 
 onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
 more at the default level, with a tolerance of its own (see `graphkit.verify.candidate_runs`). Functions that
@@ -40,7 +41,7 @@ from graphkit.verify.candidate_runs import (
     with_level,
     with_weights,
 )
-from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
+from graphkit.verify.candidate_sessions import Counted, Fed, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
@@ -57,13 +58,14 @@ from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
     Run,
+    RunRecord,
     at_both_levels,
     caveats,
     coverage,
     run_original,
     unsteady_runs,
 )
-from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
+from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_bfloat16, has_float16, level_tolerance
 from graphkit.verify.weight_bytes import changed_weights
 
@@ -241,11 +243,35 @@ class _Proof:
         forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
-            proof = self._tested(1, has_edges=False)
+            proof = self._run_once() if part is None else self._tested(1, has_edges=False)
             if proof.passed:
                 return replace(proof, equivalence=shown)
         proof = self._tested(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=shown) if proof.passed else proof
+
+    def _run_once(self) -> RewriteProof:
+        """Load the rewritten model at the default level and run it once, where it is known what it gives."""
+        two, (before, after), feeder = self.two, self.two.models, self.two.feeder
+        self.progress("proving: loading the rewritten model, default level")
+        try:
+            session = Fed(two.rewritten(optimize=True), two.input_names)
+        except ModelError as error:
+            return replace(self.blank, failures=(error.problem,))
+        self.progress("proving: running it once")
+        record = run_original(session, feeder, 1, has_edges=False)
+        changes = self._input_changes()
+        changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
+        proof = replace(
+            self.blank,
+            runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
+            notes=self._notes(record),
+            coverage=coverage(feeder, record),
+            caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
+        )
+        return _with_interface(proof, changes)
+
+    def _notes(self, record: RunRecord) -> tuple[str, ...]:
+        return (*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
 
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
@@ -254,11 +280,11 @@ class _Proof:
         total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
-        changes = self._input_changes(session)
+        changes = self._input_changes()
         proof = replace(
             self.blank,
             skipped=tuple(record.skipped),
-            notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
+            notes=self._notes(record),
             coverage=coverage(feeder, record),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
@@ -293,12 +319,12 @@ class _Proof:
             seconds=self.options.limits.seconds,
         )
 
-    def _input_changes(self, session: Runner) -> list[Change]:
+    def _input_changes(self) -> list[Change]:
         before, after = self.two.models
         symbols = {new: old for old, new in self.options.symbols}
         is_whole = self.two.part is None
         changes = input_changes(before, after, list(self.options.values), symbols) if is_whole else []
-        if open_pairs := _narrowing(session, self.two.feeder, self.fixed, self.spec):
+        if open_pairs := _narrowing(self.two.whole, self.two.feeder, self.fixed, self.spec):
             changes.append(narrowed(open_pairs, before, after))
         return changes
 
@@ -395,7 +421,7 @@ class _Proof:
         return compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
 
 
-def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
+def _narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
     before = feeder.models[0]
     asked, _ = solve(given_shapes(before, spec.shapes), spec.numbers)

@@ -319,7 +319,7 @@ class _Part:
         """Let it fail where the merged decoder runs at sizes that the model does not take."""
         assert self.feeder is not None
         whole = partial(self.feeder.at, legal_sizes(self.branch.merged))
-        pairs = narrowing(session, self.equal, {}, whole, [flags])
+        pairs = narrowing(lambda: session, self.equal, {}, whole, [flags])
         if not pairs:
             return self
         change = narrowed(pairs, self.branch.merged, self.model, hint="declare what the merged decoder does")

@@ -17,7 +17,7 @@ from graphkit.verify import bundle_prompts
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_recording import record
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.oracle import with_last_logits
+from graphkit.verify.oracle import LAST, with_logits_choice
 from graphkit.verify.originals import Originals
 
 Change = Callable[[onnx.GraphProto], None]
@@ -88,39 +88,58 @@ def changed(change: Change) -> Model:
     return Model.from_proto(proto)
 
 
-@pytest.mark.parametrize("change", [
-    unchanged,
-    transposed,
-    head(("Add", (11,))),
-    head(("Mul", ()), ("Tanh", ()), ("Mul", (1,)), ("Sub", (1, 1, 11))),
-], ids=["product", "tied", "bias", "capped"])  # fmt: skip
+KNOWN = {
+    "product": unchanged,
+    "tied": transposed,
+    "bias": head(("Add", (11,))),
+    "capped": head(("Mul", ()), ("Tanh", ()), ("Mul", (1,)), ("Sub", (1, 1, 11))),
+}
+UNKNOWN = {
+    "a number for each row": head(("Add", (2, 1, 11))),
+    "Softmax": head(("Softmax", ())),
+    "read beside": read_beside,
+    "no constant": matrix_of_tokens,
+}
+
+
+@pytest.mark.parametrize("name", [*KNOWN, *UNKNOWN])
 @pytest.mark.parametrize("tokens", [1, 3, 6])
-def test_the_last_logits_are_those_of_the_export(change: Change, tokens: int) -> None:
-    model = changed(change)
-    cut = with_last_logits(model, 3)
-    assert cut is not None
+def test_the_last_logits_are_those_of_the_export(name: str, tokens: int) -> None:
+    model = changed({**KNOWN, **UNKNOWN}[name])
+    choosing = with_logits_choice(model)
+    assert choosing is not None
+    onnx.checker.check_model(choosing.proto)
     feed = feeds(tokens)
-    expected, actual = run(model, feed), run(cut, feed)
-    np.testing.assert_allclose(actual[0], expected[0][:, -3:], rtol=1e-5, atol=1e-6)
-    assert all(np.array_equal(one, other) for one, other in zip(expected[1:], actual[1:], strict=True))
+    expected = run(model, feed)
+    for count in (1, 3, tokens):
+        actual = run(choosing, {**feed, LAST: np.array([-count])})
+        np.testing.assert_allclose(actual[0], expected[0][:, -count:], rtol=1e-5, atol=1e-6)
+        assert all(np.array_equal(one, other) for one, other in zip(expected[1:], actual[1:], strict=True))
 
 
-@pytest.mark.parametrize("change", [
-    head(("Add", (6, 11))),
-    head(("Add", (2, 1, 11))),
-    head(("Softmax", ())),
-    read_beside,
-    matrix_of_tokens,
-], ids=["a number for each token", "a number for each row", "Softmax", "read beside", "no constant"])  # fmt: skip
-def test_what_may_differ_from_token_to_token_is_left_as_it_is(change: Change) -> None:
-    assert with_last_logits(changed(change), 3) is None
+@pytest.mark.parametrize("name", [*KNOWN, *UNKNOWN])
+def test_logits_that_are_not_needed_are_computed_only_where_tokens_may_depend_on_each_other(name: str) -> None:
+    choosing = with_logits_choice(changed({**KNOWN, **UNKNOWN}[name]))
+    assert choosing is not None
+    product = next(node for node in choosing.proto.graph.node if "head" in node.input or "weight_turned" in node.input)
+    (sliced,) = (node for node in choosing.proto.graph.node if LAST in node.input)
+    nodes = list(choosing.proto.graph.node)
+    assert (nodes.index(sliced) < nodes.index(product) or product.op_type == "Transpose") == (name in KNOWN)
+
+
+def test_a_number_for_each_token_goes_to_its_token() -> None:
+    model = changed(head(("Add", (6, 11))))
+    choosing, feed = with_logits_choice(model), feeds(6)
+    assert choosing is not None
+    actual = run(choosing, {**feed, LAST: np.array([-2])})
+    np.testing.assert_array_equal(actual[0], run(model, feed)[0][:, -2:])
 
 
 def test_logits_of_two_dims_are_left_as_they_are() -> None:
     model = changed(unchanged)
     output = next(value for value in model.proto.graph.output if value.name == "logits")
     del output.type.tensor_type.shape.dim[0]
-    assert with_last_logits(model, 3) is None
+    assert with_logits_choice(model) is None
 
 
 def test_long_prompts_run_on_an_export_that_is_cut(

@@ -1,4 +1,4 @@
-"""Constants by their bytes: equal where they lie at one place of one file, else by hash, block by block."""
+"""Constants by their bytes: equal where they lie at one place of one file, else compared, or by hash."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Constants:
         self.terms, self.numbers = terms, numbers
         self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
-        self.unread: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number, alone
+        self.unhashed: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number
         self.hashed: dict[bytes, bytes] = {}  # the identity of such a tensor by the hash of its bytes
+        self.compared = ConstantNumbers()  # of large tensors that are read
         self.computed_sizes: set[int] = set()  # in bytes, of arrays that no model holds
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
@@ -173,20 +174,21 @@ class Constants:
 
     def _identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
         size = place[2]
-        is_compared = self.numbers is None and size in self.read_sizes
-        if size <= MAX_HASHED or is_compared or size in self.computed_sizes:
+        if size <= MAX_HASHED or size in self.computed_sizes:
             digest = _hashed_file(place)
             return self.hashed.get(digest, digest)
-        self.unread.setdefault(size, []).append(place)
+        self.unhashed.setdefault(size, []).append(place)
         if self.numbers is not None:
             return b"number %d" % self.numbers.of(model, tensor)
+        if size in self.read_sizes:
+            return b"bytes %d" % self.compared.of_bytes(model, tensor)
         return repr(place).encode()
 
     def _as_placed(self, size: int, digest: bytes) -> bytes:
         """Return the identity of bytes by their hash: that of a large tensor which has them, if there is one."""
         if size > MAX_HASHED:
             self.computed_sizes.add(size)
-            for place in self.unread.pop(size, ()):
+            for place in self.unhashed.pop(size, ()):
                 self.hashed[_hashed_file(place)] = self.places[place]
         return self.hashed.get(digest, digest)
 
