@@ -146,11 +146,10 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
     if plain is None and types.NoneType in options:
         return None
-    kinds = [option for option in options if option is not types.NoneType]
-    if {int, str} == set(kinds):
-        return _built(str if isinstance(plain, str) else int, plain, at)
-    literals = tuple(text for option in kinds if get_origin(option) is Literal for text in get_args(option))
-    return _built(Literal[literals] if literals else kinds[0], plain, at)
+    literals = tuple(text for option in options if get_origin(option) is Literal for text in get_args(option))
+    kinds = [option for option in options if option is not types.NoneType and get_origin(option) is not Literal]
+    texts = Literal[literals] if literals else str if str in kinds else None
+    return _built(texts if texts is not None and (isinstance(plain, str) or not kinds) else kinds[0], plain, at)
 
 
 def _words(kind: Any) -> str:

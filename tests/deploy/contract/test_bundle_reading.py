@@ -213,7 +213,7 @@ def test_what_is_no_bundle_is_an_error(case: str, plain: Plain, tmp_path: Path) 
         Bundle(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 3}', '{"version": true}'])
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 4}', '{"version": true}'])
 def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text(text)
     with pytest.raises(ModelError, match="it is not a bundle"):
