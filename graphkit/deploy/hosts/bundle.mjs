@@ -242,7 +242,7 @@ function advance(row, begin, how) {
     const log = count > 1 ? Math.log(logits.reduce((sum, one) => sum + Math.exp(one - most), 0)) : 0;
     const scores = Float64Array.from(logits, (logit) => logit - most - log);
     restrict(scores, text.length, how).forEach((one, token) => {
-      const total = score + one;
+      const total = beams > 1 ? score + one : Math.max(one, -Number.MAX_VALUE); // greedy: one is always chosen
       if (found.length === count && !(total > found[count - 1].score)) return;
       found.push({ text: [...text, token], score: total, source: begin + at });
       found.sort((one, other) => other.score - one.score).splice(count);
