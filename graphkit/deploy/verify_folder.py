@@ -19,6 +19,7 @@ from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
+from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployFolder, ProofT, proof_record, record
 from graphkit.errors import ModelError, OutputError, UsageError
@@ -121,8 +122,9 @@ def _refuse(folder: Path, contract: Contract | BundleContract, difference: str, 
 
 def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployFolder) -> str:
     """Return which file is another than was recorded, "" for none; one for people may also be as it was made."""
-    named = {*made.models, *made.contents, made.data if made.weights == "shared" else ""}
-    if unnamed := sorted(name for name in named - set(contract.files) if (folder / name).is_file()):
+    named = {*made.models, *made.contents, *((made.data,) if made.weights == "shared" else ())} - set(contract.files)
+    optional = (GUIDE, made.data)  # which people may have taken away, and which few models need
+    if unnamed := sorted(name for name in named if name not in optional or (folder / name).is_file()):
         return f"files.{unnamed[0]} is missing"
     for name, recorded in contract.files.items():
         content = made.contents.get(name) if name not in contract.read_files else None
@@ -138,10 +140,11 @@ def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployF
 def _other_proof(contract: Contract | BundleContract, proof: LoweringProof | BundleProof, made: DeployFolder) -> str:
     """Return what the record of a proof says otherwise than this proof, which passed; "" for nothing."""
     recorded, found = contract.proof, proof_record(proof, changes=made.changes)
+    measured = proof.tolerance if isinstance(proof, BundleProof) and proof.tolerance > BUNDLE_TOLERANCE else 0.0
     if not recorded.passed:
         found = replace(recorded, changes=made.changes)
-    elif recorded.tolerance and found.tolerance and found.tolerance / 2 <= recorded.tolerance <= found.tolerance * 2:
-        found = replace(found, tolerance=recorded.tolerance)  # it may follow what was measured, on another machine
+    elif measured / 2 < (recorded.tolerance or 0.0) < measured * 2:  # another machine may round otherwise
+        found = replace(found, tolerance=recorded.tolerance)
     difference = first_difference(recorded, found, by="this proof has")
     return f"proof.{difference}" if difference else ""
 
