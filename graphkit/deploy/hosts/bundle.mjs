@@ -375,12 +375,6 @@ async function readContract(text) {
       need(update !== 'slots' || shape[axis] >= most, `fewer slots than ${most} in ${quoted(name)}`);
       end = otherPlace(state) + size;
     }
-    for (const { name, inputs, outputs, changes } of methods) {
-      const kept = new Set(states.filter((one) => one.length === length && one.axis !== null).map((one) => one.name));
-      const isKept = ({ writes }) => kept.has(writes);
-      const counts = inputs.some(({ source }) => source.kind === 'tokens') && outputs.some(isKept);
-      need(!counts || changes.length, `${quoted(name)} writes slots, and changes no length`);
-    }
     need(end <= arena, 'the state is larger than the arena');
     for (const { name, dtype, source, writes } of methods.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) {
       const state = source?.kind === 'state' ? source.of : writes;
