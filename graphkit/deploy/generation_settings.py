@@ -17,7 +17,6 @@ CONFIGURATIONS = ("generation_config.json", "config.json")
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
 MOST = (1 << 31) - 1  # what every language counts to
 NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {
-    "num_beams": (1,),
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
     "do_sample": (False,),
@@ -138,6 +137,7 @@ class _Settings:
             bad_words_ids=tuple(dict.fromkeys(self._bad_words(ends))),
             suppress_tokens=self._tokens("suppress_tokens"),
             begin_suppress_tokens=self._tokens("begin_suppress_tokens"),
+            num_beams=self._count("num_beams") or 1,
             length_penalty=float(penalty) if isinstance(penalty, (int, float)) else 1.0,
             early_stopping="never" if early == "never" else early in (True,),
             not_followed=tuple(sorted(dict.fromkeys(self.noted))),

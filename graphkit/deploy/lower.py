@@ -84,6 +84,7 @@ def lower_folder(
         draft = _proven_floor(changes, _sizes(changes.pipeline, request, options), options, progress)
         progress("writing")
         draft, proof = _write(output, draft, options, progress)
+    caveat = draft.contract.generation.caveat()
     return LowerReport(
         source=name_of(path),
         target=options.target,
@@ -92,7 +93,7 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judged([output / part.method.file for part in draft.parts], options, progress),
-        notes=(*draft.notes, *changes.notes(output, options, progress)),
+        notes=(*draft.notes, *changes.notes(output, options, progress), *filter(None, [caveat])),
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )

@@ -5,7 +5,7 @@ Each of the two contracts narrows these to its own kinds of sources, and adds it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -118,6 +118,7 @@ class Generation:
         bad_words_ids: Tokens that are not chosen unless they are forced.
         suppress_tokens: Tokens that are never chosen.
         begin_suppress_tokens: Tokens that are not chosen first; behind a token that is forced there, not second.
+        num_beams: The beams of a search; hosts take the most likely token unless their caller gives beams.
         length_penalty, early_stopping: Of a search by beams.
         not_followed: The other settings of the export's configuration that change tokens, which no host follows.
     """
@@ -132,9 +133,23 @@ class Generation:
     bad_words_ids: tuple[int, ...] = ()
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     not_followed: tuple[str, ...] = ()
+
+    def caveat(self, *, has_beams: bool = False, without: Collection[str] = ()) -> str:
+        """Return what a host does otherwise than the export's `generate`, in sentences; "" for nothing.
+
+        Args:
+            has_beams: Whether its caller says how to search.
+            without: Settings that its caller gives a value.
+        """
+        names = ", ".join(name for name in self.not_followed if name not in without)
+        said = [f"The export chooses tokens by {names} too, which no host follows."] if names else []
+        if self.num_beams > 1 and not has_beams:
+            said.append(f"The export searches with {self.num_beams} beams, and hosts with 1 where none are given.")
+        return " ".join(said)
 
 
 class AnyContract(Protocol):

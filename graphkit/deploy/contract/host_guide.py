@@ -34,7 +34,8 @@ RULES = {
     "bad_words_ids": "only where they are forced: {}",
     "suppress_tokens": "nowhere: {}",
     "begin_suppress_tokens": "not first or, where `forced_bos_token_id` is first, not second: {}",
-    "not_followed": "the export also chooses tokens by {}, which no host follows",
+    "num_beams": "the export searches with {} beams",
+    "not_followed": "the export chooses tokens by {} too, which no host follows",
 }
 
 

@@ -289,11 +289,11 @@ function say(text) {
   if (!warned.has(text)) console.warn(text);
   warned.add(text);
 }
-function warnOf({ not_followed: settings }, { beams, prompt }) {
+function warnOf({ not_followed: settings, num_beams: count }, { beams, prompt }) {
   const ofPrompt = ['decoder_input_ids', 'decoder_start_token_id', 'forced_decoder_ids', 'language', 'lang_to_id', 'task'];
-  const own = [...(beams ? ['num_beams'] : []), ...(prompt != null ? ofPrompt : [])];
-  const names = settings.filter((name) => !own.includes(name));
-  if (names.length) say(`the export also chooses tokens by ${names.join(', ')}, which hosts do not follow: they may be others`);
+  const names = settings.filter((name) => prompt == null || !ofPrompt.includes(name));
+  if (names.length) say(`The export chooses tokens by ${names.join(', ')} too, which no host follows.`);
+  if (count > 1 && !beams) say(`The export searches with ${count} beams, and hosts with 1 where none are given.`);
 }
 function warn({ outcome, reason }, source) {
   const where = typeof source === 'object' && !(source instanceof URL) ? 'a bundle' : source;

@@ -84,7 +84,7 @@ def most_new_tokens(generation: Generation, asked: int | None, prompt: int) -> i
 
 
 def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, has_prompt: bool) -> None:
-    """Warn, once for each folder, of settings that the export's own `generate` follows, and hosts do not.
+    """Warn, once for each folder, of what the export's own `generate` does otherwise.
 
     Args:
         generation: The rules.
@@ -92,12 +92,10 @@ def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, h
         has_beams: Whether the caller says how to search.
         has_prompt: Whether the caller says what the decoder begins with.
     """
-    own = (*(("num_beams",) if has_beams else ()), *(OF_PROMPT if has_prompt else ()))
-    if names := tuple(name for name in generation.not_followed if name not in own):
-        _warn(folder, ", ".join(names))
+    if caveat := generation.caveat(has_beams=has_beams, without=OF_PROMPT if has_prompt else ()):
+        _warn(folder, caveat)
 
 
 @cache
-def _warn(folder: Path, names: str) -> None:
-    text = f"{folder}: its export also chooses tokens by {names}, which hosts do not follow: they may be others"
-    warnings.warn(text, GenerationWarning, stacklevel=5)
+def _warn(folder: Path, caveat: str) -> None:
+    warnings.warn(f"{folder}: {caveat}", GenerationWarning, stacklevel=5)
