@@ -108,8 +108,8 @@ def _proven(
         changes = made.changes if options.same_weights else ()
         record(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
     elif options.same_weights and proof.passed:
-        other = _other_file(folder, contract, made) or _other_proof(contract, proof, made)
-        _refuse(folder, contract, other, "; --record records what is true now")
+        more = "; --record records what is true now, --tolerance or --tokens-rate repeats a proof that had one"
+        _refuse(folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more)
     return proof
 
 
@@ -153,7 +153,8 @@ def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
     rate = options.tokens_rate
-    tolerance = options.tolerance if options.tolerance is not None else LOWERING_TOLERANCE if rate is None else math.inf
+    asked = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
+    tolerance = asked if rate is None else math.inf
     proving = DeploymentProofOptions(
         tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )

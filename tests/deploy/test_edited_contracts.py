@@ -1,4 +1,4 @@
-"""A leaf of a contract is edited, and its checksum made anew: `graphkit verify` accepts no more than texts for people."""
+"""A leaf of a contract is edited, and its checksum made anew: `graphkit verify` accepts only other texts for people."""
 
 from __future__ import annotations
 
