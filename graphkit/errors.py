@@ -5,7 +5,10 @@ Every message states the fault, the expectation and, after a dash, the remedy.
 
 from __future__ import annotations
 
-__all__ = ["GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UnprovenWarning", "UsageError"]
+__all__ = [
+    "GenerationWarning", "GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UnprovenWarning",
+    "UsageError",
+]  # fmt: skip
 
 
 class GraphkitError(Exception):
@@ -90,6 +93,10 @@ class TargetError(GraphkitError):
 
 class UsageError(GraphkitError):
     """A request that the model or the command cannot answer, such as a section that does not exist."""
+
+
+class GenerationWarning(UserWarning):
+    """An export whose own `generate` chooses tokens by settings that no host follows; said once for each folder."""
 
 
 class UnprovenWarning(UserWarning):

@@ -205,6 +205,39 @@ inline Bytes with_zeros(const Bytes& sound, const HostPort& port, const std::vec
     return padded;
 }
 
+// Lets scores be minus infinity at tokens that may not follow a prompt and so many others, of at most `steps`.
+inline void restrict_to_allowed(std::vector<double>& scores, std::size_t prompt, std::size_t given, std::size_t steps,
+                                const std::vector<std::int64_t>& ends) {
+    const std::size_t length = prompt + given;
+    std::vector<std::int64_t> forced, barred(HOST_SUPPRESS_TOKENS, HOST_SUPPRESS_TOKENS + HOST_SUPPRESS_TOKEN_COUNT);
+    if (HOST_FORCED_BOS_TOKEN_ID >= 0 && length == 1) forced = {HOST_FORCED_BOS_TOKEN_ID};
+    if (HOST_FORCED_EOS_TOKEN_COUNT && given + 1 == steps) {
+        forced.assign(HOST_FORCED_EOS_TOKENS, HOST_FORCED_EOS_TOKENS + HOST_FORCED_EOS_TOKEN_COUNT);
+    }
+    if (given == (prompt == 1 && HOST_FORCED_BOS_TOKEN_ID >= 0 ? 1u : 0u)) {
+        barred.insert(barred.end(), HOST_BEGIN_SUPPRESS_TOKENS, HOST_BEGIN_SUPPRESS_TOKENS + HOST_BEGIN_SUPPRESS_TOKEN_COUNT);
+    }
+    const auto least = std::max<long long>(HOST_MIN_LENGTH - static_cast<long long>(prompt), HOST_MIN_NEW_TOKENS);
+    if (forced.empty()) {
+        barred.insert(barred.end(), HOST_BAD_WORDS_TOKENS, HOST_BAD_WORDS_TOKENS + HOST_BAD_WORDS_TOKEN_COUNT);
+        if (static_cast<long long>(given) < least) barred.insert(barred.end(), ends.begin(), ends.end());
+    } else {
+        std::fill(scores.begin(), scores.end(), -HUGE_VAL);
+    }
+    const auto set = [&scores](std::int64_t token, double score) {
+        if (token >= 0 && static_cast<std::size_t>(token) < scores.size()) scores[static_cast<std::size_t>(token)] = score;
+    };
+    for (std::int64_t token : forced) set(token, 0.0);
+    for (std::int64_t token : barred) set(token, -HUGE_VAL);
+}
+
+// How many tokens to give behind a prompt: `steps`, or where that is 0 as many as the contract says.
+inline std::size_t most_new_tokens(std::size_t steps, std::size_t prompt) {
+    const long long longest = HOST_MAX_NEW_TOKENS >= 0 ? HOST_MAX_NEW_TOKENS : HOST_MAX_LENGTH - static_cast<long long>(prompt);
+    if (!steps && longest < 1) throw std::invalid_argument("the contract does not say how many tokens to give");
+    return steps ? steps : static_cast<std::size_t>(longest);
+}
+
 class Host {
 public:
     Host(const std::string& folder, Run run, bool checksums = false) : run_(std::move(run)) {
@@ -258,20 +291,24 @@ public:
         return given_[method][output];
     }
 
-    // The tokens that greedy decoding gives for each sequence; prompts may differ in length.
+    // The tokens that greedy decoding gives for each sequence by the rules of the contract, at most `steps`, or for 0 as
+    // many as these say; prompts may differ in length.
     Ids generate(const Ids& sources, const Ids& prompts, std::size_t steps, const std::vector<std::int64_t>& ends) {
+        std::vector<std::size_t> most;
         for (const std::vector<std::int64_t>& prompt : prompts) {
             if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
+            const std::size_t room = HOST_POSITIONS < prompt.size() ? 0 : HOST_POSITIONS - prompt.size() + 1;
+            most.push_back(std::min(most_new_tokens(steps, prompt.size()), room));
         }
         start(sources);
         Ids found(prompts.size());
-        const auto goes_on = [&](const std::vector<std::int64_t>& tokens) {
-            if (tokens.empty()) return true;
-            return tokens.size() < steps && std::find(ends.begin(), ends.end(), tokens.back()) == ends.end();
+        const auto goes_on = [&](std::size_t i) {
+            if (found[i].empty()) return true;
+            return found[i].size() < most[i] && std::find(ends.begin(), ends.end(), found[i].back()) == ends.end();
         };
-        const auto is_empty = [](const std::vector<std::int64_t>& tokens) { return tokens.empty(); };
-        while (std::any_of(found.begin(), found.end(), goes_on)) {
-            if (position >= HOST_POSITIONS && std::none_of(found.begin(), found.end(), is_empty)) break;
+        std::vector<std::size_t> places(prompts.size());
+        for (std::size_t i = 0; i < places.size(); i++) places[i] = i;
+        while (std::any_of(places.begin(), places.end(), goes_on)) {
             const std::size_t at = position;
             std::vector<std::int64_t> next;
             for (std::size_t i = 0; i < prompts.size(); i++) {
@@ -281,7 +318,10 @@ public:
             }
             step(next);
             for (std::size_t i = 0; i < prompts.size(); i++) {
-                if (at + 1 >= prompts[i].size() && goes_on(found[i])) found[i].push_back(choice(i));
+                if (at + 1 < prompts[i].size() || !goes_on(i)) continue;
+                std::vector<double> scores = logits(i);
+                restrict_to_allowed(scores, prompts[i].size(), found[i].size(), most[i], ends);
+                found[i].push_back(std::max_element(scores.begin(), scores.end()) - scores.begin());
             }
         }
         return found;
@@ -346,13 +386,13 @@ private:
         throw std::logic_error("there is no decoder");
     }
 
-    // The first of the largest logits of a sequence.
-    std::int64_t choice(std::size_t sequence) const {
+    // The logits of a sequence.
+    std::vector<double> logits(std::size_t sequence) const {
         const auto [method, output] = scores();
-        const std::vector<double> logits = numbers(given_[method][output], HOST_METHODS[method].outputs[output].dtype);
-        const auto count = static_cast<std::ptrdiff_t>(logits.size() / batch());
-        const auto first = logits.begin() + static_cast<std::ptrdiff_t>(sequence) * count;
-        return std::max_element(first, first + count) - first;
+        const std::vector<double> all = numbers(given_[method][output], HOST_METHODS[method].outputs[output].dtype);
+        const auto count = static_cast<std::ptrdiff_t>(all.size() / batch());
+        const auto first = all.begin() + static_cast<std::ptrdiff_t>(sequence) * count;
+        return {first, first + count};
     }
 
     void call(std::size_t index, const Ids& ids) {

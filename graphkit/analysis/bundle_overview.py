@@ -86,6 +86,8 @@ class BundleOverview(Result):
             f"{counted(len(methods), 'method(s)')} over {counted(len(contract.states), 'state tensor(s)')}, "
             f"{counted(contract.arena, 'byte(s)')} for up to {counted(rows, 'row(s)')}; {self._growth()}"
         )
+        if caveat := contract.generation.caveat():
+            yield Prose(caveat, "warning")
         yield Heading("Methods")
         yield Table(
             (Column("Method", "code"), Column("File", "code"), Column("Takes"), Column("Gives")),

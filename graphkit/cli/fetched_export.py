@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from graphkit.deploy.bundle_description import BUNDLE_TOML
-from graphkit.deploy.export_pipeline import CONFIGURATIONS, used_models
+from graphkit.deploy.export_pipeline import used_models
+from graphkit.deploy.generation_settings import CONFIGURATIONS
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.byte_source import source_of
 from graphkit.io.remote.folder import is_folder, models_in

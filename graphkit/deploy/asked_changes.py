@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.verify.lowering_verifier import deviation
 from graphkit.verify.originals import Originals
 
-__all__ = ["AskedChanges", "asked_changes", "changed_export"]
+__all__ = ["DEQUANTIZE", "GELU_TO_TANH", "AskedChanges", "asked_changes"]
+
+GELU_TO_TANH, DEQUANTIZE = "--gelu-to-tanh", "--dequantize"
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class _Change:
 
 TANH = _Change(
     GeluToTanh(),
-    "--gelu-to-tanh",
+    GELU_TO_TANH,
     f"Gelus are computed by tanh, which changes each by at most {GeluToTanh.largest_error:g}.",
     "No Gelu is computed by erf",
     "what tanh changes",
 )
 FLOATS = _Change(
     Dequantize(qdq=True),
-    "--dequantize",
+    DEQUANTIZE,
     "Products of quantised numbers are computed with floats, which no longer rounds their data.",
     "Nothing is quantised that could be computed with floats",
     "what floats change",
@@ -81,13 +83,7 @@ class AskedChanges:
 
 def asked_changes(export: Pipeline, options: LowerOptions) -> AskedChanges:
     """Make the changes that the options ask for."""
-    options_given = ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh))
-    return changed_export(export, [change.option for change, is_asked in options_given if is_asked])
-
-
-def changed_export(export: Pipeline, names: Collection[str]) -> AskedChanges:
-    """Make the changes that some options ask for, such as those that a contract records."""
-    asked = [change for change in (FLOATS, TANH) if change.option in names]
+    asked = [change for change, is_asked in ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh)) if is_asked]
     pipeline, done, idle = export, list[_Change](), list[_Change]()
     for change in asked:
         changed = changed_by(pipeline, change.rewrite)

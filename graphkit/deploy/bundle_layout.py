@@ -23,8 +23,10 @@ from graphkit.deploy.contract.bundle_contract import (
     Update,
 )
 from graphkit.deploy.contract.contract_checks import BYTES
+from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH
+from graphkit.deploy.generation_settings import TokenSettings
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_type
@@ -52,7 +54,7 @@ MEANINGS: Mapping[FeedKind, str] = {
 
 
 def build_bundle(
-    methods: Sequence[MethodModel], sizes: DeploySizes, tokens: Mapping[str, int | None], data: str, opset: int
+    methods: Sequence[MethodModel], sizes: DeploySizes, settings: TokenSettings, data: str, opset: int
 ) -> BundleContract:
     """Return the contract of these methods.
 
@@ -73,8 +75,9 @@ def build_bundle(
         data=data,
         opset=opset,
         sizes={"batch": sizes.batch, **largest},
-        tokens=dict(tokens),
-        ends=(),
+        tokens=dict(settings.tokens),
+        ends=settings.ends,
+        generation=settings.generation if _choose_tokens(parts) else Generation(),
         arena=max((state.offset + state.places * state.stride for state in states), default=0),
         lengths=tuple(
             Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths
@@ -348,6 +351,11 @@ class _Part:
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
+def _choose_tokens(parts: Sequence[_Part]) -> bool:
+    """Whether a method takes tokens, so that a host chooses them from logits."""
+    return any("tokens" in part.method.kinds.values() for part in parts)
+
+
 def _loop(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
     """Yield the steps of a host, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
@@ -358,7 +366,7 @@ def _loop(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str
         yield f"{first}: as many as are in use after the run, of a ring no more than it has."
     if once:
         yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
-    if step and any("tokens" in part.method.kinds.values() for part in parts):
+    if step and _choose_tokens(parts):
         yield f"Choose a token from the logits; run {step} on it; repeat until it ends or the slots are full."
     elif step:
         yield f"Run {step} on each input in turn."

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.pipeline_links import first_states
-from graphkit.errors import ModelError, UsageError
+from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
+from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Node, Value, all_nodes
@@ -25,23 +25,18 @@ from graphkit.shapes.tensor import Array, number
 from graphkit.verify.originals import Originals
 
 __all__ = [
-    "CONFIGURATIONS",
     "MASK_LENGTH",
     "Pipeline",
     "changed_by",
     "compared_tokens",
     "find_pipeline",
     "has_shorter_output",
-    "special_tokens",
     "used_models",
 ]
 
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
-CONFIGURATIONS = ("generation_config.json", "config.json")
-KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id"}
-ENDS = "eos_token_id"
 COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ROLES = {
     "encoder": "encoder",
@@ -65,16 +60,14 @@ class Pipeline:
         first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
         step: The decoder of later steps, None without a decoder.
         merged: Whether the decoder is a merged one, both `first` and `step`.
-        tokens: `pad` and `start`, None where nothing says.
-        ends: The tokens of which any ends a sequence.
+        settings: What the export says of tokens.
     """
 
     encoder: Model | None
     first: Model | None
     step: Model | None
     merged: bool
-    tokens: Mapping[str, int | None]
-    ends: tuple[int, ...] = ()
+    settings: TokenSettings
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -119,15 +112,8 @@ def find_pipeline(path: Path) -> Pipeline:
     encoder = by_role.get("encoder")
     if encoder is None and any(map(_reads_encoder, (first, step))):
         raise UsageError(f"{shown(path)}: it has a decoder that reads an encoder, and no encoder - export it too")
-    tokens, ends = special_tokens(path, [encoder, step])
-    return Pipeline(encoder, first or step, step, merged is not None, tokens, ends)
-
-
-def special_tokens(path: Path, models: list[Model | None]) -> tuple[Mapping[str, int | None], tuple[int, ...]]:
-    """Return special tokens by name, and those that end a sequence, as the configurations beside models say."""
-    folder = path if path.is_dir() else path.parent
-    configurations = [_read(folder / name) for name in CONFIGURATIONS]
-    return _tokens(configurations, models), _ends(configurations)
+    settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
+    return Pipeline(encoder, first or step, step, merged is not None, _with_padding(settings, encoder, step))
 
 
 def _reads_encoder(model: Model | None) -> bool:
@@ -186,37 +172,13 @@ def _role(model: Model) -> str:
     return ROLES[architecture(model).role]
 
 
-def _tokens(configurations: list[Mapping[str, object]], models: list[Model | None]) -> dict[str, int | None]:
-    """Return special tokens of the configurations beside the models; padding also by comparisons of ids in a model."""
-    tokens: dict[str, int | None] = {
-        key: next((ids[0] for configuration in configurations if (ids := _ids(configuration.get(entry)))), None)
-        for key, entry in KEYS.items()
-    }
+def _with_padding(settings: TokenSettings, *models: Model | None) -> TokenSettings:
+    """Return settings with the token that pads, which comparisons of ids in a model tell where the export does not."""
+    pad = settings.tokens["pad"]
     for model in models:
-        if tokens["pad"] is None and model is not None and model.roles.decoder is None:
-            tokens["pad"] = padding_token(model)
-    return tokens
-
-
-def _ends(configurations: list[Mapping[str, object]]) -> tuple[int, ...]:
-    return next((ids for configuration in configurations if (ids := _ids(configuration.get(ENDS)))), ())
-
-
-def _ids(entry: object) -> tuple[int, ...]:
-    """Return the tokens of an entry, which is one or a list of them."""
-    listed = entry if isinstance(entry, list) else [entry]
-    ids = [token for token in listed if isinstance(token, int) and not isinstance(token, bool) and token >= 0]
-    return tuple(dict.fromkeys(ids))
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    if not path.is_file():
-        return {}
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"it cannot be read: {error}", file=shown(path), hint="mend it or move it away") from error
-    return plain if isinstance(plain, dict) else {}
+        if pad is None and model is not None and model.roles.decoder is None:
+            pad = padding_token(model)
+    return replace(settings, tokens={**settings.tokens, "pad": pad})
 
 
 def has_shorter_output(encoder: Model) -> bool:

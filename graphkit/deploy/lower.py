@@ -12,9 +12,9 @@ import numpy as np
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.asked_changes import AskedChanges, asked_changes
+from graphkit.deploy.asked_changes import DEQUANTIZE, GELU_TO_TANH, AskedChanges, asked_changes
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
-from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract import Contract, LoweredWith
 from graphkit.deploy.contract.host_guide import guide
 from graphkit.deploy.contract.sealed_record import record_files
 from graphkit.deploy.deploy_costs import lowering_costs
@@ -31,7 +31,7 @@ from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
-from graphkit.model import Model, load
+from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
@@ -39,13 +39,14 @@ from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, t
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.rewrite.outcome import PassChange, grouped
 from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.lowering_verifier import verify_lowering
 
-__all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder", "prove_stages_again"]
+__all__ = ["Draft", "LowerOptions", "LowerReport", "LoweredFile", "lower_again", "lower_folder", "prove_stages_again"]
 
 
 def lower_folder(
@@ -83,13 +84,10 @@ def lower_folder(
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
     with isolation(options.limits):
-        draft = _proven_floor(changes.pipeline, _sizes(changes.pipeline, request, options), options, progress)
-        if options.opset is not None:
-            progress("converting the opset")
-            target = load_target(options.target)
-            draft = replace(draft, parts=[_at_opset(part, options.opset, target) for part in draft.parts])
+        draft = _draft(changes, request, options, progress)
         progress("writing")
-        draft, proof = _write(changes, output, draft, options, progress)
+        draft, proof = _write(output, draft, options, progress)
+    caveat = draft.contract.generation.caveat()
     return LowerReport(
         source=name_of(path),
         target=options.target,
@@ -98,16 +96,21 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judged([output / part.method.file for part in draft.parts], options, progress),
-        notes=(*draft.notes, *changes.notes(output, options, progress)),
+        notes=(*draft.notes, *changes.notes(output, options, progress), *filter(None, [caveat])),
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Draft:
-    """The files to write: models, their contract, the tables by name and a file of weights, with notes."""
+class Draft:
+    """The files to write: models, their contract, the tables by name and a file of weights, with notes.
 
+    Attributes:
+        changes: The export, with the changes of results that the user asked for.
+    """
+
+    changes: AskedChanges
     parts: Sequence[Lowered]
     contract: Contract
     arrays: Mapping[str, np.ndarray]
@@ -119,12 +122,32 @@ class _Draft:
         """The stages of all models."""
         return [stage for part in self.parts for stage in part.stages]
 
+    @property
+    def folder(self) -> DeployFolder:
+        """The folder to write; the weights go into a file of their own where a model is too large for one."""
+        models = {part.method.file: part.model for part in self.parts}
+        weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
+        contents = {GUIDE: guide(self.contract).encode(), **_tables(self)}
+        return DeployFolder(self.contract, models, contents, weights, DATA, self.changes.options)
+
+
+def _draft(
+    changes: AskedChanges, request: SizeRequest, options: LowerOptions, progress: Callable[[str], None]
+) -> Draft:
+    """Return the files for the sizes that were asked for, in the opset that was."""
+    sizes = _sizes(changes.pipeline, request, options)
+    draft = _proven_floor(changes, sizes, options, progress)
+    if options.opset is None:
+        return draft
+    progress("converting the opset")
+    return replace(draft, parts=[_at_opset(part, options.opset, sizes.target) for part in draft.parts])
+
 
 def _proven_floor(
-    pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
-) -> _Draft:
+    changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
+) -> Draft:
     """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above."""
-    draft = _drafted(pipeline, sizes, options, progress)
+    draft = _drafted(changes, sizes, options, progress)
     if not sizes.target.takes_8_bits:
         return draft
     progress("measuring scores")
@@ -133,11 +156,11 @@ def _proven_floor(
         return draft
     below = floor_under(largest, sizes.floor)
     if below < sizes.floor and options.mask_floor is None:
-        draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
+        draft = _drafted(changes, replace(sizes, floor=below), options, progress)
     return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
 
 
-def _largest_score(draft: _Draft) -> float | None:
+def _largest_score(draft: Draft) -> float | None:
     """Return the largest score of models that are not written yet, None where no mask is added to any."""
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         try:
@@ -150,15 +173,42 @@ def _largest_score(draft: _Draft) -> float | None:
         return largest_score(draft.parts, Path(name))
 
 
-def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
+def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> Draft:
+    pipeline = changes.pipeline
     parts = _lowered(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     _check_pad(contract, sizes.pad)
+    used = _used_options(changes, sizes, options)
     if options.kv_layout == "stacked" and pipeline.step is not None:
-        stacked, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+        stacked, contract_of_stacks = stack_caches(parts, contract, pipeline.step, sizes.target)
+        if contract_of_stacks.states != contract.states:
+            used = replace(used, kv_layout="stacked")
+        contract = contract_of_stacks
         parts = [_stacked(part, made) for part, made in zip(parts, stacked, strict=True)]
-    return _Draft(parts, contract, arrays)
+    return Draft(changes, parts, replace(contract, options=used), arrays)
+
+
+def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions) -> LoweredWith:
+    """Return the options as a contract records them, but for the layout of caches."""
+    encoder, step = changes.pipeline.encoder, changes.pipeline.step
+    has_length = encoder is not None and (
+        encoder.roles.first("tokens") is not None
+        or not {"encoder", "sequence", "total"}.isdisjoint(symbol_roles(encoder).values())
+    )
+    is_default = not sizes.target.takes_8_bits and sizes.floor == _floor(changes.pipeline, sizes.target, None)
+    return LoweredWith(
+        target=options.target,
+        batch=sizes.batch,
+        src_len=sizes.source if has_length else None,
+        max_cache_len=sizes.slots if step is not None and step.roles.pasts else None,
+        mask_floor=None if is_default else options.mask_floor,
+        pad=None if options.pad == changes.pipeline.settings.tokens["pad"] else options.pad,
+        gelu_to_tanh=GELU_TO_TANH in changes.options,
+        dequantize=DEQUANTIZE in changes.options,
+        opset=options.opset,
+        dims=dict(sizes.dims),
+    )
 
 
 def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
@@ -178,7 +228,7 @@ def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
         part,
         model=outcome.model,
         changes=(*part.changes, *(PassChange(change, ConvertOpset.name()) for change in outcome.changes)),
-        blockers=blockers(outcome.model, target).without_passes(part.passes),
+        blockers=blockers(outcome.model, target, passed=part.passes),
         stages=(*part.stages, stage),
     )
 
@@ -212,13 +262,17 @@ def _sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> L
     check_dtypes(pipeline.models)
     sizes = request.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
+    pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
+    return LowerSizes(**vars(sizes), floor=_floor(pipeline, target, options.mask_floor), pad=pad, target=target)
+
+
+def _floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
+    """Return the floor of masks for the dtypes of the models."""
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
     dtypes = {constant.data_type for constant in constants if constant is not None}
-    asked = mask_floor(target, options.mask_floor)
-    floor = max((floor_of(asked, dtype) for dtype in dtypes), default=asked)
-    pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
-    return LowerSizes(**vars(sizes), floor=floor, pad=pad, target=target)
+    floor = mask_floor(target, asked)
+    return max((floor_of(floor, dtype) for dtype in dtypes), default=floor)
 
 
 def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
@@ -293,7 +347,7 @@ def _states(encoder: Lowered) -> int:
     return port.shape[1]
 
 
-def _tables(draft: _Draft) -> dict[str, bytes]:
+def _tables(draft: Draft) -> dict[str, bytes]:
     """Return the content of each file of a table."""
     contents: dict[str, bytes] = {}
     for table in draft.contract.tables:
@@ -303,14 +357,14 @@ def _tables(draft: _Draft) -> dict[str, bytes]:
 
 
 def _write(
-    changes: AskedChanges, output: Path, draft: _Draft, options: LowerOptions, progress: Callable[[str], None]
-) -> tuple[_Draft, LoweringProof | None]:
+    output: Path, draft: Draft, options: LowerOptions, progress: Callable[[str], None]
+) -> tuple[Draft, LoweringProof | None]:
     """Write all of it, proven."""
-    folder = _folder(draft, changes.options)
+    folder = draft.folder
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
-        proof = verify_lowering(changes.originals, stage, asked, progress=progress)
+        proof = verify_lowering(draft.changes.originals, stage, asked, progress=progress)
         return replace(proof, stages=prove_stages(draft.stages, progress=progress))
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
@@ -318,53 +372,41 @@ def _write(
     return replace(draft, data=DATA if folder.weights == "shared" else "", notes=(*unused, *draft.notes)), proof
 
 
-def _folder(draft: _Draft, changes: tuple[str, ...] = ()) -> DeployFolder:
-    """Return the folder to write; the weights go into a file of their own where a model is too large for one."""
-    models = {part.method.file: part.model for part in draft.parts}
-    weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
-    contents = {GUIDE: guide(draft.contract).encode(), **_tables(draft)}
-    return DeployFolder(draft.contract, models, contents, weights, DATA, changes)
+def lower_again(
+    export: Pipeline,
+    used: LoweredWith,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Draft:
+    """Lower an export once more, with the options that a contract records; nothing is written or proven.
+
+    Raises:
+        UsageError: It cannot be lowered with these options.
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    given = {name: value for name, value in vars(used).items() if value is not None}
+    options = LowerOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
+    request = size_request(options)
+    request.check()
+    changes = asked_changes(export, options)
+    with isolation(limits):
+        return _draft(changes, request, options, progress)
 
 
 def prove_stages_again(
-    changes: AskedChanges, folder: Path, contract: Contract, *, progress: Callable[[str], None] = lambda _: None
+    draft: Draft, folder: Path, *, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[StageProof, ...]:
     """Prove the stages of a lowering that was written, from its export to the files as they are now.
 
-    A folder has no models of the stages. So the export is lowered again at the sizes of the contract, and only where
-    that gives each model and each table byte by byte do the stages end in the files of the folder.
-
-    Args:
-        changes: The export, with the changes of results that the user asked for.
-        folder: The folder.
-        contract: Its contract.
-        progress: Called with the name of each step before it starts.
+    A folder has no models of the stages. Only where its export, lowered again, gives each model and each table byte by
+    byte do the stages end in the files of the folder.
 
     Raises:
-        UsageError: The export does not give these files at these sizes.
+        UsageError: The export does not give these files.
         ModelError: A file is missing.
     """
-    step = changes.pipeline.with_decoders().step
-    inputs = {value.name for value in step.graph.inputs} if step is not None else set[str]()
-    options = LowerOptions(
-        target=contract.target,
-        batch=max(contract.sizes["batch"], 1),
-        src_len=contract.sizes.get("sound") or contract.sizes["source"] or LowerOptions().src_len,
-        max_cache_len=contract.sizes["capacity"] or None,
-        pad=contract.tokens["pad"],
-        kv_layout="per-layer" if {state.name for state in contract.states} <= inputs else "stacked",
-    )
-    request = size_request(options)
-    request.check()
-    sizes = replace(_sizes(changes.pipeline, request, options), floor=contract.floor)
-    draft = _drafted(changes.pipeline, sizes, options, progress)
-    opsets = [load(folder / part.method.file).graph.opset() for part in draft.parts]
-    converted = [_at_opset(part, opset, sizes.target) for part, opset in zip(draft.parts, opsets, strict=True)]
-    draft = replace(draft, parts=converted)
-    parts = ("methods", "tables", "states", "sizes")
-    if other := next((name for name in parts if getattr(draft.contract, name) != getattr(contract, name)), ""):
-        raise UsageError(f"lowered again, the export gives other {other}")
-    made = _folder(draft)
+    made = draft.folder
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         models = {Path(name) / file: model for file, model in made.models.items()}
         others = {Path(name) / file: content for file, content in _tables(draft).items()}

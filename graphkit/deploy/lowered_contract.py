@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
+from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
 from graphkit.deploy.contract.host_contract import When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
@@ -239,23 +239,25 @@ def build_contract(
     }
     if (sound := parts[0].sound) is not None:
         known |= {"sound": sound.length, "stride": sound.stride, "offset": sound.offset}
-    tokens = dict(pipeline.tokens)
+    tokens = dict(pipeline.settings.tokens)
     for part in parts:
         tokens |= part.tokens
     if pad is not None:
         tokens["pad"] = pad
+    rules = pipeline.settings.generation if is_decoder else Generation()
     methods = tuple(part.method for part in parts)
     states = tuple(state for part in parts for state in part.states)
     return Contract(
         target=sizes.target.name,
         sizes=known,
         tokens=tokens,
-        ends=pipeline.ends,
+        ends=pipeline.settings.ends,
+        generation=rules,
         floor=sizes.floor,
         methods=methods,
         tables=tables,
         states=states,
-        loop=tuple(_loop(parts, sizes, known["positions"])),
+        loop=tuple(_loop(parts, sizes, known["positions"], has_rules=rules != Generation())),
         positions=_adds(methods),
     )
 
@@ -290,7 +292,7 @@ def _reads_length(port: Port) -> bool:
     return port.kind == "source_mask" or port.by == "valid_length"
 
 
-def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterator[str]:
+def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_rules: bool) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
     if step is not None:
@@ -331,10 +333,11 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
                 "Write each new key and value into slot `position` of its state, unless `position` is "
                 f"{sizes.slots}: there is no such slot. Add 1 to `position`."
             )
+        allowed = ", of those that the rules for tokens allow" if has_rules else ""
         full = "" if positions == UNBOUNDED else f", or where `position` is {positions}"
         yield (
             "Begin with the tokens of the prompt, or with token `start`. Once they have run, the largest logit is the "
-            f"next token. Stop at any end token{full}."
+            f"next token{allowed}. Stop at any end token{full}."
         )
         if is_batch:
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."

@@ -17,10 +17,11 @@ from graphkit.deploy.bundle_description import Initial, described_methods, metho
 from graphkit.deploy.bundle_init import init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
-from graphkit.deploy.contract.bundle_contract import BundleContract, LegalSize
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundledWith, LegalSize
 from graphkit.deploy.deploy_costs import bundling_costs
-from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request
-from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, special_tokens
+from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request, size_request
+from graphkit.deploy.export_pipeline import Pipeline, find_pipeline
+from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
 from graphkit.deploy.source_lengths import check_source
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
@@ -31,6 +32,7 @@ from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, find_triggers
@@ -40,11 +42,12 @@ from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
-__all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]
+__all__ = [
+    "JAVASCRIPT_HOST", "BundleDraft", "BundleExport", "BundleOptions", "BundleReport", "bundle_again", "bundle_folder",
+]  # fmt: skip
 
 DATA = "bundle.data"
 JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
-NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
 @dataclass(frozen=True)
@@ -116,23 +119,70 @@ def bundle_folder(
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
-    sizes = export.sizes(request)
-    with isolation(options.limits):
-        methods = export.methods(sizes, options.update)
-    contract, models = _completed(_contract(methods, export, sizes), methods, export.initial)
-    proof, is_exact = None, all(method.is_exact for method in methods)
+    draft = _drafted(export, request, options)
+    proof = None
 
     def prove(stage: Path) -> BundleProof:
-        return export.prove(stage, DeploymentProofOptions(limits=options.limits), progress, exact=is_exact)
+        return export.prove(stage, DeploymentProofOptions(limits=options.limits), progress, exact=draft.is_exact)
 
     if not options.dry_run:
         progress("writing")
-        copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if options.copy_host else {}
-        folder = DeployFolder(contract, models, copied, "shared", DATA)
-        proof, _ = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
-    changes = tuple((method.name, change) for method in methods for change in method.changes)
-    costs = bundling_costs(methods, export.pipeline or export.chains, sizes, output, options)
-    return BundleReport(name_of(path), overview_of(name_of(output), contract), changes, proof, costs)
+        proof, _ = write_proven(output, draft.folder, prove if options.verify else None, overwrite=options.overwrite)
+    changes = tuple((method.name, change) for method in draft.methods for change in method.changes)
+    costs = bundling_costs(draft.methods, export.pipeline or export.chains, draft.sizes, output, options)
+    return BundleReport(name_of(path), overview_of(name_of(output), draft.contract), changes, proof, costs)
+
+
+@dataclass(frozen=True, eq=False)
+class BundleDraft:
+    """A bundle before it is written: its methods, their sizes, the contract, and the model of each file."""
+
+    methods: tuple[MethodModel, ...]
+    sizes: DeploySizes
+    contract: BundleContract
+    models: Mapping[str, Model]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether logits are those of the export to the last bit in plain onnxruntime."""
+        return all(method.is_exact for method in self.methods)
+
+    @property
+    def folder(self) -> DeployFolder:
+        """The folder to write."""
+        copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if self.contract.options.copy_host else {}
+        return DeployFolder(self.contract, self.models, copied, "shared", DATA)
+
+
+def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DEFAULT_LIMITS) -> BundleDraft:
+    """Make the methods of an export once more, with the options that a contract records; nothing is written or proven.
+
+    Raises:
+        UsageError: They cannot be made with these options.
+        ModelError: A model is broken.
+    """
+    given = {name: value for name, value in vars(used).items() if value is not None}
+    options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
+    request = size_request(options)
+    request.check()
+    return _drafted(export, request, options)
+
+
+def _drafted(export: BundleExport, request: SizeRequest, options: BundleOptions) -> BundleDraft:
+    sizes = export.sizes(request)
+    with isolation(options.limits):
+        methods = export.methods(sizes, options.update)
+    contract = _contract(methods, export, sizes)
+    has_slots = any(state.update in ("slots", "ring") for state in contract.states)
+    used = BundledWith(
+        batch=sizes.batch,
+        max_cache=sizes.slots if contract.lengths or not {"tokens", "slots"}.isdisjoint(contract.sizes) else None,
+        max_source=sizes.source if "source" in contract.sizes else None,
+        update=options.update if has_slots else BundledWith().update,
+        copy_host=options.copy_host,
+        dims=dict(sizes.dims),
+    )
+    return BundleDraft(methods, sizes, *_completed(replace(contract, options=used), methods, export.initial))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +193,13 @@ class BundleExport:
         pipeline: The models of the export; None where there are chains.
         chains: The methods that a `bundle.toml` names, or those of models with recurrent state.
         initial: The initial values of states.
-        special: Special tokens by name, and those that end a sequence.
+        settings: What the export says of tokens.
     """
 
     pipeline: Pipeline | None
     chains: tuple[Chain, ...]
+    settings: TokenSettings
     initial: Initial = field(default_factory=dict)
-    special: tuple[Mapping[str, int | None], tuple[int, ...]] = (NO_TOKENS, ())
 
     @classmethod
     def of(cls, path: Path) -> BundleExport:
@@ -161,14 +211,14 @@ class BundleExport:
         """
         chains, initial = method_chains(path)
         if chains:
-            return cls(None, chains, initial, special_tokens(path, []))
+            return cls(None, chains, read_token_settings(path, has_encoder=False), initial)
         pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
                 f"{shown(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past"
             )
-        return cls(pipeline, (), special=(pipeline.tokens, pipeline.ends))
+        return cls(pipeline, (), pipeline.settings)
 
     @property
     def models(self) -> Sequence[Model]:
@@ -208,12 +258,11 @@ def _contract(methods: Sequence[MethodModel], export: BundleExport, sizes: Deplo
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
-    tokens, ends = export.special
-    contract = build_bundle(methods, sizes, tokens, DATA if has_data else "", opset)
+    contract = build_bundle(methods, sizes, export.settings, DATA if has_data else "", opset)
     encoder = export.pipeline.encoder if export.pipeline is not None else None
     legal = {} if encoder is None else dict(_legal(encoder, contract))
     words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
-    return replace(contract, ends=ends, legal=legal, loop=(*contract.loop, *words))
+    return replace(contract, legal=legal, loop=(*contract.loop, *words))
 
 
 def _legal(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from graphkit.deploy.asked_changes import AskedChanges, changed_export
+from graphkit import __version__
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.contract.contract_differences import first_difference
 from graphkit.deploy.contract.contract_reader import read_bundle, read_contract
 from graphkit.deploy.contract.host_contract import Contract
+from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
-from graphkit.deploy.lower import prove_stages_again
-from graphkit.deploy.make_bundle import BundleExport
-from graphkit.deploy.write_proven import proof_record, record
+from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
+from graphkit.deploy.lower_report import GUIDE
+from graphkit.deploy.make_bundle import BundleExport, bundle_again
+from graphkit.deploy.write_proven import DeployFolder, ProofT, proof_record, record
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
@@ -52,67 +56,131 @@ def verify_folder(
 
     Raises:
         UsageError: The folder is neither, or the export is of another kind.
-        ModelError: A file is missing or broken, or onnxruntime cannot run a model of the export.
+        ModelError: A file is missing or broken, or the contract says something else than its export gives; or
+            onnxruntime cannot run a model of the export.
         OutputError: The record cannot be written.
     """
     export, folder = Path(export), Path(folder)
     progress("reading")
     if (folder / BundleContract.FILE).is_file():
         bundle = read_bundle(folder / BundleContract.FILE, altered=True)
-        _check_there(folder, bundle.read_files)
-        check_bundle(folder, bundle)
-        bundle_proof = _bundle_proof(export, folder, bundle, options, progress)
-        if options.record:
-            _record(folder, bundle, bundle_proof, options)
-        return bundle_proof
+        return _bundle_proof(export, folder, bundle, options, progress)
     if not (folder / Contract.FILE).is_file():
         names = f"neither {Contract.FILE} nor {BundleContract.FILE}"
         raise UsageError(f"{folder}: has {names} - name what graphkit lower or bundle wrote")
     contract = read_contract(folder / Contract.FILE, altered=True)
-    _check_there(folder, contract.read_files)
-    proof = _lowering_proof(export, folder, contract, options, progress)
+    return _lowering_proof(export, folder, contract, options, progress)
+
+
+def _proven(
+    folder: Path,
+    contract: Contract | BundleContract,
+    made: DeployFolder,
+    options: FolderOptions,
+    prove: Callable[[], ProofT],
+) -> ProofT:
+    """Return the proof of a folder whose contract says what its export gives, and record it where that is asked for.
+
+    Where it is not, the record must be that of the files as they are and of this proof, unless another one is asked
+    for, by a tolerance or a rate of tokens.
+
+    Args:
+        folder: The folder.
+        contract: What it says.
+        made: The same folder, made again.
+        options: How to prove it.
+        prove: Proves it.
+
+    Raises:
+        ModelError: The contract, or its record, says something else than it has to.
+    """
+    difference = first_difference(contract, made.contract, leave_out=("files", "proof"))
+    if difference and contract.proof.graphkit not in ("", __version__):
+        difference += f" with graphkit {__version__}, and it was proven with {contract.proof.graphkit}"
+    _refuse(folder, contract, difference)
+    for name in contract.read_files:
+        if not (folder / name).is_file():
+            raise ModelError("it is missing", file=str(folder / name), hint="copy it from where the folder was made")
+    proof = prove()
     if options.record:
-        _record(folder, contract, proof, options)
+        names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
+        rate = 1.0 if options.tokens_rate is None else options.tokens_rate
+        changes = made.changes if options.same_weights else ()
+        record(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
+    elif options.same_weights and proof.passed:
+        more = "; --record records what is true now, --tolerance or --tokens-rate repeats a proof that had one"
+        _refuse(folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more)
     return proof
 
 
-def _check_there(folder: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        if not (folder / name).is_file():
-            raise ModelError("it is missing", file=str(folder / name), hint="copy it from where the folder was made")
+def _refuse(folder: Path, contract: Contract | BundleContract, difference: str, more: str = "") -> None:
+    if difference:
+        command = "lower" if isinstance(contract, Contract) else "bundle"
+        hint = f"make the folder again with `graphkit {command}`{more}"
+        raise ModelError(difference, file=str(folder / contract.FILE), hint=hint)
+
+
+def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployFolder) -> str:
+    """Return which file is another than was recorded, "" for none; one for people may also be as it was made."""
+    named = {*made.models, *made.contents, *((made.data,) if made.weights == "shared" else ())} - set(contract.files)
+    optional = (GUIDE, made.data)  # which people may have taken away, and which few models need
+    if unnamed := sorted(name for name in named if name not in optional or (folder / name).is_file()):
+        return f"files.{unnamed[0]} is missing"
+    for name, recorded in contract.files.items():
+        content = made.contents.get(name) if name not in contract.read_files else None
+        known = [FileRecord.of(folder / name)] if (folder / name).is_file() else []
+        known += [] if content is None else [FileRecord(len(content), hashlib.sha256(content).hexdigest())]
+        if not known:
+            return f"files.{name} is there, and no such file"
+        if recorded not in known:
+            return f"files.{name}.{first_difference(recorded, known[0], by='the file has')}"
+    return ""
+
+
+def _other_proof(contract: Contract | BundleContract, proof: LoweringProof | BundleProof, made: DeployFolder) -> str:
+    """Return what the record of a proof says otherwise than this proof, which passed; "" for nothing."""
+    recorded, found = contract.proof, proof_record(proof, changes=made.changes)
+    measured = proof.tolerance if isinstance(proof, BundleProof) and proof.tolerance > BUNDLE_TOLERANCE else 0.0
+    if not recorded.passed:
+        found = replace(recorded, changes=made.changes)
+    elif measured / 2 < (recorded.tolerance or 0.0) < measured * 2:  # another machine may round otherwise
+        found = replace(found, tolerance=recorded.tolerance)
+    difference = first_difference(recorded, found, by="this proof has")
+    return f"proof.{difference}" if difference else ""
 
 
 def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
-    changes = changed_export(find_pipeline(export), contract.proof.changes if options.same_weights else ())
     rate = options.tokens_rate
-    asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
-    tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
+    asked = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
+    tolerance = asked if rate is None else math.inf
     proving = DeploymentProofOptions(
         tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )
-    proof = verify_lowering(changes.originals, folder, proving, progress=progress)
-    if changes.done:
-        note = f"The proof is against the export with {' and '.join(changes.options)}, as {Contract.FILE} records."
-        proof = replace(proof, notes=(*proof.notes, note))
-    if options.same_weights:
-        proof = _with_stages(proof, changes, folder, contract, options, progress)
-    return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
+    pipeline = find_pipeline(export)
+    draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
+    originals = draft.changes.originals if options.same_weights else pipeline.originals
+
+    def prove() -> LoweringProof:
+        proof = verify_lowering(originals, folder, proving, progress=progress)
+        if not options.same_weights:
+            return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
+        if done := draft.changes.options:
+            note = f"The proof is against the export with {' and '.join(done)}, as {Contract.FILE} records."
+            proof = replace(proof, notes=(*proof.notes, note))
+        return _with_stages(proof, draft, folder, options, progress)
+
+    return _proven(folder, contract, draft.folder, options, prove)
 
 
 def _with_stages(
-    proof: LoweringProof,
-    changes: AskedChanges,
-    folder: Path,
-    contract: Contract,
-    options: FolderOptions,
-    progress: Callable[[str], None],
+    proof: LoweringProof, draft: Draft, folder: Path, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
     """Return the proof with its stages, or with a note why these do not end in the files of the folder."""
     try:
         with isolation(options.limits):
-            return replace(proof, stages=prove_stages_again(changes, folder, contract, progress=progress))
+            return replace(proof, stages=prove_stages_again(draft, folder, progress=progress))
     except (UsageError, ModelError, OutputError) as error:
         return replace(proof, notes=(*proof.notes, f"The files are tested, and no stage is proven: {error}."))
 
@@ -149,36 +217,31 @@ def _bundle_proof(
     export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Callable[[str], None]
 ) -> BundleProof:
     rate, source = options.tokens_rate, BundleExport.of(export)
-    asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
-    exact = asked == 0 and rate is None
-    tolerance = asked or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf
     if source.pipeline is None and rate is not None:
         file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
         raise UsageError(f"{shown(file)}: its methods choose no tokens - give --tolerance alone")
+    progress("making the methods")
+    draft = bundle_again(source, contract.options, limits=options.limits)
     proving = DeploymentProofOptions(
-        tolerance=tolerance,
+        tolerance=options.tolerance or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf,
         seed=options.seed,
         limits=options.limits,
         same_weights=options.same_weights,
         same_tokens=rate is None,
     )
-    proof = source.prove(folder, proving, progress, exact=exact)
-    if source.pipeline is None or rate is None:
-        return proof
-    equal, tried = equal_tokens(
-        source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
-    )
-    fault = _rate_fault(equal, tried, rate)
-    name = "greedy tokens" if fault else _share(equal, tried)
-    within = options.tolerance or max((run.logits for run in proof.runs), default=0.0)
-    return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
+    is_exact = draft.is_exact if options.same_weights else options.tolerance == 0 and rate is None
 
+    def prove() -> BundleProof:
+        check_bundle(folder, contract)
+        proof = source.prove(folder, proving, progress, exact=is_exact)
+        if source.pipeline is None or rate is None:
+            return proof
+        equal, tried = equal_tokens(
+            source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
+        )
+        fault = _rate_fault(equal, tried, rate)
+        name = "greedy tokens" if fault else _share(equal, tried)
+        within = options.tolerance or max((run.logits for run in proof.runs), default=0.0)
+        return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
 
-def _record(
-    folder: Path, contract: Contract | BundleContract, proof: LoweringProof | BundleProof, options: FolderOptions
-) -> None:
-    """Record the files as they are, of which some may be gone that no host reads, and how the proof ended."""
-    names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
-    rate = 1.0 if options.tokens_rate is None else options.tokens_rate
-    changes = contract.proof.changes if options.same_weights else ()
-    record(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
+    return _proven(folder, contract, draft.folder, options, prove)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -18,7 +19,7 @@ from small_pipelines import FILLED, decoder, half, saved
 
 import graphkit.deploy.contract
 from graphkit.cli import app
-from graphkit.deploy.contract import Method, Source, read_contract
+from graphkit.deploy.contract import Generation, Method, Source, read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.host_tables import is_bias_and_mask
 from graphkit.deploy.hosts import Host, numpy_host
@@ -191,8 +192,28 @@ def test_it_does_where_the_logits_are_float16(tmp_path: Path) -> None:
     assert_same_bytes(folder, compiled(folder), tmp_path, 6)
 
 
-def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -> None:
-    """Decode with both hosts, the one in C++ on what models gave the other, and compare tokens, inputs and states."""
+RULES = (
+    {"forced_bos_token_id": 2, "begin_suppress_tokens": [5, 1], "forced_eos_token_id": 0, "max_length": 6},
+    {"suppress_tokens": [1, 4, 999], "min_length": 5, "bad_words_ids": [[2]], "max_new_tokens": 5},
+    {"suppress_tokens": [6], "begin_suppress_tokens": [3], "min_new_tokens": 4, "max_length": 7},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", RULES)
+def test_the_host_in_cpp_follows_the_rules_of_the_export(rules: dict[str, Any], tmp_path: Path) -> None:
+    source, folder = saved(decoder(FILLED), tmp_path / "model"), tmp_path / "out"
+    (source / "generation_config.json").write_text(json.dumps({**rules, "eos_token_id": [0, 7]}))
+    lower_folder(source, folder, replace(OPTIONS, verify=False))
+    tokens = assert_same_bytes(folder, compiled(folder), tmp_path, None)
+    assert tokens != Host(folder).generate_batch([], [[3]], 5, generation=Generation())
+
+
+def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int | None) -> list[list[int]]:
+    """Decode with both hosts, the one in C++ on what models gave the other, and compare tokens, inputs and states.
+
+    Without a length there are as many tokens as the contract says.
+    """
     models = numpy_host.Host(folder).run
     fed, recorded = tmp_path / "fed", tmp_path / "recorded"
 
@@ -206,15 +227,16 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -
 
     host = Host(folder, run)
     sources: list[list[int]] = []
-    if host.contract.sizes["source"]:
+    if length is not None and host.contract.sizes["source"]:
         sources = [[5 + token for token in range(max(1, length - place))] for place in range(host.batch)]
-    steps = 6 if not sources else length  # to a full cache, and one more
+    steps = length if sources or length is None else 6  # to a full cache, and one more
     tokens = host.generate_batch(sources, [[3]] * host.batch, steps, host.contract.ends)
-    words = [replay, folder, recorded, fed, str(steps), "3", *(",".join(map(str, source)) for source in sources)]
+    words = [replay, folder, recorded, fed, str(steps or 0), "3", *(",".join(map(str, source)) for source in sources)]
     printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
     assert [int(token) for token in printed.split()] == [token for each in tokens for token in each]
     states = b"".join(host.state[state.name].tobytes() for state in host.contract.states)
     assert fed.read_bytes() == (tmp_path / "expected").read_bytes() + states
+    return tokens
 
 
 CHECK = """

@@ -79,7 +79,9 @@ def test_a_record_keeps_the_changes_unless_a_tolerance_stands_for_them(folders: 
     verify_folder(folders / "float", out, FolderOptions(record=True, tolerance=0.5))
     recorded = read_contract(out / "contract.json").proof
     assert (recorded.passed, recorded.changes, recorded.tolerance) == (True, (), 0.5)
-    assert verify_folder(folders / "float", out).passed
+    assert verify_folder(folders / "float", out, FolderOptions(tolerance=0.5)).passed
+    with pytest.raises(ModelError, match=r"proof\.tolerance is 0\.5, and this proof has 0\.0001 - .* --tolerance or"):
+        verify_folder(folders / "float", out)  # against the export with that change, as the contract says it was made
 
 
 def test_an_option_that_changed_nothing_is_not_recorded(folders: Path, tmp_path: Path) -> None:

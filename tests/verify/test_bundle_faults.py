@@ -18,7 +18,6 @@ from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
 
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -135,14 +134,13 @@ def test_a_ring_that_is_too_short(copy_of: BundleOf) -> None:
     assert findings[0].startswith("prompt of 1, 1 row(s): the logits of step 2 differ by ")
 
 
-def test_a_length_that_does_not_grow_is_refused(copy_of: BundleOf) -> None:
+def test_a_length_that_does_not_grow_is_found(copy_of: BundleOf) -> None:
     def stop(plain: Any) -> None:
         next(method for method in plain["methods"] if method["when"] == "step")["changes"] = []
 
     folder = copy_of("causal")
     describe(folder, stop)
-    with pytest.raises(ModelError, match=r"step: it writes slots of state '.*', and changes no length 'past_length'"):
-        proof(folder)
+    assert "onnxruntime" in proof(folder).findings()[0]  # there is no room for the next token in the slots in use
 
 
 def test_a_node_that_reads_what_was_there_before(copy_of: BundleOf) -> None:

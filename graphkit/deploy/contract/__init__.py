@@ -2,6 +2,7 @@
 
 from graphkit.deploy.contract.bundle_contract import (
     BundleContract,
+    BundledWith,
     BundleMethod,
     BundlePort,
     Feed,
@@ -9,10 +10,22 @@ from graphkit.deploy.contract.bundle_contract import (
     LengthChange,
     StateTensor,
 )
+from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.contract_reader import read_contract
-from graphkit.deploy.contract.host_contract import By, Contract, Method, Port, Source, State, Table, sound_axis
+from graphkit.deploy.contract.host_contract import (
+    By,
+    Contract,
+    LoweredWith,
+    Method,
+    Port,
+    Source,
+    State,
+    Table,
+    sound_axis,
+)
 
 __all__ = [
-    "BundleContract", "BundleMethod", "BundlePort", "By", "Contract", "Feed", "Length", "LengthChange", "Method",
-    "Port", "Source", "State", "StateTensor", "Table", "read_contract", "sound_axis",
+    "BundleContract", "BundleMethod", "BundlePort", "BundledWith", "By", "Contract", "Feed", "Generation", "Length",
+    "LengthChange", "LoweredWith", "Method", "Port", "Source", "State", "StateTensor", "Table", "read_contract",
+    "sound_axis",
 ]  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
+from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, sealed
 
 __all__ = [
     "ALIGNMENT",
@@ -20,6 +20,7 @@ __all__ = [
     "BundleContract",
     "BundleMethod",
     "BundlePort",
+    "BundledWith",
     "Feed",
     "LegalSize",
     "Length",
@@ -28,7 +29,7 @@ __all__ = [
     "Update",
 ]
 
-VERSION = 3
+VERSION = 4
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
@@ -165,7 +166,7 @@ class Length:
 
     name: str
     most: int
-    meaning: str
+    meaning: str = field(metadata=TEXT)
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class LegalSize:
     most: int | None
     less: int
     more: int
-    words: str
+    words: str = field(metadata=TEXT)
 
     def allows(self, size: int) -> bool:
         """Whether a size is legal."""
@@ -195,6 +196,24 @@ class LegalSize:
             for multiple in multiples
             if multiple - self.less <= size <= multiple + self.more
         )
+
+
+@dataclass(frozen=True)
+class BundledWith:
+    """The options of `graphkit bundle` that gave these methods; None, or the default, where one changes nothing.
+
+    Attributes:
+        batch, update, copy_host: As they were given.
+        max_cache, max_source: As they were given, or the defaults for these models.
+        dims: The sizes that were given by name.
+    """
+
+    batch: int = 1
+    max_cache: int | None = None
+    max_source: int | None = None
+    update: Literal["tensor-scatter", "scatter-nd"] = "scatter-nd"
+    copy_host: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +232,8 @@ class BundleContract:
         positions: Who counts positions, in one sentence.
         loop: What the host does, in order.
         version: Of the form that bundles have.
+        generation: How the export chooses tokens.
+        options: How the methods were made, so that `graphkit verify` makes the contract again and compares.
         proof: How the proof of the methods ended.
         files: The files beside it, by name, as they were then.
         legal: The legal sizes of names in `sizes`, where not every size up to the largest is legal.
@@ -228,9 +249,11 @@ class BundleContract:
     lengths: tuple[Length, ...]
     states: tuple[StateTensor, ...]
     methods: tuple[BundleMethod, ...]
-    positions: str
-    loop: tuple[str, ...]
+    positions: str = field(metadata=TEXT)
+    loop: tuple[str, ...] = field(metadata=TEXT)
     version: int = VERSION
+    generation: Generation = field(default_factory=Generation)
+    options: BundledWith = field(default_factory=BundledWith)
     proof: ProofRecord = NOT_RUN
     files: Mapping[str, FileRecord] = field(default_factory=dict)
     legal: Mapping[str, LegalSize] = field(default_factory=dict, metadata={"may_be_absent": True})

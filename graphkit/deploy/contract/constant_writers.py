@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import ClassVar, get_args
 
 from graphkit.deploy.contract.contract_constants import (
+    RULES,
     Array,
     Fields,
     Group,
@@ -55,21 +56,26 @@ class _Language:
         return template.substitute(
             target=comment(contract.target),
             numbers="".join(f"\n{line}" for number in known.numbers for line in self._number(number)),
-            end_count=len(contract.ends),
+            lists="\n".join(self.tokens(name, *listed) for name, listed in known.lists.items()),
             floor=repr(known.floor),
             floor_half=f"0x{known.floor_half:04x}",
             max_rank=known.max_rank,
             places="".join(_paragraph(self._places(group)) for group in known.groups if group.items),
             arrays="".join(_paragraph(self._array(array)) for array in known.arrays),
-            **{"ends": ", ".join(map(str, contract.ends)), **self._more(contract)},
+            **self._more(contract),
         )
+
+    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
+        """Return a list of tokens."""
+        raise NotImplementedError
 
     def _more(self, contract: Contract) -> Mapping[str, object]:
         """Return the values that the template of this language has alone."""
         raise NotImplementedError
 
     def _number(self, number: Number) -> Iterable[str]:
-        kind = "i64" if number.name.startswith("token_") or number.name == "offset" else "usize"
+        may_be_negative = number.name.startswith("token_") or number.name in ("offset", *RULES)
+        kind = "i64" if may_be_negative else "usize"
         yield self.doc.format(comment(number.comment))
         yield self.constant.format(name=number.name.upper(), kind=kind, value=number.value)
 
@@ -107,10 +113,16 @@ class C(_Language):
         counts = {name: len(getattr(contract, f"{name}s")) for name in ("file", "table", "state", "method")}
         kinds = {"sources": ("source", get_args(Kind)), "choices": ("by", get_args(By))}
         return {
-            "ends": ", ".join(map(str, contract.ends or (-1,))),
             **{f"{name}_count": count for name, count in counts.items()},
             **{key: "\n".join(_enumerated(what, ("none", *names))) for key, (what, names) in kinds.items()},
         }
+
+    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
+        name, listed = f"HOST_{name.upper()}_TOKEN", ", ".join(map(str, tokens or (-1,)))
+        return (
+            f"#define {name}_COUNT {len(tokens)} /* Of {name}S. {meaning} */\n"
+            f"static const long long {name}S[] = {{{listed}}};"
+        )
 
     def _number(self, number: Number) -> Iterable[str]:
         value = str(number.value) if number.value >= 0 else f"({number.value})"
@@ -191,6 +203,9 @@ class Rust(_Language):
     def _more(self, _: Contract) -> Mapping[str, object]:
         return {"choices": "\n".join(f"    {_camel(name)}," for name in get_args(By))}
 
+    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
+        return f"/// {meaning}\npub const {name.upper()}_TOKENS: [i64; {len(tokens)}] = {list(tokens)};"
+
     def _row(self, array: Array, record: Record) -> str:
         return f"    {array.kind} {self._braced(record.fields)},"
 
@@ -234,6 +249,9 @@ class TypeScript(_Language):
 
     def _more(self, _: Contract) -> Mapping[str, object]:
         return {"choices": " | ".join(map(json.dumps, get_args(By)))}
+
+    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
+        return f"/** {meaning} */\nexport const {name.upper()}_TOKENS: readonly number[] = {list(tokens)};"
 
     def _row(self, _: Array, record: Record) -> str:
         return f"  {self._object(record.fields)},"

@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 $numbers
-#define HOST_END_TOKEN_COUNT $end_count /* Decoding stops at any of HOST_END_TOKENS. */
 #define HOST_MASK_FLOOR (${floor}f) /* Added to scores that do not count. */
 #define HOST_MASK_FLOOR_HALF $floor_half /* The bits of the nearest finite float16. */
 #define HOST_MAX_RANK $max_rank /* The most dims of a tensor. */
@@ -12,7 +11,7 @@ $numbers
 #define HOST_TABLE_COUNT $table_count
 #define HOST_STATE_COUNT $state_count
 #define HOST_METHOD_COUNT $method_count
-static const long long HOST_END_TOKENS[] = {$ends};
+$lists
 
 typedef enum HostSource { /* who makes an input */
 $sources

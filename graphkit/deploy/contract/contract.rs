@@ -1,8 +1,7 @@
 //! Host contract of lowered models for $target, written by `graphkit contract`.
 #![allow(dead_code)]
 $numbers
-/// Decoding stops at any of these.
-pub const END_TOKENS: [i64; $end_count] = [$ends];
+$lists
 /// Added to scores that do not count.
 pub const MASK_FLOOR: f32 = $floor;
 /// The bits of the nearest finite float16.

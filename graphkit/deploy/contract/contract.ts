@@ -1,7 +1,6 @@
 /* Host contract of lowered models for $target, written by `graphkit contract`. */
 $numbers
-/** Decoding stops at any of these. */
-export const END_TOKENS: readonly number[] = [$ends];
+$lists
 /** Added to scores that do not count. */
 export const MASK_FLOOR = $floor;
 /** The bits of the nearest finite float16. */

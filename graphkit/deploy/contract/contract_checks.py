@@ -27,7 +27,6 @@ MOST = 1 << 44  # elements of an array
 MOST_ARENA = 1 << 44  # bytes
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 TOKENS = ("pad", "start")
-TOKENS_AXIS = 1  # of tokens, [batch, tokens]
 CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
 BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 KINDS = {
@@ -255,7 +254,7 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
 
 
 def _sizes(contract: BundleContract) -> Iterator[str]:
-    """Yield contradictions between sizes, lengths, state and the changes of methods."""
+    """Yield contradictions between sizes, lengths and state."""
     sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
     for name, count in most.items():
         if sizes.get("slots", count) != count:
@@ -271,14 +270,6 @@ def _sizes(contract: BundleContract) -> Iterator[str]:
         slots = state.shape[state.axis] if state.axis is not None and state.axis < len(state.shape) else 0
         if state.update == "slots" and slots < most.get(state.length, 0):
             yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
-    kept = {state.name: state.length for state in contract.states if state.update in ("slots", "ring") and state.length}
-    for method in contract.methods:
-        takes_tokens = any(port.kind == "tokens" for port in method.inputs)
-        changed = {change.length for change in method.changes}
-        for port in method.outputs if takes_tokens else ():
-            if kept.get(port.writes, "") not in {"", *changed}:
-                name = kept[port.writes]
-                yield f"{method.name}: it writes slots of state '{port.writes}', and changes no length '{name}'"
 
 
 def _state_tensor(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
@@ -332,29 +323,6 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
         port_fed = fed.get(change.input)
         if change.length not in lengths or port_fed is None or not 0 <= change.axis < len(port_fed.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
-        elif port_fed.kind == "tokens" and change.axis != TOKENS_AXIS:
-            yield f"it changes length '{change.length}' by axis {change.axis} of its tokens, which are [batch, tokens]"
-    yield from _lengths(method, states, written)
-    for port in (*method.inputs, *method.outputs):
-        state, axis = states.get(port.state), _axis_of_rows(method, port)
-        if state is not None and axis not in (None, state.batch):
-            yield f"'{port.name}' has its rows along axis {axis}, and state '{port.state}' has not"
-
-
-def _axis_of_rows(method: BundleMethod, port: BundlePort) -> int | None:
-    """Return along which axis a port has the dim that comes first in the tokens of its method, None for none."""
-    tokens = next((each for each in method.inputs if each.kind == "tokens"), None)
-    rows = tokens.shape[0] if tokens is not None and tokens.shape else None
-    return port.shape.index(rows) if isinstance(rows, str) and rows in port.shape else None
-
-
-def _lengths(method: BundleMethod, states: Mapping[str, StateTensor], written: Sequence[str]) -> Iterator[str]:
-    """Yield the lengths that change though what they count does not, or that change twice."""
-    changed = [change.length for change in method.changes]
-    yield from (f"it changes length '{name}' twice" for name in sorted(set(changed)) if changed.count(name) > 1)
-    for state in states.values():
-        if state.update == "slots" and state.length in changed and state.name not in written:
-            yield f"it changes length '{state.length}', and does not write state '{state.name}'"
 
 
 def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:

@@ -17,7 +17,10 @@ from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.errors import UsageError
 from graphkit.render.document_blocks import printable
 
-__all__ = ["Array", "Facts", "Fields", "Group", "MadeBy", "Number", "Record", "Slots", "comment", "facts", "item_bytes"]
+__all__ = [
+    "RULES", "Array", "Facts", "Fields", "Group", "MadeBy", "Number", "Record", "Slots", "comment", "facts",
+    "item_bytes",
+]  # fmt: skip
 
 Fields = Mapping[str, Any]  # values by name: text, numbers, dims, `Slots`, `MadeBy`, the `Group` of an array
 
@@ -39,6 +42,21 @@ TOKENS = {
     "pad": "Pads the source; -1 where the export does not say.",
     "start": "Decoding starts with it; -1 where the export does not say.",
     "pooled": "Its first place in the source chooses a row; -1 where no row is chosen by it.",
+}
+RULES = {
+    "max_length": "Most tokens, with those of the prompt; -1 where the export does not say.",
+    "max_new_tokens": "Most tokens behind the prompt, before that; -1 where the export does not say.",
+    "min_length": "No sequence ends before it has so many tokens, with those of the prompt.",
+    "min_new_tokens": "The same behind the prompt.",
+    "forced_bos_token_id": "Follows a prompt of one token; -1 for any.",
+}
+LISTS = {
+    "end": "Decoding stops at any of these.",
+    "prompt": "Behind the start token, decoding begins with these.",
+    "forced_eos": "The last token is one of these, where a sequence becomes as long as it may be.",
+    "bad_words": "Not chosen unless they are forced.",
+    "suppress": "Never chosen.",
+    "begin_suppress": "Not chosen first or, where a first token is forced, second.",
 }
 
 
@@ -141,6 +159,7 @@ class Facts:
 
     Attributes:
         numbers: The numbers of the contract.
+        lists: Lists of tokens by their names, such as `end`, each with its meaning.
         floor: What is added to scores that do not count, as a float32 has it.
         floor_half: The bits of that as a float16, the nearest finite one.
         max_rank: The most dims of a tensor, at least 1.
@@ -149,6 +168,7 @@ class Facts:
     """
 
     numbers: tuple[Number, ...]
+    lists: Mapping[str, tuple[str, tuple[int, ...]]]
     floor: float
     floor_half: int
     max_rank: int
@@ -176,6 +196,7 @@ def facts(contract: Contract) -> Facts:
     ranks += [len(state.shape) for state in contract.states]
     return Facts(
         numbers=numbers,
+        lists={name: (meaning, _list(contract, name)) for name, meaning in LISTS.items()},
         floor=floor,
         floor_half=_half(floor),  # a host rounds masks to float32 first
         max_rank=max((1, *ranks)),
@@ -189,7 +210,9 @@ def _numbers(contract: Contract) -> Iterator[Number]:
     yield Number("contract_version", contract.version, "Version of this form.")
     yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
     yield from (Number(name, sizes[name], text) for name, text in SIZES.items())
-    yield from (Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items())
+    yield from (Number(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
+    rules = vars(contract.generation)
+    yield from (Number(name, _or_none(rules[name]), text) for name, text in RULES.items())
     yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 
@@ -241,9 +264,20 @@ def _output(contract: Contract, port: Port) -> Record:
     return Record({**_tensor(port), "bytes": _bytes(port), "writes": state}, port.meaning)
 
 
-def _token(contract: Contract, name: str) -> int:
-    token = contract.tokens.get(name)
-    return -1 if token is None else token
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _list(contract: Contract, name: str) -> tuple[int, ...]:
+    rules = contract.generation
+    return {
+        "end": contract.ends,
+        "prompt": rules.prompt,
+        "forced_eos": rules.forced_eos_token_id,
+        "bad_words": rules.bad_words_ids,
+        "suppress": rules.suppress_tokens,
+        "begin_suppress": rules.begin_suppress_tokens,
+    }[name]
 
 
 def _single(number: float) -> float:
@@ -271,7 +305,8 @@ def _half(number: float) -> int:
 
 def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
     """Return a function that makes text an identifier in lower case which nothing else has."""
-    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h", "end_tokens", "end_token_count"}
+    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h"}
+    taken |= {f"{name}_token{suffix}" for name in LISTS for suffix in ("s", "_count")}
     taken |= {"files", *(f"{what}_count" for what in ("file", "table", "state", "method"))}
     taken |= {f"source_{kind}" for kind in ("none", *get_args(Kind))} | {f"by_{by}" for by in ("none", *get_args(By))}
 

@@ -1,17 +1,19 @@
-"""The parts that `contract.json` and `bundle.json` share: sources of inputs, ports, methods, states, and their record.
+"""The parts that `contract.json` and `bundle.json` share: ports, methods, states, how tokens are chosen, the record.
 
 Each of the two contracts narrows these to its own kinds of sources, and adds its own fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from graphkit.deploy.contract.sealed_record import FileRecord, ProofRecord
+from graphkit.deploy.contract.sealed_record import TEXT, FileRecord, ProofRecord
 
-__all__ = ["AnyContract", "AnyMethod", "AnyPort", "AnySource", "State"]
+__all__ = ["AnyContract", "AnyMethod", "AnyPort", "AnySource", "EarlyStopping", "Generation", "State"]
+
+EarlyStopping = bool | Literal["never"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class AnyPort:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
-    meaning: str
+    meaning: str = field(metadata=TEXT)
     source: AnySource | None = None
     writes: str = ""
 
@@ -98,6 +100,56 @@ class State:
     shape: tuple[int, ...]
     axis: int | None
     bytes: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How the export's own `generate` chooses tokens, by the names of its configuration; hosts do the same by default.
+
+    Attributes:
+        prompt: The tokens behind the start token with which decoding begins, such as a language and a task.
+        max_length: The most tokens, those of the prompt included; None where the export does not say.
+        max_new_tokens: The most tokens behind the prompt, which counts before `max_length`; None for the same.
+        min_length: No sequence ends before it has so many tokens, those of the prompt included.
+        min_new_tokens: The same behind the prompt.
+        forced_bos_token_id: The token that follows a prompt of one token; None for any.
+        forced_eos_token_id: The tokens of which the last one is, where a sequence becomes as long as it may be; empty
+            for any.
+        bad_words_ids: Tokens that are not chosen unless they are forced.
+        suppress_tokens: Tokens that are never chosen.
+        begin_suppress_tokens: Tokens that are not chosen first; behind a token that is forced there, not second.
+        num_beams: The beams of a search; hosts take the most likely token unless their caller gives beams.
+        length_penalty, early_stopping: Of a search by beams.
+        not_followed: The other settings of the export's configuration that change tokens, which no host follows.
+    """
+
+    prompt: tuple[int, ...] = ()
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int = 0
+    min_new_tokens: int = 0
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: tuple[int, ...] = ()
+    bad_words_ids: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    not_followed: tuple[str, ...] = ()
+
+    def caveat(self, *, has_beams: bool = False, without: Collection[str] = ()) -> str:
+        """Return what a host does otherwise than the export's `generate`, in sentences; "" for nothing.
+
+        Args:
+            has_beams: Whether its caller says how to search.
+            without: Settings that its caller gives a value.
+        """
+        names = ", ".join(name for name in self.not_followed if name not in without)
+        said = [f"The export chooses tokens by {names} too, which no host follows."] if names else []
+        if self.num_beams > 1 and not has_beams:
+            said.append(f"The export searches with {self.num_beams} beams, and hosts with 1 where none are given.")
+        return " ".join(said)
 
 
 class AnyContract(Protocol):

@@ -7,6 +7,7 @@ import json
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -16,10 +17,12 @@ from graphkit.deploy.contract.contract_checks import bundle_problems, contract_p
 from graphkit.deploy.contract.host_contract import VERSION, Contract
 from graphkit.deploy.contract.sealed_record import record_problems, unsealed
 from graphkit.errors import ModelError
+from graphkit.render.document_blocks import printable
 
 __all__ = ["read_bundle", "read_contract"]
 
 MOST = 1 << 53  # integers that every language has
+LONGEST = 300  # characters of an error
 
 
 def read_contract(path: Path, *, altered: bool = False) -> Contract:
@@ -79,21 +82,23 @@ def _read(path: Path, form: _Form, altered: bool) -> Any:
         contract = _built(kind, plain, "it")
     except ValueError as error:
         raise _none(path, what, command, str(error)) from error
-    faults = [*find_problems(contract), *record_problems(contract.proof, contract.files, contract.read_files)]
-    if faults or not has_checksum:
-        raise _none(path, what, command, [*faults, "it has no 'checksum'"][0])
+    faults = chain(find_problems(contract), record_problems(contract.proof, contract.files, contract.read_files))
+    fault = next(faults, "" if has_checksum else "it has no 'checksum'")  # each relies on those before it
+    if fault:
+        raise _none(path, what, command, fault)
     if not altered and unsealed(text):
         raise ModelError(
             "it was changed after it was written: its checksum is another",
             file=str(path),
-            hint=f"{command} again; what was changed on purpose is proven by `graphkit verify EXPORT {path.parent} "
-            "--record`",
+            hint=f"{command} again; where only texts for people were changed, "
+            f"`graphkit verify EXPORT {path.parent} --record` seals them",
         )
     return contract
 
 
 def _none(path: Path, what: str, command: str, problem: str) -> ModelError:
-    return ModelError(f"it is not a {what}: {problem}", file=str(path), hint=f"write it with `graphkit {command}`")
+    said = printable(problem)[:LONGEST]  # anybody may have written what it quotes
+    return ModelError(f"it is not a {what}: {said}", file=str(path), hint=f"write it with `graphkit {command}`")
 
 
 def _built(kind: Any, plain: Any, at: str) -> Any:
@@ -146,11 +151,10 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
     if plain is None and types.NoneType in options:
         return None
-    kinds = [option for option in options if option is not types.NoneType]
-    if {int, str} == set(kinds):
-        return _built(str if isinstance(plain, str) else int, plain, at)
-    literals = tuple(text for option in kinds if get_origin(option) is Literal for text in get_args(option))
-    return _built(Literal[literals] if literals else kinds[0], plain, at)
+    literals = tuple(text for option in options if get_origin(option) is Literal for text in get_args(option))
+    kinds = [option for option in options if option is not types.NoneType and get_origin(option) is not Literal]
+    texts = Literal[literals] if literals else str if str in kinds else None
+    return _built(texts if texts is not None and (isinstance(plain, str) or not kinds) else kinds[0], plain, at)
 
 
 def _words(kind: Any) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
+from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, sealed
 
-__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
+__all__ = [
+    "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table", "sound_axis",
+]  # fmt: skip
 
-VERSION = 2
+VERSION = 3
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
@@ -103,7 +105,30 @@ class Table:
     dtype: str
     rows: int
     shape: tuple[int, ...]
-    meaning: str
+    meaning: str = field(metadata=TEXT)
+
+
+@dataclass(frozen=True)
+class LoweredWith:
+    """The options of `graphkit lower` that gave these models; None, or the default, where one changes nothing.
+
+    Attributes:
+        target, batch, kv_layout, mask_floor, pad, gelu_to_tanh, dequantize, opset: As they were given.
+        src_len, max_cache_len: As they were given, or the defaults for these models.
+        dims: The sizes that were given by name.
+    """
+
+    target: str = "generic-npu"
+    batch: int = 1
+    src_len: int | None = None
+    max_cache_len: int | None = None
+    kv_layout: Literal["per-layer", "stacked"] = "per-layer"
+    mask_floor: float | None = None
+    pad: int | None = None
+    gelu_to_tanh: bool = False
+    dequantize: bool = False
+    opset: int | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +150,8 @@ class Contract:
         loop: What the host does, in order.
         positions: Who adds positions, in one sentence.
         version: Of the form that contracts have.
+        generation: How the export chooses tokens.
+        options: How the models were made, so that `graphkit verify` makes the contract again and compares.
         proof: How the proof of models and host ended.
         files: The files beside it, by name, as they were then.
     """
@@ -138,9 +165,11 @@ class Contract:
     methods: tuple[Method, ...]
     tables: tuple[Table, ...]
     states: tuple[State, ...]
-    loop: tuple[str, ...]
-    positions: str
+    loop: tuple[str, ...] = field(metadata=TEXT)
+    positions: str = field(metadata=TEXT)
     version: int = VERSION
+    generation: Generation = field(default_factory=Generation)
+    options: LoweredWith = field(default_factory=LoweredWith)
     proof: ProofRecord = NOT_RUN
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 

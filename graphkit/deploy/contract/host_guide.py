@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
 from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
@@ -21,6 +22,20 @@ ROWS = {"position": "position", "valid_length": "length - 1"}
 PLACES = {
     "largest_id": "the first of the largest ids of the source",
     "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
+}
+RULES = {
+    "prompt": "behind the start token, decoding begins with {}",
+    "max_length": "prompt and answer have at most {} tokens",
+    "max_new_tokens": "the answer has at most {} tokens, whatever `max_length` is",
+    "min_length": "no end token before prompt and answer have {} tokens",
+    "min_new_tokens": "no end token before the answer has {} tokens",
+    "forced_bos_token_id": "behind a prompt of one token, {} and no other",
+    "forced_eos_token_id": "at the last place that an answer may have, {} and no other",
+    "bad_words_ids": "only where they are forced: {}",
+    "suppress_tokens": "nowhere: {}",
+    "begin_suppress_tokens": "not first or, where `forced_bos_token_id` is first, not second: {}",
+    "num_beams": "the export searches with {} beams",
+    "not_followed": "the export chooses tokens by {} too, which no host follows",
 }
 
 
@@ -65,12 +80,21 @@ def _tokens(contract: Contract) -> Iterator[str]:
         start = contract.tokens.get("start")
         rows.append(("start", "the caller gives it" if start is None else str(start)))
         rows.append(("end", ", ".join(map(str, contract.ends)) or "the caller gives it"))
+        rows += _rules(contract.generation)
     rows += [(name, str(token)) for name, token in contract.tokens.items() if name == "pooled" and token is not None]
     if rows:
         yield from ("", "## Tokens", "")
         yield from (f"| {' | '.join(row)} |" for row in (("token", "id"),))
         yield "|---|---|"
         yield from (f"| `{name}` | {text} |" for name, text in rows)
+
+
+def _rules(rules: Generation) -> Iterator[tuple[str, str]]:
+    """Yield the rules by which tokens are chosen, by their names in the contract."""
+    for name, text in RULES.items():
+        value, usual = getattr(rules, name), getattr(Generation(), name)
+        if value != usual:
+            yield name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)
 
 
 def _method(method: Method) -> Iterator[str]:

@@ -19,6 +19,7 @@ from graphkit.errors import ModelError
 
 __all__ = [
     "NOT_RUN",
+    "TEXT",
     "FileRecord",
     "ProofRecord",
     "check_files",
@@ -34,6 +35,7 @@ HEX = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
 SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
 CHANGES = ("--dequantize", "--gelu-to-tanh")  # options of `graphkit lower` that change results
+TEXT = {"text": True}  # metadata of a field that tells people something, and hosts nothing
 FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads
 BLOCK = 1 << 20
 
@@ -53,10 +55,10 @@ class ProofRecord:
     """
 
     outcome: Outcome
-    reason: str = ""
+    reason: str = field(default="", metadata=TEXT)
     tolerance: float | None = None
     tokens_rate: float = 1.0
-    graphkit: str = ""
+    graphkit: str = field(default="", metadata=TEXT)
     changes: tuple[str, ...] = ()
     proven: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -158,6 +160,10 @@ def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: I
     """Yield the contradictions in a record, a clause each; `read` has the files that hosts read."""
     if proof.passed == bool(proof.reason):
         yield "its proof passed for a reason, or did not for none"
+    if proof.proven and not proof.passed:
+        yield "its proof did not pass, and outputs are proven"
+    if proof.outcome == "not run" and (proof.tolerance, proof.tokens_rate) != (None, 1):
+        yield "its proof was not run, and has a tolerance or a rate of tokens"
     if unknown := [change for change in proof.changes if change not in CHANGES]:
         yield f"its proof is of an export that was changed by '{unknown[0]}', which is no such option"
     if not 0 <= proof.tokens_rate <= 1 or (proof.tolerance is not None and not proof.tolerance >= 0):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
+from graphkit.deploy.contract.contract_parts import EarlyStopping
 from graphkit.deploy.hosts.greedy_search import Stepper
+from graphkit.deploy.hosts.token_rules import FREE, TokenRules
 from graphkit.errors import UsageError
 
-__all__ = ["BeamOptions", "EarlyStopping", "beam_search"]
-
-EarlyStopping = bool | Literal["never"]
+__all__ = ["BeamOptions", "beam_search"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class _Row:
         has_ended = [length == self.steps or candidate.tokens[-1] in ends for candidate in candidates]
         if not self.is_done:
             ranked = zip(candidates[:beams], has_ended, strict=False)  # the others are there to go on with
-            self.ended += [self._final(beam, length) for beam, ends_here in ranked if ends_here]
+            ended = (beam for beam, ends_here in ranked if ends_here and (beam.score > -np.inf or not self.ended))
+            self.ended += [self._final(beam, length) for beam in ended]
             self.ended = sorted(self.ended, key=lambda beam: -beam.score)[:beams]
         going_on = [beam for beam, ends_here in zip(candidates, has_ended, strict=True) if not ends_here]
         spare = _Beam(-np.inf, (*self.open[0].tokens, 0))  # where too few go on
@@ -78,7 +78,7 @@ class _Row:
         options = self.options
         if length == self.steps:
             return True
-        if len(self.ended) < options.beams:
+        if len(self.ended) < options.beams or self.ended[-1].score == -np.inf:
             return False
         if options.early_stopping is True:
             return True
@@ -88,7 +88,12 @@ class _Row:
 
 
 def beam_search(
-    bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int], options: BeamOptions
+    bundle: Stepper,
+    logits: np.ndarray,
+    steps: int,
+    ends: Collection[int],
+    options: BeamOptions,
+    rules: TokenRules = FREE,
 ) -> list[list[int]]:
     """Return the tokens of the best beam of each row, its end token included.
 
@@ -98,6 +103,7 @@ def beam_search(
         steps: The most tokens.
         ends: The tokens of which any ends a beam.
         options: How to search.
+        rules: Which tokens may follow.
 
     Raises:
         UsageError: There are more beams than tokens.
@@ -108,15 +114,16 @@ def beam_search(
     bundle.reorder(np.repeat(np.arange(count), beams).tolist())
     first = [_Beam(0.0), *[_Beam(-np.inf)] * (beams - 1)]
     rows = [_Row(options, steps, list(first)) for _ in range(count)]
-    chances = np.repeat(_log_softmax(logits), beams, axis=0)
-    while True:
+    chances = np.repeat(rules.allowed(_log_softmax(logits), 0), beams, axis=0)
+    for given in range(1, steps + 1):
         for row, row_chances in zip(rows, chances.reshape(count, beams, vocabulary), strict=True):
             row.advance(row_chances, ends)
         if all(row.is_done for row in rows):
-            return [list(row.ended[0].tokens) for row in rows]
+            break
         bundle.reorder([at * beams + beam.source for at, row in enumerate(rows) for beam in row.open])
         tokens = np.array([beam.tokens[-1] for row in rows for beam in row.open])
-        chances = _log_softmax(bundle.step(tokens)[:, -1])
+        chances = rules.allowed(_log_softmax(bundle.step(tokens)[:, -1]), given)
+    return [list(row.ended[0].tokens) for row in rows]
 
 
 def _best(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:

@@ -30,9 +30,9 @@ export class BundleError extends Error { name = 'BundleError'; }
  * last token alone, unless it is told `{ allLogits: true }`. `reorder([0, 0])` makes rows of the
  * state copies of others; `reset` gives it its initial value; `fork` returns one for another user, with the same
  * sessions. `state` has views of the arena until the next call: rows in use, and slots where they come first. `generate` returns, for each
- * row, greedy tokens, or those that transformers gives with so many `beams`, `lengthPenalty` (1) and `earlyStopping`
- * (false). `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts
- * with.
+ * row, greedy tokens, or those that transformers gives with so many `beams`; `ids` and `mask` are the source for an
+ * encoder, else the prompt. `maxNewTokens`, `eos`, `lengthPenalty`, `earlyStopping`, `prompt`, what a decoder beside an
+ * encoder starts with, and `generation`, other rules by their names in bundle.json, are those of the export by default.
  */
 export class Bundle {
   #ort; #sessions; #inPlace; #arena; #length; #states = new Map(); #rows; #slots; #busy = false;
@@ -89,17 +89,23 @@ export class Bundle {
   reorder(rows) { return this.#alone(() => this.#reorder([...rows])); }
   reset() { return this.#alone(() => this.#reset()); }
   generate(ids, options = {}) {
-    const { maxNewTokens, eos, beams = 1, prompt, mask, inputs = {} } = options;
+    const rules = { ...this.contract.generation, ...options.generation };
+    const { eos, beams = 1, prompt, mask, inputs = {}, maxNewTokens = rules.max_new_tokens ?? rules.max_length } = options;
     return this.#alone(async () => {
+      need(maxNewTokens != null, 'the export does not say how many tokens to give - give maxNewTokens');
       need([maxNewTokens, beams].every((n) => Number.isInteger(n) && n > 0), 'give at least 1 maxNewTokens and beams');
+      warnOf(rules, options);
       const [once, next, given] = [this.#method('once'), this.#method('step'), { tokens: prompt, ...inputs }];
       const users = once.inputs.filter(({ source }) => source.kind === 'user');
       if (ids != null) given[users.find((port) => !isMask(port))?.name ?? 'tokens'] = asRows(ids);
       if (mask != null) given[users.find(isMask)?.name ?? 'mask'] = asRows(mask);
       const first = lastOf(await this.#decode(once, given, { beams, kept: 1 }));
-      const steps = Math.min(maxNewTokens, this.contract.lengths[0].most - this.length + 1);
+      const [width, isOfAll] = [this.length, (options.maxNewTokens ?? rules.max_new_tokens) == null]; // of max_length
+      need(!isOfAll || maxNewTokens > width, `max_length of the export is ${maxNewTokens}, and the prompt has ${width}`);
+      const steps = Math.min(maxNewTokens - (isOfAll ? width : 0), this.contract.lengths[0].most - width + 1);
       const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
-      const how = { ends: [eos ?? this.contract.ends].flat(), lengthPenalty: 1, ...options, beams, steps };
+      const { length_penalty: lengthPenalty, early_stopping: earlyStopping } = rules;
+      const how = { ends: [eos ?? this.contract.ends].flat(), lengthPenalty, earlyStopping, ...options, beams, steps, rules, width };
       for (;;) {
         rows.forEach((row, at) => advance(row, at * row.open.length, how));
         if (rows.every(({ isDone }) => isDone)) break;
@@ -170,10 +176,13 @@ export class Bundle {
       const [{ name, shape, dtype }, isTokens] = [port, port.source.kind === 'tokens'];
       const dims = shape.map((dim) => sizes.get(dim) ?? dim);
       const ones = isMask(port) && dims.every(Number.isInteger) ? { dims, data: Array(volume(dims)).fill(1) } : null;
-      const given = named.get(name) ?? (isTokens && starts ? this.contract.tokens.start : ones);
+      const { tokens: { start }, generation } = this.contract;
+      const begin = isTokens && starts && start != null ? [start, ...generation.prompt] : ones;
+      const given = named.get(name) ?? begin;
       need(given != null, () => `${method.name} needs ${quoted(name)}, ${dtype}${quoted(shape)}`);
       const rows = sizes.get(shape[0]) ?? (starts ? 1 : this.#rows); // one token is for all
-      const { dims: found, data } = flattened(isTokens && typeof given !== 'object' ? Array(rows).fill(given) : given);
+      const { dims: found, data } = flattened(
+        isTokens && (given === begin || typeof given !== 'object') ? Array(rows).fill(given) : given);
       if (isTokens && found.length === 1) found.push(1);
       const fits = (size, dim) => dim === size || (typeof dim === 'string' && size > 0 && !(size > most[dim]));
       need(found.length === dims.length && found.every((size, axis) => fits(size, dims[axis])),
@@ -225,13 +234,15 @@ export class Bundle {
  * Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. The
  * rule is that of transformers, whatever else is in the batch.
  */
-function advance(row, begin, { ends, beams, steps, lengthPenalty, earlyStopping }) {
+function advance(row, begin, how) {
+  const { ends, beams, steps, lengthPenalty, earlyStopping } = how;
   const [found, count] = [[], beams > 1 ? Math.max(2, 1 + ends.length) * beams : 1];
   for (const [at, { text, score, logits }] of row.open.entries()) {
     const most = logits.reduce((a, b) => Math.max(a, b));
     const log = count > 1 ? Math.log(logits.reduce((sum, one) => sum + Math.exp(one - most), 0)) : 0;
-    logits.forEach((logit, token) => {
-      const total = score + (logit - most - log);
+    const scores = Float64Array.from(logits, (logit) => logit - most - log);
+    restrict(scores, text.length, how).forEach((one, token) => {
+      const total = beams > 1 ? score + one : Math.max(one, -Number.MAX_VALUE); // greedy: one is always chosen
       if (found.length === count && !(total > found[count - 1].score)) return;
       found.push({ text: [...text, token], score: total, source: begin + at });
       found.sort((one, other) => other.score - one.score).splice(count);
@@ -239,7 +250,8 @@ function advance(row, begin, { ends, beams, steps, lengthPenalty, earlyStopping 
   }
   const [{ length }, isEnd] = [found[0].text, ({ text }) => text.length === steps || ends.includes(text.at(-1))];
   if (!row.isDone) {
-    const ended = found.slice(0, beams).filter(isEnd); // the others are there to go on with
+    const isIn = (one) => isEnd(one) && (one.score > -Infinity || !row.ended.length);
+    const ended = found.slice(0, beams).filter(isIn); // the others are there to go on with
     row.ended.push(...ended.map((one) => ({ ...one, score: one.score / length ** lengthPenalty })));
     row.ended.sort((one, other) => other.score - one.score).splice(beams);
   }
@@ -248,7 +260,22 @@ function advance(row, begin, { ends, beams, steps, lengthPenalty, earlyStopping 
   row.open = Array.from({ length: beams }, (_, at) => next[at] ?? none());
   const reach = earlyStopping === 'never' && lengthPenalty > 0 ? steps : length;
   const isBetter = () => row.open[0].score / reach ** lengthPenalty > row.ended[beams - 1].score;
-  row.isDone ||= length === steps || (row.ended.length === beams && (earlyStopping === true || !isBetter()));
+  const isFull = row.ended.length === beams && row.ended[beams - 1].score > -Infinity;
+  row.isDone ||= length === steps || (isFull && (earlyStopping === true || !isBetter()));
+}
+/** Let scores be minus infinity at tokens that may not follow so many others, as token_rules.py does. */
+function restrict(scores, given, { rules, ends, steps, width }) {
+  const [length, first] = [width + given, rules.forced_bos_token_id];
+  const last = given === steps - 1 ? rules.forced_eos_token_id : [];
+  const forced = last.length || length !== 1 || first === null ? last : [first];
+  const isShort = length < rules.min_length || given < rules.min_new_tokens;
+  const isBegin = given === Number(width === 1 && first !== null);
+  if (forced.length) scores.fill(-Infinity);
+  for (const token of forced) scores[token] = 0;
+  const barred = [...rules.suppress_tokens, ...(isBegin ? rules.begin_suppress_tokens : [])];
+  if (!forced.length) barred.push(...rules.bad_words_ids, ...(isShort ? ends : []));
+  for (const token of barred) scores[token] = -Infinity;
+  return scores;
 }
 function flattened(value) {
   const { dims = [value.length], data = value } = value;
@@ -258,12 +285,21 @@ function flattened(value) {
   return { dims: [parts.length, ...(parts[0]?.dims ?? [])], data: parts.flatMap(({ data }) => [...data]) };
 }
 const warned = new Set();
+function say(text) {
+  if (!warned.has(text)) console.warn(text);
+  warned.add(text);
+}
+function warnOf({ not_followed: settings, num_beams: count }, { beams, prompt }) {
+  const ofPrompt = ['decoder_input_ids', 'decoder_start_token_id', 'forced_decoder_ids', 'language', 'lang_to_id', 'task'];
+  const names = settings.filter((name) => prompt == null || !ofPrompt.includes(name));
+  if (names.length) say(`The export chooses tokens by ${names.join(', ')} too, which no host follows.`);
+  if (count > 1 && !beams) say(`The export searches with ${count} beams, and hosts with 1 where none are given.`);
+}
 function warn({ outcome, reason }, source) {
   const where = typeof source === 'object' && !(source instanceof URL) ? 'a bundle' : source;
   const what = outcome === 'failed' ? 'its proof failed' : 'it is not proven';
   const text = `${where}: ${what}: ${quoted(reason)} - \`graphkit verify EXPORT BUNDLE --record\` proves it`;
-  if (outcome !== 'passed' && !warned.has(text)) console.warn(text);
-  warned.add(text);
+  if (outcome !== 'passed') say(text);
 }
 async function sha256(bytes) {
   need(globalThis.crypto?.subtle, 'checksums need a page that was loaded over https');
@@ -320,7 +356,7 @@ async function readContract(text) {
   try {
     const contract = JSON.parse(text);
     const { version, data, arena, sizes, lengths, states, methods, files, proof } = contract;
-    need(version === 3, `version ${quoted(version)}, and this host runs 3 - make the bundle again`);
+    need(version === 4, `version ${quoted(version)}, and this host runs 4 - make the bundle again`);
     need(lengths.length < 2, `${lengths.length} lengths: it runs 1 or 0`);
     const names = [...methods.map(({ file }) => file), ...(data ? [data] : []), ...Object.keys(files)];
     const odd = names.filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
@@ -338,12 +374,6 @@ async function readContract(text) {
       need(batch === null || shape[batch] === sizes.batch, `other rows than sizes.batch in ${quoted(name)}`);
       need(update !== 'slots' || shape[axis] >= most, `fewer slots than ${most} in ${quoted(name)}`);
       end = otherPlace(state) + size;
-    }
-    for (const { name, inputs, outputs, changes } of methods) {
-      const kept = new Set(states.filter((one) => one.length === length && one.axis !== null).map((one) => one.name));
-      const isKept = ({ writes }) => kept.has(writes);
-      const counts = inputs.some(({ source }) => source.kind === 'tokens') && outputs.some(isKept);
-      need(!counts || changes.length, `${quoted(name)} writes slots, and changes no length`);
     }
     need(end <= arena, 'the state is larger than the arena');
     for (const { name, dtype, source, writes } of methods.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) {

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod
+from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.deploy.hosts.bound_methods import BoundMethods, Sessions, packed_files
@@ -26,6 +27,7 @@ from graphkit.deploy.hosts.method_feeds import (
 )
 from graphkit.deploy.hosts.open_folder import check_bundle, check_folder
 from graphkit.deploy.hosts.state_arena import BundleState
+from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
 from graphkit.errors import GraphkitError, UsageError
 
 __all__ = ["Bundle"]
@@ -146,7 +148,7 @@ class Bundle:
 
         Args:
             tokens: What the decoder starts with: a token, one for each row, or [batch, tokens]; by default the start
-                token of the export.
+                token of the export, and what it lets follow.
             mask: 1 for each of these that counts, 0 for padding, [batch, tokens]; ones by default.
             all_logits: Whether to give the logits of each token; by default those of the last one alone, where the
                 bundle can choose.
@@ -291,11 +293,12 @@ class Bundle:
         self,
         ids: npt.ArrayLike | None = None,
         *,
-        max_new_tokens: int,
+        max_new_tokens: int | None = None,
         eos: int | Sequence[int] | None = None,
-        beams: int | BeamOptions = 1,
+        beams: int | BeamOptions | None = None,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
+        generation: Generation | None = None,
         inputs: Inputs | None = None,
         **named: npt.ArrayLike,
     ) -> list[list[int]]:
@@ -303,21 +306,31 @@ class Bundle:
 
         Args:
             ids: Token ids, [batch, tokens] or of one row: of the source for an encoder, else the prompt.
-            max_new_tokens: The most tokens to give.
+            max_new_tokens: The most tokens to give; by default as many as the export says.
             eos: A token to stop at, or several of which any stops, which is given too; by default those of the export.
-            beams: Beams of each row; 1 is greedy. The rule is that of transformers' `generate`, and a row gives the
-                same tokens alone and in a batch. With another penalty of length, or another end of the search, it is a
-                `graphkit.deploy.hosts.beam_search.BeamOptions`.
-            prompt: What the decoder beside an encoder starts with; by default the start token of the export.
+            beams: Beams of each row; 1, the default, is greedy. The rule is that of transformers' `generate`, and a row
+                gives the same tokens alone and in a batch. With another penalty of length, or another end of the
+                search, than the export's it is a `graphkit.deploy.hosts.beam_search.BeamOptions`.
+            prompt: What the decoder beside an encoder starts with; by default what the export says.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
+            generation: Rules in place of the export's, such as `Generation()` for none, or
+                `dataclasses.replace(bundle.contract.generation, forced_bos_token_id=7)` for another language.
             inputs: Other inputs by name, such as `{"input_features": ...}`.
             named: The same by keyword.
 
         Raises:
-            UsageError: As for `encode`; or there are fewer than one token or beam, or too many rows.
+            UsageError: As for `encode`; or there are fewer than one token or beam, or too many rows; or nothing says
+                how many tokens to give.
+
+        Warns:
+            GenerationWarning: The export chooses tokens by settings that are not followed here.
         """
-        search = beams if isinstance(beams, BeamOptions) else BeamOptions(beams)
-        if max_new_tokens < 1 or search.beams < 1:
+        rules = self.contract.generation if generation is None else generation
+        count = 1 if beams is None else beams
+        search = (
+            count if isinstance(count, BeamOptions) else BeamOptions(count, rules.length_penalty, rules.early_stopping)
+        )
+        if search.beams < 1 or (max_new_tokens is not None and max_new_tokens < 1):
             raise UsageError(f"{max_new_tokens} tokens and {search.beams} beams: give at least 1 of each")
         ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
@@ -334,21 +347,24 @@ class Bundle:
             raise UsageError(
                 f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
             )
+        warn_of_settings(rules, self._sessions.folder, has_beams=beams is not None, has_prompt=prompt is not None)
+        tokens, mask, rest = told_apart(method, prompt, mask, by_name, {})
+        begins = self._begins_with(tokens, rest)
+        steps, width = most_new_tokens(rules, max_new_tokens, begins.shape[1]), begins.shape[1]
         is_started = method.when == "once"
-        logits = self.start(prompt, by_name, mask=mask) if is_started else self._read(method, prompt, mask, by_name)
-        steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
+        outputs = self._decode(method, begins, mask, rest, kept=1) if is_started else None
+        logits = self._read(method, begins, mask, rest) if outputs is None else _first(outputs)
+        steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
+        allowed = TokenRules(rules, ends, width, steps)
         if search.beams == 1:
-            return greedy_search(self, logits[:, -1], steps, ends)
-        return beam_search(self, logits[:, -1], steps, ends, search)
+            return greedy_search(self, logits[:, -1], steps, ends, allowed)
+        return beam_search(self, logits[:, -1], steps, ends, search, allowed)
 
     def _read(
-        self, step: BundleMethod, prompt: Tokens | None, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+        self, step: BundleMethod, tokens: np.ndarray, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
     ) -> np.ndarray:
         """Run a step on a prompt from the initial state, and return its logits; at once, or token by token."""
-        if prompt is None:
-            raise UsageError("nothing says what the decoder starts with - give the tokens of a prompt")
         self.reset()
-        tokens = as_rows(prompt)
         shapes = [port.shape for port in step.inputs if port.kind == "tokens"]
         if any(isinstance(shape[-1], str) for shape in shapes):
             return _first(self._decode(step, tokens, mask, inputs))
@@ -381,14 +397,23 @@ class Bundle:
         if method.name != name:
             raise UsageError(f"the bundle has no '{name}' - call {method.name}")
         tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
+        begins = self._begins_with(tokens, inputs)
+        return _first(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
+
+    def _begins_with(self, tokens: Tokens | None, inputs: Mapping[str, npt.ArrayLike]) -> np.ndarray:
+        """Return what the decoder starts with, [batch, tokens]: what is given, else what the export says."""
         if tokens is None:
-            tokens = self.contract.tokens.get("start")
-            if tokens is None:
+            start = self.contract.tokens.get("start")
+            if start is None:
                 raise UsageError("the export does not say what the decoder starts with - give its first tokens")
-        if as_array("tokens", tokens).ndim == 0:  # for each row
-            arrays = [as_array(given, array) for given, array in inputs.items()]
-            tokens = np.full((max((len(array) for array in arrays if array.ndim > 1), default=1), 1), tokens)
-        return _first(self._decode(method, tokens, mask, inputs, kept=0 if all_logits else 1))
+            array = np.array([start, *self.contract.generation.prompt])
+        else:
+            array = as_array("tokens", tokens)
+            if array.ndim:
+                return as_rows(array)
+        arrays = [as_array(given, array) for given, array in inputs.items()]
+        rows = max((len(array) for array in arrays if array.ndim > 1), default=1)
+        return np.tile(array.reshape(1, -1), (rows, 1))
 
     def _decode(
         self,

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from graphkit.deploy.hosts.token_rules import FREE, TokenRules
+
 __all__ = ["Stepper", "end_tokens", "greedy_search"]
 
 
@@ -25,7 +27,9 @@ def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
     return (end,) if isinstance(end, (int, np.integer)) else tuple(end)
 
 
-def greedy_search(bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int]) -> list[list[int]]:
+def greedy_search(
+    bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int], rules: TokenRules = FREE
+) -> list[list[int]]:
     """Return the most likely token of each row, again and again.
 
     Args:
@@ -33,11 +37,12 @@ def greedy_search(bundle: Stepper, logits: np.ndarray, steps: int, ends: Collect
         logits: Those of the first token, [rows, vocabulary].
         steps: The most tokens.
         ends: The tokens of which any ends a row.
+        rules: Which tokens may follow.
     """
     found: list[list[int]] = [[] for _ in logits]
     done = np.zeros(len(logits), bool)
     for step in range(steps):
-        tokens = logits.argmax(-1)
+        tokens = rules.allowed(logits, step).argmax(-1)
         for row, token in enumerate(tokens.tolist()):
             if not done[row]:
                 found[row].append(token)

@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.deploy.contract import By, Contract, Method, Port, State, Table, read_contract
+from graphkit.deploy.contract import By, Contract, Generation, Method, Port, State, Table, read_contract
 from graphkit.deploy.hosts.greedy_search import end_tokens
 from graphkit.deploy.hosts.host_arrays import slots_mask, sound_length, source_mask, with_zeros
 from graphkit.deploy.hosts.method_feeds import Inputs, joined
 from graphkit.deploy.hosts.open_folder import check_folder
+from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.limits import machine_memory
 
@@ -161,37 +162,52 @@ class Host:
         return logits.reshape(-1) if self.batch == 1 else logits.reshape(self.batch, -1)
 
     def generate(
-        self, source: Sequence[int] | None, prompt: Iterable[int], steps: int, end: int | Sequence[int] | None = None
+        self,
+        source: Sequence[int] | None,
+        prompt: Iterable[int] | None = None,
+        steps: int | None = None,
+        end: int | Sequence[int] | None = None,
+        generation: Generation | None = None,
     ) -> list[int]:
-        """Return the tokens that greedy decoding gives.
+        """Return the tokens that greedy decoding gives, by the rules of the contract.
 
         Args:
             source: Token ids of the source; empty or None for a decoder-only model.
-            prompt: What the decoder starts with: a start token, or a prompt.
-            steps: The most tokens to give.
+            prompt: What the decoder starts with: a start token, or a prompt; by default what the contract says.
+            steps: The most tokens to give; by default as many as the contract says.
             end: A token to stop at, or several of which any stops; by default those of the contract.
+            generation: Rules in place of those of the contract, such as `Generation()` for none.
 
         Raises:
-            UsageError: The prompt is empty, or it or the source is too long; or the models run a batch.
+            UsageError: The prompt is empty, or it or the source is too long; or the models run a batch; or nothing says
+                how many tokens to give.
+
+        Warns:
+            GenerationWarning: The export chooses tokens by settings that are not followed here.
         """
         if self.batch > 1:
             raise UsageError(f"the models run {self.batch} sequences at a time - call generate_batch()")
         sources = [source] if source is not None and len(source) else []
-        return self.generate_batch(sources, [list(prompt)], steps, end)[0]
+        return self.generate_batch(sources, None if prompt is None else [list(prompt)], steps, end, generation)[0]
 
     def generate_batch(
         self,
         sources: Sequence[Sequence[int]],
-        prompts: Sequence[Sequence[int]],
-        steps: int,
+        prompts: Sequence[Sequence[int]] | None = None,
+        steps: int | None = None,
         end: int | Sequence[int] | None = None,
+        generation: Generation | None = None,
     ) -> list[list[int]]:
         """Return the tokens that greedy decoding gives for each sequence; prompts may differ in length.
 
         Raises:
             UsageError: A prompt is empty, or it or a source is too long; or there is not one a sequence.
         """
-        starts = self._sequences(prompts, "prompt")
+        rules, first = generation or self.contract.generation, self.contract.tokens["start"]
+        warn_of_settings(rules, self.folder, has_beams=False, has_prompt=prompts is not None)
+        if prompts is None and first is not None:
+            prompts = [[first, *rules.prompt]] * self.batch
+        starts = self._sequences(prompts or [[]] * self.batch, "prompt")
         if not all(starts):
             raise UsageError("the prompt is empty - give at least the token that decoding starts with")
         if any(token is None for tokens in starts for token in tokens):
@@ -200,15 +216,15 @@ class Host:
         answers: list[list[int]] = [[] for _ in starts]
         most = self.contract.sizes["positions"]
         ends = self.contract.ends if end is None else end_tokens(end)
-        while any(_goes_on(tokens, steps, ends) for tokens in answers):
-            if self.position >= most and all(answers):
-                break
+        limits = [min(most_new_tokens(rules, steps, len(prompt)), most - len(prompt) + 1) for prompt in starts]
+        allowed = [TokenRules(rules, ends, len(prompt), limit) for prompt, limit in zip(starts, limits, strict=True)]
+        while any(_goes_on(tokens, limit, ends) for tokens, limit in zip(answers, limits, strict=True)):
             at = self.position
             texts = [[*prompt, *tokens] for prompt, tokens in zip(starts, answers, strict=True)]
             logits = self.step([text[min(at, len(text) - 1)] for text in texts])
-            for row, prompt, tokens in zip(logits.reshape(self.batch, -1), starts, answers, strict=True):
-                if at + 1 >= len(prompt) and _goes_on(tokens, steps, ends):
-                    tokens.append(int(row.argmax()))
+            for row, rule, tokens in zip(logits.reshape(self.batch, -1), allowed, answers, strict=True):
+                if at + 1 >= rule.prompt and _goes_on(tokens, rule.steps, ends):
+                    tokens.append(int(rule.allowed(row, len(tokens)).argmax()))
         return answers
 
     def _sequences(self, ids: Tokens, what: str) -> Ids:

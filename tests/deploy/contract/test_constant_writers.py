@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphkit.cli import app
-from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
+from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
 from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.errors import ModelError, UsageError
@@ -51,6 +51,7 @@ SMALL = Contract(
     (State("past", "float32", (1, 2, 3, 4), 2, 96),),
     ("Run.",),
     "None.",
+    generation=Generation(max_length=20, forced_eos_token_id=(5,), suppress_tokens=(1, 2)),
     files={name: FileRecord(9, "ab" * 32) for name in ("step.onnx", "rows.bin")},
 )
 C = """\
@@ -60,7 +61,7 @@ C = """\
 
 #include <stddef.h>
 
-#define HOST_CONTRACT_VERSION 2 /* Version of this form. */
+#define HOST_CONTRACT_VERSION 3 /* Version of this form. */
 #define HOST_PROVEN 0 /* 1 where the proof of models and host passed; 0 where not. */
 #define HOST_BATCH 1 /* Sequences at a time. */
 #define HOST_SOURCE 0 /* Positions of the padded source; 0 for none. */
@@ -76,8 +77,12 @@ C = """\
 #define HOST_TOKEN_PAD 0 /* Pads the source; -1 where the export does not say. */
 #define HOST_TOKEN_START 7 /* Decoding starts with it; -1 where the export does not say. */
 #define HOST_TOKEN_POOLED (-1) /* Its first place in the source chooses a row; -1 where no row is chosen by it. */
+#define HOST_MAX_LENGTH 20 /* Most tokens, with those of the prompt; -1 where the export does not say. */
+#define HOST_MAX_NEW_TOKENS (-1) /* Most tokens behind the prompt, before that; -1 where the export does not say. */
+#define HOST_MIN_LENGTH 0 /* No sequence ends before it has so many tokens, with those of the prompt. */
+#define HOST_MIN_NEW_TOKENS 0 /* The same behind the prompt. */
+#define HOST_FORCED_BOS_TOKEN_ID (-1) /* Follows a prompt of one token; -1 for any. */
 #define HOST_STATE_BYTES 96 /* Bytes of all states. */
-#define HOST_END_TOKEN_COUNT 2 /* Decoding stops at any of HOST_END_TOKENS. */
 #define HOST_MASK_FLOOR (-255.0f) /* Added to scores that do not count. */
 #define HOST_MASK_FLOOR_HALF 0xdbf8 /* The bits of the nearest finite float16. */
 #define HOST_MAX_RANK 4 /* The most dims of a tensor. */
@@ -85,7 +90,17 @@ C = """\
 #define HOST_TABLE_COUNT 1
 #define HOST_STATE_COUNT 1
 #define HOST_METHOD_COUNT 1
+#define HOST_END_TOKEN_COUNT 2 /* Of HOST_END_TOKENS. Decoding stops at any of these. */
 static const long long HOST_END_TOKENS[] = {5, 9};
+#define HOST_PROMPT_TOKEN_COUNT 0 /* Of HOST_PROMPT_TOKENS. Behind the start token, decoding begins with these. */
+static const long long HOST_PROMPT_TOKENS[] = {-1};
+#define HOST_FORCED_EOS_TOKEN_COUNT 1 /* Of HOST_FORCED_EOS_TOKENS. The last token is one of these, where a sequence \
+becomes as long as it may be. */
+static const long long HOST_FORCED_EOS_TOKENS[] = {5};
+#define HOST_BAD_WORDS_TOKEN_COUNT 0 /* Of HOST_BAD_WORDS_TOKENS. Not chosen unless they are forced. */
+static const long long HOST_BAD_WORDS_TOKENS[] = {-1};
+#define HOST_SUPPRESS_TOKEN_COUNT 2 /* Of HOST_SUPPRESS_TOKENS. Never chosen. */
+static const long long HOST_SUPPRESS_TOKENS[] = {1, 2};
 """
 C_DATA = """
 enum { /* places in HOST_TABLES */
@@ -152,7 +167,7 @@ RUST = """\
 #![allow(dead_code)]
 
 /// Version of this form.
-pub const CONTRACT_VERSION: usize = 2;
+pub const CONTRACT_VERSION: usize = 3;
 /// 1 where the proof of models and host passed; 0 where not.
 pub const PROVEN: usize = 0;
 /// Sequences at a time.
@@ -200,7 +215,7 @@ TYPESCRIPT = """\
 /* Host contract of lowered models for generic-npu, written by `graphkit contract`. */
 
 /** Version of this form. */
-export const CONTRACT_VERSION = 2;
+export const CONTRACT_VERSION = 3;
 /** 1 where the proof of models and host passed; 0 where not. */
 export const PROVEN = 0;
 /** Sequences at a time. */
@@ -244,6 +259,11 @@ export const METHODS: readonly Method[] = [
   { name: "step", file: "step.onnx", eachStep: true, inputs: STEP_INPUTS, outputs: STEP_OUTPUTS },
 ];
 """
+LISTS = {
+    "c": "static const long long HOST_SUPPRESS_TOKENS[] = {1, 2};",
+    "rust": "/// Never chosen.\npub const SUPPRESS_TOKENS: [i64; 2] = [1, 2];",
+    "typescript": "/** Never chosen. */\nexport const SUPPRESS_TOKENS: readonly number[] = [1, 2];",
+}
 EXPECTED = {"c": (C, C_DATA), "rust": (RUST, RUST_DATA), "typescript": (TYPESCRIPT, TYPESCRIPT_DATA)}
 SUFFIX = {"c": ".h", "rust": ".rs", "typescript": ".ts"}
 # Names that try to be code, and one that is the name of a constant.
@@ -288,6 +308,7 @@ def test_the_constants_are_these(language: str) -> None:
     first, last = EXPECTED[language]
     assert text.startswith(first)
     assert text.endswith(last)
+    assert LISTS[language] in text
 
 
 def checked(command: list[str], folder: Path) -> None:

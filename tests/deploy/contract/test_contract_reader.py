@@ -87,7 +87,7 @@ def test_what_is_no_contract_is_an_error(case: str, tmp_path: Path) -> None:
         read_contract(tmp_path / "contract.json")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 2}'])
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 3}'])
 def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "contract.json").write_text(text)
     with pytest.raises(ModelError, match="it is not a contract"):

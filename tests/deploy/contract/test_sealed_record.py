@@ -152,7 +152,7 @@ def setting(*path: str | int, to: object) -> Callable[[Plain], None]:
 
 EDITS: dict[str, tuple[Callable[[Plain], None], str]] = {
     "another state": (another_state, "it was changed after it was written"),
-    "no changes": (no_changes, r"prefill: it writes slots of state '.*', and changes no length 'past_length'"),
+    "no changes": (no_changes, "it was changed after it was written"),
     "slots": (setting("sizes", "slots", to=64), "sizes.slots is 64, and length 'past_length' may be 8"),
     "batch": (setting("sizes", "batch", to=60), r"sizes.batch is 60, and state '.*' has other rows: \[8, 3\]"),
     "initial": (

@@ -1,4 +1,4 @@
-/** Search by beams with bundle.mjs, over a decoder whose logits are rows of a table; print the tokens of each case. */
+/** Generate with bundle.mjs, over a decoder whose logits are rows of a table; print the tokens of each case. */
 import { readFileSync } from 'node:fs';
 
 const { host, cases } = JSON.parse(readFileSync(0, 'utf8'));
@@ -17,21 +17,20 @@ const reorder = { name: 'reorder', when: 'reorder', file: 'reorder', inputs: [po
   outputs: [], access: {}, changes: [] };
 
 const found = [];
-for (const { table, vocabulary, start, beams, ends, penalty, early, steps } of cases) {
-  const run = async ({ ids, used }) => {
-    const position = Number(used.data[0]) % 6;
-    const data = new Float32Array(ids.data.length * vocabulary);
-    ids.data.forEach((token, row) => {
-      const begin = (position * vocabulary + Number(token)) * vocabulary;
+for (const { table, vocabulary, prompts, beams, ends, generation, options } of cases) {
+  const run = async ({ ids: { data: ids, dims: [rows, width] }, used }) => {
+    const position = (Number(used.data[0]) + width - 1) % 6;
+    const data = new Float32Array(rows * vocabulary);
+    for (let row = 0; row < rows; row += 1) {
+      const begin = (position * vocabulary + Number(ids[(row + 1) * width - 1])) * vocabulary;
       data.set(table.slice(begin, begin + vocabulary), row * vocabulary);
-    });
-    return { logits: new Tensor('float32', data, [ids.data.length, 1, vocabulary]) };
+    }
+    return { logits: new Tensor('float32', data, [rows, 1, vocabulary]) };
   };
-  const contract = { arena: 0, sizes: { batch: start.length * beams }, lengths: [{ name: 'used', most: 99 }], states: [],
-    tokens: {}, ends, methods: [decode('once'), decode('step'), reorder] };
+  const contract = { arena: 0, sizes: { batch: prompts.length * beams }, lengths: [{ name: 'used', most: 99 }], states: [],
+    tokens: {}, ends, generation, methods: [decode('once'), decode('step'), reorder] };
   const sessions = new Map([['decode', { run }], ['reorder', { run: async () => ({}) }]]);
   const bundle = new Bundle({ Tensor }, contract, sessions, false);
-  const options = { maxNewTokens: steps, beams, lengthPenalty: penalty, earlyStopping: early };
-  found.push(await bundle.generate(start.map((token) => [token]), options));
+  found.push(await bundle.generate(prompts, { beams, ...options }));
 }
 console.log(JSON.stringify(found));

@@ -117,7 +117,6 @@ export async function refuses(open, text) {
     batch: (contract) => { contract.sizes.batch = 60; },
     slots: (contract) => { contract.sizes.slots = 64; },
     fewer: (contract) => { contract.sizes.slots = contract.lengths[0].most = 64; },
-    changes: (contract) => { contract.methods[1].changes = []; },
     record: (contract) => { delete contract.files[contract.methods[1].file]; },
   };
   const edits = { // that fit together, so that only the checksum tells of them

@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import graphkit
+from graphkit.deploy.contract import Generation
 from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.errors import UsageError
 
@@ -79,15 +80,21 @@ def test_more_beams_than_tokens_are_refused() -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_the_tokens_are_the_same_in_javascript() -> None:
     cases = CASES[::3]
-    plan = {
-        "host": str(Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"),
-        "cases": [
-            {**case, "table": table.reshape(-1).tolist(), "start": start.tolist()}
-            for case in cases
-            for table, start in [table_of(case)]
-        ],
-    }
+    assert generated_in_node([in_javascript(case) for case in cases]) == [case["tokens"] for case in cases]
+
+
+def in_javascript(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case as `beams_in_node.mjs` takes it."""
+    table, start = table_of(case)
+    options = {"maxNewTokens": case["steps"], "lengthPenalty": case["penalty"], "earlyStopping": case["early"]}
+    decoder = {"table": table.reshape(-1).tolist(), "prompts": start.reshape(-1, 1).tolist()}
+    return {**case, **decoder, "generation": asdict(Generation()), "options": options}
+
+
+def generated_in_node(cases: list[dict[str, Any]]) -> Any:
+    """Return what `bundle.mjs` generates in each case."""
+    plan = {"host": str(Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"), "cases": cases}
     script = Path(__file__).with_name("beams_in_node.mjs")
     ran = subprocess.run(["node", script], input=json.dumps(plan), capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == [case["tokens"] for case in cases]
+    return json.loads(ran.stdout)
