@@ -284,6 +284,7 @@ class _Engine:
             first=first.table,
             certain=frozenset(self.certain),
             broadcasts=tuple(first.notes.broadcasts),
+            limits=tuple(first.notes.limits),
         )
 
 

@@ -145,6 +145,7 @@ class Notes:
         reasons: The meaning of each unknown symbol.
         broadcasts: Pairs that broadcast whenever a node runs: both are equal, or one of them is 1.
         inequalities: Expressions that are at least a number whenever a node runs.
+        limits: Expressions that must be at most a number, as the runtime rounds larger ones.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -152,6 +153,12 @@ class Notes:
     equalities: list[Requirement] = field(default_factory=list)
     broadcasts: list[Requirement] = field(default_factory=list)
     inequalities: list[Requirement] = field(default_factory=list)
+    limits: list[Requirement] = field(default_factory=list)
+
+    @property
+    def lists(self) -> tuple[list[Finding] | list[Requirement], ...]:
+        """All but the symbols."""
+        return self.findings, self.equalities, self.broadcasts, self.inequalities, self.limits
 
     def new_symbol(self, label: str, reason: str, low: Bound, high: Bound = INF) -> Expr:
         """Return a new symbol for something unknown; one with an upper bound is an element, no dim."""
@@ -161,14 +168,12 @@ class Notes:
 
     def mark(self) -> tuple[int, ...]:
         """Return the current position in the notes."""
-        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
+        return tuple(map(len, self.lists))
 
     def rewind(self, mark: tuple[int, ...]) -> None:
         """Forget the notes made after a mark; symbols stay."""
-        for notes, length in zip(
-            (self.findings, self.equalities, self.broadcasts, self.inequalities), mark, strict=True
-        ):
-            del notes[length:]  # type: ignore[attr-defined]
+        for notes, length in zip(self.lists, mark, strict=True):
+            del notes[length:]
 
 
 class Engine(Protocol):
@@ -251,6 +256,11 @@ class InferenceContext(NodeView):
             self.finding(f"{what}: {expr} is less than {least}")
         else:
             self.notes.inequalities.append(Requirement(expr, ">=", const(least), self.node))
+
+    def at_most(self, expr: Expr, most: int) -> None:
+        """Note up to which number what the rule says of an expression holds: the runtime rounds larger ones."""
+        if upper(expr) > most:
+            self.notes.limits.append(Requirement(expr, "<=", const(most), self.node))
 
     def broadcast(self, *shapes: Dims) -> Dims:
         """Return the dims that some dims broadcast to."""

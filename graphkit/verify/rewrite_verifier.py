@@ -224,10 +224,10 @@ class _Proof:
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
             proof = self._tested(1, has_edges=False)
-            if proof.passed:
+            if proof.passed and _at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
         proof = self._tested(self.options.runs, differing=forms.differing)
-        return replace(proof, equivalence=shown) if proof.passed else proof
+        return replace(proof, equivalence=EquivalenceSummary.of(_at(forms, proof))) if proof.passed else proof
 
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
@@ -357,6 +357,11 @@ class _Proof:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
         return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
+
+
+def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
+    """Return what is proven, of the sizes at which both models ran."""
+    return forms.at([{**proof.fixed, **run.dims} for run in proof.runs])
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:

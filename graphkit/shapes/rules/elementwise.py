@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
+import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
-from graphkit.shapes.expr import const
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.number_limits import EXACT
 from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of, sizes_of
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 
-__all__ = ["RULES", "finished"]
+__all__ = ["RULES", "finished", "held_in_float64"]
 
 PAIRED = frozenset(BROADCASTING) - names("Max Mean Min Sum")  # operators of two inputs or more
 
@@ -60,7 +64,18 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
             return None
         arrays[:2] = [combined]
     operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
-    return finished(ctx, value_propagation.apply(name, arrays, operand), dtype)
+    found = value_propagation.apply(name, arrays, operand)
+    if name == "Pow" and dtype in INTEGERS:
+        held_in_float64(ctx, found)
+    return finished(ctx, found, dtype)
+
+
+def held_in_float64(ctx: InferenceContext, data: Array) -> None:
+    """Note up to which numbers elements hold that the runtime computes in float64, though they are integers."""
+    for element in data.ravel().tolist():
+        if isinstance(element, Expr):
+            ctx.at_most(element, EXACT[64])
+            ctx.at_most(-element, EXACT[64])
 
 
 def _arrays(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
@@ -142,7 +157,15 @@ def clip(ctx: InferenceContext) -> Tensor:
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
             data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], tensor.dtype)
+        elif data is not None and tensor.dtype in FLOATS:  # an infinity becomes the largest number
+            ends = float(np.finfo(FLOATS[tensor.dtype]).max)
+            data = value_propagation.each(partial(_finite, ends if index == 2 else -ends), data)
     return tensor.replaced(tensor.dims, None if data is None else finished(ctx, data, tensor.dtype))
+
+
+def _finite(end: float, element: Element | None) -> Element | None:
+    """Return an element, or the largest number of its dtype where it is an infinity of that sign."""
+    return end if element == math.copysign(math.inf, end) else element
 
 
 # The first output has the dims and the dtype of the first input.

@@ -256,7 +256,7 @@ def _ranges(app: Application) -> bool:
     """Start, limit and step are known: what an input holds may ask for more elements than there is memory for."""
     step = app.elements(2)
     are_known = all(_dims(app, index) == () and app.elements(index) is not None for index in range(3))
-    return step is not None and are_known and is_nonzero(step[0])
+    return step is not None and are_known and is_nonzero(step[0]) and all(map(is_known, app.dims or ()))
 
 
 def _scatters(app: Application) -> bool:

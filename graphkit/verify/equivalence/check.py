@@ -23,7 +23,7 @@ from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.counting import counting_conditions
+from graphkit.verify.equivalence.counting import counting_conditions, size_limits
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import functions_fault, inlined
@@ -155,10 +155,15 @@ class _Check:
         if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
             return _unknown(after, fault)
         equal = narrowed_dims(before, after, names) if narrower else ()
-        conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
+        limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
+        conditions = (*_conditions(*shapes), *map(str, limits), *equal, *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
+        found = Equivalence(proofs, dict(sorted(used.items())), conditions, limits, len(terms.known))
+        if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
+            where = "no size" if odd.is_impossible else "not all sizes that are declared"
+            return found.unproven(f"it would hold for {odd}, and so for {where}")
+        return found
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

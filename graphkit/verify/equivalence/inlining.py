@@ -1,8 +1,8 @@
 """A model with the bodies of its functions in place of their calls.
 
 `onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of another
-operator set. The first two are put right before; of the last, both models must have the same. A function one of whose
-outputs is an input has no proof: onnxruntime does not load it.
+operator set, which onnxruntime runs at that of the model. All that is put right before. A function one of whose outputs
+is an input has no proof: onnxruntime does not load it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Set
 import onnx
 import onnx.checker
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import RANDOM
@@ -51,16 +51,31 @@ def inlined(model: Model) -> Model:
             raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
         _forget_dims(function)
         mark_kernel(function)
-    entries = [entry for function in proto.functions for entry in function.opset_import]
-    imported = {domain_of(entry.domain): entry for entry in (*entries, *proto.opset_import)}
-    del proto.opset_import[:]
-    proto.opset_import.extend(imported.values())
+    _use_one_version(proto, model.file)
     try:
         whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that go round, or do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
     _put_back(whole, functions)
     return model.with_proto(whole)
+
+
+def _use_one_version(proto: ModelProto, file: str | None) -> None:
+    """Let a model and all its functions have the operator sets at which onnxruntime runs them: those of the model.
+
+    Raises:
+        ModelError: Functions have another version of one that the model does not have.
+    """
+    imported = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    added: dict[str, int] = {}
+    for entry in (entry for function in proto.functions for entry in function.opset_import):
+        domain = domain_of(entry.domain)
+        if domain not in imported and added.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(f"its functions have several versions of the operators of {domain}", file=file)
+    versions = {**added, **imported}
+    for opsets in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        del opsets[:]
+        opsets.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
 
 
 def _put_back(whole: ModelProto, functions: dict[Key, FunctionProto]) -> None:
