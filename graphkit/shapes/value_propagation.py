@@ -215,11 +215,12 @@ def compare(name: str, left: Element, right: Element) -> int | None:
 
 
 def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
-    """Return the element that Where chooses."""
+    """Return the element that Where chooses; onnxruntime may give 0 for -0."""
     decided = compare("==", condition, 0)
-    if decided is None:
-        return if_true if is_same(if_true, if_false) else None
-    return if_false if decided else if_true
+    if decided is None and not is_same(if_true, if_false):
+        return None
+    chosen = if_false if decided else if_true
+    return None if isinstance(chosen, float) and is_negative_zero(chosen) else chosen
 
 
 def _logic(function: Callable[[tuple[bool, ...]], bool], args: tuple[Element, ...], _dtype: int) -> Result:

@@ -110,7 +110,8 @@ def _summary(summary: EquivalenceSummary, later: EquivalenceSummary) -> Equivale
     }
     conditions = _union(summary.conditions, later.conditions)
     proven, unproven = {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}
-    return EquivalenceSummary(proven, unproven, axioms, conditions, _union(summary.limits, later.limits))
+    limits, compared = _union(summary.limits, later.limits), max(summary.compared, later.compared)
+    return EquivalenceSummary(proven, unproven, axioms, conditions, limits, compared)
 
 
 def _union(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:

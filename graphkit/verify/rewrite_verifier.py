@@ -269,6 +269,7 @@ class _Proof:
             unread=[] if self.two.part is None else [value.name for value in before.graph.inputs],
             values=self.options.values,
             seconds=self.options.limits.seconds,
+            seed=self.options.seed,
         )
 
     def _input_changes(self, session: Runner) -> list[Change]:

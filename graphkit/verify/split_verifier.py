@@ -255,7 +255,7 @@ class _Part:
     proof: BranchProof
     equal: Sequence[Pair] = ()
     record: RunRecord = field(default_factory=RunRecord)
-    forms: Equivalence = Equivalence(())
+    forms: Equivalence = field(default_factory=lambda: Equivalence(()))
 
     @classmethod
     def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
@@ -306,7 +306,9 @@ class _Part:
         flags = {**others, self.branch.condition: self.branch.flag}
         count = 1 if is_proven else RUNS
         counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
-        run_with(counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.forms.differing)
+        run_with(
+            counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.forms.differing
+        )
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
         covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         shown = EquivalenceSummary.of(self.forms.at([run.dims for run in record.runs]))

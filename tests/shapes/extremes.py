@@ -71,7 +71,10 @@ class Case:
     kind: str = field(default="")
 
     def __str__(self) -> str:
-        shown = {name: array.tolist() if array.size < 4 else f"{array.dtype}{array.shape}" for name, array in self.constants.items()}
+        shown = {
+            name: array.tolist() if array.size < 4 else f"{array.dtype}{array.shape}"
+            for name, array in self.constants.items()
+        }
         attributes = {each.name: helper.get_attribute_value(each) for each in self.node.attribute}
         return f"{self.node.op_type}-{self.opset} {attributes} {shown}"
 
@@ -97,7 +100,10 @@ def cases(op_type: str, seed: int, most: int = 40) -> Iterator[Case]:
 
 
 def _of_dtype(schema: onnx.defs.OpSchema, opset: int, dtype: int, rng: random.Random) -> Iterator[Case]:
-    allowed = {each.type_param_str: {NAMES[t] for t in each.allowed_type_strs if t in NAMES} for each in schema.type_constraints}
+    allowed = {
+        each.type_param_str: {NAMES[t] for t in each.allowed_type_strs if t in NAMES}
+        for each in schema.type_constraints
+    }
     params = list(schema.inputs)
     if not params:
         return
@@ -109,7 +115,9 @@ def _of_dtype(schema: onnx.defs.OpSchema, opset: int, dtype: int, rng: random.Ra
         inputs = [params[min(index, len(params) - 1)] for index in range(count)]
         for attributes in _attributes(schema, rng):
             for shapes in range(5):
-                arrays = [_array(param, index, first, dtype, allowed, shapes, rng) for index, param in enumerate(inputs)]
+                arrays = [
+                    _array(param, index, first, dtype, allowed, shapes, rng) for index, param in enumerate(inputs)
+                ]
                 if any(array is None for array in arrays):
                     continue
                 names = [f"i{index}" for index in range(count)]
@@ -146,11 +154,23 @@ def _array(
     kinds = allowed.get(param.type_str, {NAMES[param.type_str]} if param.type_str in NAMES else set())
     if not kinds:
         return None
-    kind = dtype if param.type_str == first.type_str or index == 0 else TensorProto.INT64 if TensorProto.INT64 in kinds else rng.choice(sorted(kinds))
+    kind = (
+        dtype
+        if param.type_str == first.type_str or index == 0
+        else TensorProto.INT64
+        if TensorProto.INT64 in kinds
+        else rng.choice(sorted(kinds))
+    )
     values = numbers(kind)
     is_parameter = index > 0 and param.type_str != first.type_str and kind in (TensorProto.INT64, TensorProto.INT32)
-    if is_parameter and rng.random() < 0.8 or (index > 0 and rng.random() < 0.15 and kind in INTEGERS and kind != TensorProto.BOOL):
-        chosen = [number for number in rng.choice(PARAMETERS) if integer_range(kind)[0] <= number <= integer_range(kind)[1]]
+    if (
+        is_parameter
+        and rng.random() < 0.8
+        or (index > 0 and rng.random() < 0.15 and kind in INTEGERS and kind != TensorProto.BOOL)
+    ):
+        chosen = [
+            number for number in rng.choice(PARAMETERS) if integer_range(kind)[0] <= number <= integer_range(kind)[1]
+        ]
         array = np.array(chosen, values.dtype)
         return array.reshape(()) if array.size == 1 and rng.random() < 0.3 else array
     if shapes == 0:

@@ -11,7 +11,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero
-from graphkit.shapes.tensor import Dims
+from graphkit.shapes.tensor import Dims, is_known
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros

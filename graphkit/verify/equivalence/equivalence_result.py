@@ -108,6 +108,7 @@ class Equivalence:
         conditions: The sizes that the proof is about, such as `batch >= 1`.
         limits: Those of its conditions that hold at some legal sizes alone.
         terms: How many distinct terms both models have.
+        compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
     """
 
     outputs: tuple[OutputProof, ...]
@@ -115,6 +116,7 @@ class Equivalence:
     conditions: tuple[str, ...] = ()
     limits: tuple[SizeLimit, ...] = ()
     terms: int = 0
+    compared: int = 0
 
     @property
     def is_proven(self) -> bool:
@@ -134,10 +136,12 @@ class Equivalence:
     def at(self, tried: Sequence[Mapping[str, int]]) -> Equivalence:
         """Return what is proven of sizes that were tried: nothing where a limit holds at none of them."""
         odd = [limit for limit in self.limits if tried and not any(map(limit.holds, tried))]
-        return self.unproven(f"it would hold for {odd[0]}, and so at none of the sizes that were tried") if odd else self
+        return (
+            self.unproven(f"it would hold for {odd[0]}, and so at none of the sizes that were tried") if odd else self
+        )
 
     def up_to(self, size: int) -> Equivalence:
-        """Return what is proven of dims that are at most so large: nothing where a limit does not hold at all of them."""
+        """Return what is proven of dims that are at most so large: nothing where a limit does not hold at all sizes."""
         odd = [limit for limit in self.limits if not limit.up_to(size).is_certain]
         if odd:
             return self.unproven(f"it would hold for {odd[0]}, and not at all sizes up to {size:,}")
@@ -147,7 +151,8 @@ class Equivalence:
     def unproven(self, reason: str) -> Equivalence:
         """Return it with no output proven, for a reason."""
         outputs = (
-            OutputProof(each.name, "unknown", reason=reason) if each.verdict == "proven" else each for each in self.outputs
+            OutputProof(each.name, "unknown", reason=reason) if each.verdict == "proven" else each
+            for each in self.outputs
         )
         return Equivalence(tuple(outputs), self.used)
 
