@@ -1,4 +1,4 @@
-"""Nodes of every operator that has a shape rule, on numbers at the ends of each dtype: what the engine says of them.
+"""Nodes of each operator that has a shape rule, on numbers at the ends of each dtype, and on numbers made of sizes.
 
 The schemas of onnx say which inputs and attributes an operator has, so that a rule that is added later is tested, too.
 """
@@ -7,139 +7,174 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
+from graphkit.model import Model
+from graphkit.shapes import Expr, minimum, symbol
+from graphkit.shapes.rules import RULES
 
-__all__ = ["ATTRIBUTES", "DTYPES", "Case", "cases", "numbers"]
+__all__ = ["EXPRS", "OPERATORS", "SIZES", "Case", "cases", "of_sizes"]
 
 DTYPES = [*sorted(INTEGERS), *FLOATS]
-NAMES = {f"tensor({name})": dtype for name, dtype in (
-    ("bool", TensorProto.BOOL), ("int8", TensorProto.INT8), ("int16", TensorProto.INT16),
-    ("int32", TensorProto.INT32), ("int64", TensorProto.INT64), ("uint8", TensorProto.UINT8),
-    ("uint16", TensorProto.UINT16), ("uint32", TensorProto.UINT32), ("uint64", TensorProto.UINT64),
-    ("float16", TensorProto.FLOAT16), ("float", TensorProto.FLOAT), ("double", TensorProto.DOUBLE),
-)}  # fmt: skip
-EDGES = [0, 1, 2, 3, 7, 255, 256, *(2**k + d for k in (11, 24, 31, 32, 53) for d in (-1, 0, 1)), 2**62]
-ATTRIBUTES: dict[str, Sequence[object]] = {
-    "axis": (0, -1), "keepdims": (1, 0), "noop_with_empty_axes": (0, 1), "axes": ([0], [-1]), "fmod": (0, 1),
-    "exclusive": (0, 1), "reverse": (0, 1), "direction": ("LEFT", "RIGHT"), "largest": (1, 0), "sorted": (1, 0),
-    "select_last_index": (0, 1), "to": DTYPES, "saturate": (1,), "upper": (1, 0), "equation": ("i,i->i", "i->", "ij->ji", "i,i->"),
-    "detect_negative": (1, 0), "detect_positive": (1, 0), "perm": ([0], [1, 0]), "batch_dims": (0,),
-    "reduction": ("none", "add", "mul", "max", "min"), "allowzero": (0, 1), "num_outputs": (2,), "split": ([1, 2],),
-    "start": (0, -1), "end": (1, -1), "mode": ("constant", "edge", "wrap"), "pads": ([1, 0],), "k": (1, 0),
-    "starts": ([0], [-2]), "ends": ([1], [2**63 - 1], [-(2**63)]), "shape": ([-1],), "blocksize": (1,),
-    "min": (-1.0, 3e38), "max": (1.0, -3e38), "round_mode": ("DOWN", "UP"),
+NAMES = {
+    "tensor(bool)": TensorProto.BOOL,
+    **{f"tensor({'u' * is_unsigned}int{bits})": TensorProto.DataType.Value(f"{'U' * is_unsigned}INT{bits}")
+       for bits in (8, 16, 32, 64) for is_unsigned in (0, 1)},
+    "tensor(float16)": TensorProto.FLOAT16, "tensor(float)": TensorProto.FLOAT, "tensor(double)": TensorProto.DOUBLE,
 }  # fmt: skip
-# Inputs that are read as shapes, axes, counts or bounds.
-PARAMETERS = [[0], [1], [-1], [2], [3], [-2], [2**31 - 1], [2**63 - 1], [-(2**63)], [-(2**31)], [1, 1], [0, 1], []]
+NEAR = (11, 16, 24, 31, 32, 53)  # powers of 2 at which a dtype begins to round, or wraps around
+OPSETS = (11, 12, 13, 17, 18, 21)
+ATTRIBUTES: Mapping[str, Sequence[object]] = {
+    "allowzero": (0, 1), "axes": ([0], [-1]), "axis": (0, -1), "batch_dims": (0,), "blocksize": (1,), "direction":
+    ("LEFT", "RIGHT"), "end": (1, -1), "ends": ([1], [2**63 - 1], [-(2**63)]), "equation": ("i,i->i", "i->", "i,i->"),
+    "exclusive": (0, 1), "fmod": (0, 1), "keepdims": (1, 0), "k": (1, 0), "largest": (1, 0), "max": (1.0, -3e38),
+    "min": (-1.0, 3e38), "mode": ("constant", "edge"), "noop_with_empty_axes": (0, 1), "num_outputs": (2,),
+    "pads": ([1, 0],), "perm": ([0], [1, 0]), "reduction": ("none", "add", "mul", "max", "min"), "reverse": (0, 1),
+    "saturate": (1,), "select_last_index": (0, 1), "shape": ([-1],), "sorted": (1, 0), "split": ([1, 2],),
+    "start": (0, -1), "starts": ([0], [-2]), "to": DTYPES, "upper": (1, 0), "value": (),
+}  # fmt: skip
+# Shapes, axes, counts and bounds that inputs are.
+PARAMETERS = ([0], [1], [-1], [2], [3], [-2], [2**31 - 1], [2**53 + 1], [2**63 - 1], [-(2**63)], [1, 1], [0, 1], [])
+OPERATORS = sorted(
+    name for name in RULES if "." not in name and onnx.defs.has(name) and name not in ("If", "Loop", "Scan")
+)
+N, M = symbol("n"), symbol("m")
+EXPRS = (N, M, N + M, 4 * N, N - 1, minimum(N, 7), N * M)
+SIZES = [
+    {"n": n, "m": m}
+    for n, m in (
+        (1, 1), (1, 2), (2, 1), (3, 5), (7, 7), (8, 3), (41, 59), (59, 41), (300, 301), (301, 2), (1000, 3), (4097, 2),
+        (46341, 46341), (65537, 3), (2**24 - 1, 1), (2**24 + 1, 1), (3, 2**24 + 1), (2**31 - 1, 2), (2**31 - 1, 2**22),
+    )
+]  # fmt: skip
 
 
 def numbers(dtype: int) -> np.ndarray:
     """Return numbers at the ends of a dtype, and where others begin to round or to wrap around."""
+    near = {sign * (2**power + step) for power in NEAR for step in (-1, 0, 1) for sign in (1, -1)}
     if dtype in FLOATS:
-        kind = FLOATS[dtype]
-        most, tiny = np.finfo(kind).max, np.finfo(kind).tiny
-        found = [0.0, -0.0, 0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.0, 0.1, 1e-3, most, -most, tiny, np.inf, -np.inf, np.nan]
-        found += [sign * float(2**k + d) for k in (11, 24, 31, 53) for d in (-1, 0, 1) for sign in (1, -1)]
+        info = np.finfo(FLOATS[dtype])
+        ends = [0.0, -0.0, 0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.0, 0.1, info.max, -info.max, info.tiny]
         with np.errstate(over="ignore"):
-            return np.array(found).astype(kind)
+            return np.array([*ends, np.inf, -np.inf, np.nan, *map(float, sorted(near))]).astype(FLOATS[dtype])
     low, high = integer_range(dtype)
-    signed = {sign * number + off for number in EDGES for sign in (1, -1) for off in (0,)}
-    found = sorted({number for number in {*signed, low, low + 1, high, high - 1} if low <= number <= high})
-    return np.array(found, helper.tensor_dtype_to_np_dtype(dtype))
+    ends = [0, 1, -1, 2, 3, 7, 255, 256, 2**62, low, low + 1, high, high - 1]
+    return np.array(sorted({each for each in (*ends, *near) if low <= each <= high}), numpy_kind(dtype))
+
+
+def numpy_kind(dtype: int) -> np.dtype:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A node on constants, or on numbers of a graph input.
+    """A node on constants, of which one may be a graph input.
 
     Attributes:
-        opset: That of its model.
-        node: Inputs are `a`, `b`, ..., outputs `y`, `z`, ...
-        constants: The inputs, by name.
+        read: The input that is made of the graph input `s`, "" for none.
     """
 
     opset: int
     node: NodeProto
-    constants: dict[str, np.ndarray]
-    kind: str = field(default="")
+    constants: Mapping[str, np.ndarray]
+    read: str = ""
 
     def __str__(self) -> str:
-        shown = {
-            name: array.tolist() if array.size < 4 else f"{array.dtype}{array.shape}"
-            for name, array in self.constants.items()
-        }
         attributes = {each.name: helper.get_attribute_value(each) for each in self.node.attribute}
-        return f"{self.node.op_type}-{self.opset} {attributes} {shown}"
+        return f"{self.node.op_type}-{self.opset} {attributes} {dict(self.constants)} of sizes: {self.read or 'none'}"
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        outputs = [helper.make_empty_tensor_value_info(name) for name in self.node.output]
+        graph = GraphProto(name="g", node=[self.node], output=outputs)
+        for name, array in self.constants.items():
+            if name != self.read:
+                graph.initializer.append(numpy_helper.from_array(array, name))
+        if self.read:
+            array = self.constants[self.read]
+            graph.input.append(helper.make_tensor_value_info("s", TensorProto.INT64, [len(EXPRS)]))
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            shape = numpy_helper.from_array(np.array([-1, *[1] * (array.ndim - 1)]), "shape")
+            graph.initializer.append(shape)
+            nodes = (
+                helper.make_node("Cast", ["s"], ["c"], to=kind),
+                helper.make_node("Reshape", ["c", "shape"], [self.read]),
+            )
+            graph.ClearField("node")
+            graph.node.extend([*nodes, self.node])
+        opsets = [helper.make_opsetid("", self.opset)]
+        return Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
-OPSETS = (11, 12, 13, 17, 18, 21)
-
-
-def cases(op_type: str, seed: int, most: int = 40) -> Iterator[Case]:
-    """Yield nodes of an operator: each dtype of each version, with some attributes and shapes."""
+def cases(op_type: str, seed: int, most: int) -> Iterator[Case]:
+    """Yield nodes of an operator on constants: some of each dtype and version."""
     rng = random.Random(f"{op_type} {seed}")
-    seen = set()
-    for opset in OPSETS:
-        try:
-            schema = onnx.defs.get_schema(op_type, opset)
-        except onnx.defs.SchemaError:
-            continue
-        if schema.deprecated or schema.since_version in seen and opset != OPSETS[-1]:
-            continue
-        seen.add(schema.since_version)
-        for dtype in DTYPES:
+    versions = {
+        onnx.defs.get_schema(op_type, opset).since_version: opset for opset in OPSETS if onnx.defs.has(op_type, opset)
+    }
+    for opset in versions.values():
+        schema = onnx.defs.get_schema(op_type, opset)
+        for dtype in DTYPES if not schema.deprecated else ():
             made = list(_of_dtype(schema, opset, dtype, rng))
             yield from made if len(made) <= most else rng.sample(made, most)
 
 
+def of_sizes(op_type: str, seed: int, most: int) -> Iterator[Case]:
+    """Yield nodes of an operator of which one input is made of sizes."""
+    for case in cases(op_type, seed, most):
+        for name, array in case.constants.items():
+            if array.ndim and not (array.ndim > 1 and array.shape[0] < array.size):
+                yield Case(case.opset, case.node, case.constants, name)
+
+
+def values_of_sizes() -> dict[str, np.ndarray]:
+    """Return the elements of the graph input, for inference."""
+    array = np.empty(len(EXPRS), object)
+    array[:] = EXPRS
+    return {"s": array}
+
+
+def evaluated(exprs: Sequence[Expr], sizes: Mapping[str, int]) -> np.ndarray:
+    return np.array([expr.evaluate(sizes) for expr in exprs], np.int64)
+
+
 def _of_dtype(schema: onnx.defs.OpSchema, opset: int, dtype: int, rng: random.Random) -> Iterator[Case]:
     allowed = {
-        each.type_param_str: {NAMES[t] for t in each.allowed_type_strs if t in NAMES}
+        each.type_param_str: {NAMES[text] for text in each.allowed_type_strs if text in NAMES}
         for each in schema.type_constraints
     }
     params = list(schema.inputs)
-    if not params:
+    if not params or dtype not in _types(params[0], allowed):
         return
-    first = params[0]
-    types = allowed.get(first.type_str, {NAMES[first.type_str]} if first.type_str in NAMES else set())
-    if dtype not in types:
-        return
-    for count in _counts(schema):
+    is_variadic = schema.max_input > 8
+    counts = (1, 2, 3) if is_variadic else range(max(schema.min_input, 1), schema.max_input + 1)
+    for count, attributes, layout in itertools.product(counts, list(_attributes(schema, rng)), range(5)):
         inputs = [params[min(index, len(params) - 1)] for index in range(count)]
-        for attributes in _attributes(schema, rng):
-            for shapes in range(5):
-                arrays = [
-                    _array(param, index, first, dtype, allowed, shapes, rng) for index, param in enumerate(inputs)
-                ]
-                if any(array is None for array in arrays):
-                    continue
-                names = [f"i{index}" for index in range(count)]
-                outputs = [f"o{index}" for index in range(max(1, min(schema.max_output, 2)))]
-                if op_outputs := attributes.get("num_outputs"):
-                    outputs = [f"o{index}" for index in range(op_outputs)]  # type: ignore[call-overload]
-                node = helper.make_node(schema.name, names, outputs, **attributes)
-                yield Case(opset, node, dict(zip(names, arrays, strict=True)), str(shapes))  # type: ignore[arg-type]
+        arrays = [_array(each, at, params[0].type_str, dtype, allowed, layout, rng) for at, each in enumerate(inputs)]
+        if any(array is None for array in arrays):
+            continue
+        names = [f"i{index}" for index in range(count)]
+        results = attributes.get("num_outputs", max(1, min(schema.max_output, 2)))
+        node = helper.make_node(schema.name, names, [f"o{index}" for index in range(int(str(results)))], **attributes)
+        yield Case(opset, node, {name: array for name, array in zip(names, arrays, strict=True) if array is not None})
 
 
-def _counts(schema: onnx.defs.OpSchema) -> list[int]:
-    if schema.max_input > 8:  # any number
-        return [1, 2, 3]
-    return list(range(max(schema.min_input, 1), schema.max_input + 1))
+def _types(param: onnx.defs.OpSchema.FormalParameter, allowed: Mapping[str, set[int]]) -> set[int]:
+    return allowed.get(param.type_str, {NAMES[param.type_str]} if param.type_str in NAMES else set())
 
 
 def _attributes(schema: onnx.defs.OpSchema, rng: random.Random) -> Iterator[dict[str, object]]:
-    names = [name for name in schema.attributes if name in ATTRIBUTES]
-    missing = [name for name, each in schema.attributes.items() if each.required and name not in ATTRIBUTES]
-    if missing:
+    """Yield some choices of attributes, none where a required one is not in the table."""
+    required = {name for name, each in schema.attributes.items() if each.required}
+    if not required <= ATTRIBUTES.keys():
         return
-    required = {name for name in names if schema.attributes[name].required}
+    names = [name for name in schema.attributes if name in ATTRIBUTES]
     choices = [[*ATTRIBUTES[name], *([] if name in required else [None])] for name in names]
     combined = list(itertools.islice(itertools.product(*choices), 4096))
     for chosen in combined if len(combined) <= 24 else rng.sample(combined, 24):
@@ -147,46 +182,21 @@ def _attributes(schema: onnx.defs.OpSchema, rng: random.Random) -> Iterator[dict
 
 
 def _array(
-    param: onnx.defs.OpSchema.FormalParameter, index: int, first: onnx.defs.OpSchema.FormalParameter, dtype: int,
-    allowed: dict[str, set[int]], shapes: int, rng: random.Random,
+    param: onnx.defs.OpSchema.FormalParameter, at: int, first: str, dtype: int,
+    allowed: Mapping[str, set[int]], layout: int, rng: random.Random,
 ) -> np.ndarray | None:  # fmt: skip
-    """Return the elements of an input: along an axis of its own, in a list, one number, or a few in two axes."""
-    kinds = allowed.get(param.type_str, {NAMES[param.type_str]} if param.type_str in NAMES else set())
+    """Return the elements of an input: along an axis of its own, a list, one number, two axes, or few of them."""
+    kinds = _types(param, allowed)
     if not kinds:
         return None
-    kind = (
-        dtype
-        if param.type_str == first.type_str or index == 0
-        else TensorProto.INT64
-        if TensorProto.INT64 in kinds
-        else rng.choice(sorted(kinds))
-    )
+    is_first_kind = param.type_str == first
+    kind = dtype if is_first_kind else TensorProto.INT64 if TensorProto.INT64 in kinds else rng.choice(sorted(kinds))
     values = numbers(kind)
-    is_parameter = index > 0 and param.type_str != first.type_str and kind in (TensorProto.INT64, TensorProto.INT32)
-    if (
-        is_parameter
-        and rng.random() < 0.8
-        or (index > 0 and rng.random() < 0.15 and kind in INTEGERS and kind != TensorProto.BOOL)
-    ):
-        chosen = [
-            number for number in rng.choice(PARAMETERS) if integer_range(kind)[0] <= number <= integer_range(kind)[1]
-        ]
-        array = np.array(chosen, values.dtype)
-        return array.reshape(()) if array.size == 1 and rng.random() < 0.3 else array
-    if shapes == 0:
-        return values.reshape(-1, 1) if index == 0 else values.reshape(1, -1)
-    if shapes == 1:
-        return rng_take(values, 5, rng)
-    if shapes == 2:
-        return rng_take(values, 1, rng).reshape(())
-    if shapes == 3:
-        return rng_take(values, 6, rng).reshape(2, 3) if index < 2 else rng_take(values, 1, rng)
-    return rng_take(values, rng.choice((0, 1, 3)), rng)
-
-
-def rng_take(values: np.ndarray, count: int, rng: random.Random) -> np.ndarray:
-    return np.array([values[rng.randrange(len(values))] for _ in range(count)], values.dtype)
-
-
-def constant(name: str, array: np.ndarray) -> TensorProto:
-    return numpy_helper.from_array(array, name)
+    if at and kind in INTEGERS and kind != TensorProto.BOOL and rng.random() < (0.2 if is_first_kind else 0.8):
+        low, high = integer_range(kind)
+        listed = np.array([each for each in rng.choice(PARAMETERS) if low <= each <= high], values.dtype)
+        return listed.reshape(()) if listed.size == 1 and rng.random() < 0.3 else listed
+    if layout == 0:
+        return values.reshape(1, -1) if at else values.reshape(-1, 1)
+    drawn = np.array([rng.choice(values) for _ in range((0, 5, 1, 6, rng.choice((0, 1, 3)))[layout])], values.dtype)
+    return drawn.reshape(()) if layout == 2 else drawn.reshape(2, 3) if layout == 3 and at < 2 else drawn

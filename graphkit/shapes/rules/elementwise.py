@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import Expr, const
@@ -157,15 +157,16 @@ def clip(ctx: InferenceContext) -> Tensor:
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
             data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], tensor.dtype)
-        elif data is not None and tensor.dtype in FLOATS:  # an infinity becomes the largest number
-            ends = float(np.finfo(FLOATS[tensor.dtype]).max)
-            data = value_propagation.each(partial(_finite, ends if index == 2 else -ends), data)
+        elif data is not None and tensor.dtype in FLOATS:
+            data = value_propagation.each(partial(_finite, tensor.dtype, math.inf if index == 2 else -math.inf), data)
     return tensor.replaced(tensor.dims, None if data is None else finished(ctx, data, tensor.dtype))
 
 
-def _finite(end: float, element: Element | None) -> Element | None:
-    """Return an element, or the largest number of its dtype where it is an infinity of that sign."""
-    return end if element == math.copysign(math.inf, end) else element
+def _finite(dtype: int, infinity: float, element: Element | None) -> Element | None:
+    """Return an element, of an infinity the largest number: of float16 or of float32, which runs in its place."""
+    if element != infinity:
+        return element
+    return None if dtype in HALVES else math.copysign(float(np.finfo(FLOATS[dtype]).max), infinity)
 
 
 # The first output has the dims and the dtype of the first input.

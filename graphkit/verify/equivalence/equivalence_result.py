@@ -62,8 +62,11 @@ class SizeLimit:
         return cls(plain, (most - added) // shared)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it holds at sizes, or may: one of its dims has none."""
-        return not self.expr.symbols <= sizes.keys() or self.expr.evaluate(sizes) <= self.most
+        """Whether it holds at sizes, or may: one of its dims has none, or the model divides by 0 there."""
+        try:
+            return not self.expr.symbols <= sizes.keys() or self.expr.evaluate(sizes) <= self.most
+        except ZeroDivisionError:
+            return True
 
     def up_to(self, size: int) -> SizeLimit:
         """Return it for dims that are at most so large."""
