@@ -285,6 +285,7 @@ class _Engine:
             certain=frozenset(self.certain),
             broadcasts=tuple(first.notes.broadcasts),
             limits=tuple(first.notes.limits),
+            wraps=tuple(first.notes.wraps),
         )
 
 

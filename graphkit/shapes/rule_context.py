@@ -21,6 +21,7 @@ from graphkit.shapes.algebra import divide_exactly, maximum, without_common_fact
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Call, Expr, const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.number_limits import exact_range
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
@@ -146,6 +147,7 @@ class Notes:
         broadcasts: Pairs that broadcast whenever a node runs: both are equal, or one of them is 1.
         inequalities: Expressions that are at least a number whenever a node runs.
         limits: Expressions that must be at most a number, as the runtime rounds larger ones.
+        wraps: Expressions that are not followed, as the runtime makes other numbers of those above one.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -154,11 +156,12 @@ class Notes:
     broadcasts: list[Requirement] = field(default_factory=list)
     inequalities: list[Requirement] = field(default_factory=list)
     limits: list[Requirement] = field(default_factory=list)
+    wraps: list[Requirement] = field(default_factory=list)
 
     @property
     def lists(self) -> tuple[list[Finding] | list[Requirement], ...]:
         """All but the symbols."""
-        return self.findings, self.equalities, self.broadcasts, self.inequalities, self.limits
+        return self.findings, self.equalities, self.broadcasts, self.inequalities, self.limits, self.wraps
 
     def new_symbol(self, label: str, reason: str, low: Bound, high: Bound = INF) -> Expr:
         """Return a new symbol for something unknown; one with an upper bound is an element, no dim."""
@@ -261,6 +264,13 @@ class InferenceContext(NodeView):
         """Note up to which number what the rule says of an expression holds: the runtime rounds larger ones."""
         if upper(expr) > most:
             self.notes.limits.append(Requirement(expr, "<=", const(most), self.node))
+
+    def may_leave(self, element: Element, dtype: int) -> None:
+        """Note beyond which numbers an element is another one in a dtype, which does not hold all that it may be."""
+        least, most = exact_range(dtype)
+        for expr, end in ((element, most), (-element, -least)) if isinstance(element, Expr) else ():
+            if lower(expr) <= end < upper(expr) and is_known(expr):
+                self.notes.wraps.append(Requirement(expr, "<=", const(end), self.node))
 
     def broadcast(self, *shapes: Dims) -> Dims:
         """Return the dims that some dims broadcast to."""

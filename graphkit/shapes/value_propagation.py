@@ -30,8 +30,16 @@ Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
 
-def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
+def apply(
+    name: str, arrays: Sequence[Array], dtype: int, refused: Callable[[Element, int], object] = lambda *_: None
+) -> Array:
     """Return an operation's result on broadcast arrays; elements that cannot be decided are None.
+
+    Args:
+        name: The operation.
+        arrays: The elements.
+        dtype: The dtype of the operator.
+        refused: Called with each result that the dtype may not hold, and the dtype.
 
     Raises:
         ArithmeticError: A division by zero.
@@ -47,7 +55,14 @@ def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
     is_held = is_exact if dtype in FLOATS else fits
-    return each(lambda element: element if is_held(element, dtype) else None, each(decided, *arrays))
+
+    def held(element: Element | None) -> Result:
+        if element is None or is_held(element, dtype):
+            return element
+        refused(element, dtype)
+        return None
+
+    return each(held, each(decided, *arrays))
 
 
 def each(function: Callable[..., Result], *arrays: Array) -> Array:

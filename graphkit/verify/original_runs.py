@@ -140,7 +140,12 @@ class Feeder:
         return self.feed(run.dims, run.flags, run.seed, run.draw)
 
     def edges(
-        self, flags: Flags, usual: Sequence[dict[str, int]], differing: Sequence[tuple[Expr, Expr]] = ()
+        self,
+        flags: Flags,
+        usual: Sequence[dict[str, int]],
+        differing: Sequence[tuple[Expr, Expr]] = (),
+        *,
+        only_differing: bool = False,
     ) -> Iterator[Edge]:
         """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
         legal, is_first = self.legal(flags), self.is_first(flags)
@@ -152,6 +157,18 @@ class Feeder:
             draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
             return {kind: draws for kind, draws in draws_by_kind.items() if draws}
 
+        if only_differing:
+            yield from Edges(
+                legal=legal,
+                usual=usual,
+                lengths=self.lengths,
+                thresholds=(),
+                kinds=kinds,
+                has_past=has_past,
+                has_masks=False,
+                differing=differing,
+            ).of_differing()
+            return
         has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
         thresholds = self.thresholds if legal.variables else ()
         yield from Edges(
@@ -277,8 +294,9 @@ def run_with(
         record.runs.append(Run(dims, flags, seed, expected, draw))
         if len(successes) == count or cost > MAX_COST:
             break
-    if successes and has_edges:
-        _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, record, end)
+    if successes and (has_edges or differing):
+        edges = feeder.edges(flags, list(successes), differing, only_differing=not has_edges)
+        _run_edges(session, feeder, flags, edges, successes, record, end)
     if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(

@@ -223,7 +223,7 @@ class _Proof:
         forms = self._equivalence()
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
-            proof = self._tested(1, has_edges=False)
+            proof = self._tested(1, has_edges=False, differing=forms.differing)
             if proof.passed and _at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
         proof = self._tested(self.options.runs, differing=forms.differing)

@@ -59,12 +59,12 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     if (name == "Pow" and tensors[1].count() != 1) or (name == "Sum" and len(arrays) > 2 and dtype in FLOATS):
         return None  # C's pow rounds as it likes; the order of sums is not fixed
     while len(arrays) > 2:
-        combined = value_propagation.apply(name, arrays[:2], dtype)
+        combined = value_propagation.apply(name, arrays[:2], dtype, ctx.may_leave)
         if None in combined.ravel().tolist():
             return None
         arrays[:2] = [combined]
     operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
-    found = value_propagation.apply(name, arrays, operand)
+    found = value_propagation.apply(name, arrays, operand, ctx.may_leave)
     if name == "Pow" and dtype in INTEGERS:
         held_in_float64(ctx, found)
     return finished(ctx, found, dtype)
@@ -120,10 +120,11 @@ def cast(ctx: InferenceContext) -> Tensor:
     to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
     if tensor.may_have_data and (array := tensor.data) is not None and (to in FLOATS or to in INTEGERS):
-        from_float = tensor.dtype in FLOATS
-        data = finished(
-            ctx, value_propagation.each(lambda element: value_propagation.cast(element, to, from_float), array), to
-        )
+        found = value_propagation.each(lambda each: value_propagation.cast(each, to, tensor.dtype in FLOATS), array)
+        for before, after in zip(array.ravel().tolist(), found.ravel().tolist(), strict=True):
+            if after is None:
+                ctx.may_leave(before, to)
+        data = finished(ctx, found, to)
     return Tensor(to, tensor.dims, data, tensor.reason)
 
 

@@ -59,7 +59,7 @@ def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     listed = data.ravel().tolist()
     total, *elements = (array_of([element], ()) for element in listed)
     for element in elements:
-        total = value_propagation.apply(step, [total, element], tensor.dtype)
+        total = value_propagation.apply(step, [total, element], tensor.dtype, ctx.may_leave)
         if total.item() is None:
             return None
     if step in UNORDERED:  # in float64, also of integers, in whatever order

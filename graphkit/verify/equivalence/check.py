@@ -11,7 +11,7 @@ onnxruntime does not confirm: see `checked_facts`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
@@ -24,7 +24,7 @@ from graphkit.verify.equivalence.branches import branch_faults, unread_fault
 from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.counting import counting_conditions, size_limits
+from graphkit.verify.equivalence.counting import counting_conditions, size_limits, turning_numbers
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import inlined
@@ -157,18 +157,20 @@ class _Check:
             used |= terms.used
             if fault or all(proof.verdict == "proven" for proof in proofs):
                 break
-        if not any(proof.verdict == "proven" for proof in proofs):
-            return Equivalence(proofs, dict(sorted(used.items())), _conditions(shapes[1]), terms=len(terms.known))
+        limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
+        turns = turning_numbers(shapes, limits)
+        found = Equivalence(proofs, dict(sorted(used.items())), _conditions(shapes[1]), limits, turns, len(terms.known))
+        if not found.proven:
+            return found
         compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
         if fault := fault or whole_fault(self.original, self.rewritten):
-            return _unknown(after, fault)
+            return found.unproven(fault)
         equal = narrowed_dims(before, after, names) if narrower else ()
-        limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
-        sizes = (*_conditions(shapes[1]), *map(str, limits), *equal)
+        sizes = (*found.conditions, *map(str, limits), *equal)
         conditions = (*sizes, *counting_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        found = Equivalence(proofs, dict(sorted(used.items())), conditions, limits, len(terms.known), compared)
+        found = replace(found, conditions=conditions, compared=compared)
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
             return found.unproven(f"it would hold for {odd}, and so for {where}")

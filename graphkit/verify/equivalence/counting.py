@@ -9,6 +9,7 @@ from contextlib import suppress
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.view import Node, all_nodes
 from graphkit.shapes import Expr, Shapes
+from graphkit.shapes.algebra import minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
@@ -16,10 +17,10 @@ from graphkit.shapes.number_limits import EXACT, exact_range, span, term_span
 from graphkit.shapes.rules.control import begins
 from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Ratio, Tensor, sizes_of
-from graphkit.verify.equivalence.equivalence_result import SizeLimit
+from graphkit.verify.equivalence.equivalence_result import ExprPair, SizeLimit
 from graphkit.verify.equivalence.required_products import needed_nodes
 
-__all__ = ["counting_conditions", "size_limits"]
+__all__ = ["counting_conditions", "size_limits", "turning_numbers"]
 
 BEGUN = "each Loop that stacks outputs has an iteration"
 ROUNDED = "float16 is rounded after each node, by one kernel for each operator"
@@ -44,6 +45,13 @@ def size_limits(models: Sequence[Shapes], plain: Callable[[Expr], Expr] = lambda
                 found[SizeLimit.of(expr, most)] = None
     limits = sorted(found, key=str)
     return tuple(each for each in limits if not any(other != each and other.implies(each) for other in limits))
+
+
+def turning_numbers(models: Sequence[Shapes], limits: Sequence[SizeLimit]) -> tuple[ExprPair, ...]:
+    """Return numbers that may be others beyond some sizes: those with limits, and those that are not followed."""
+    wraps = (SizeLimit.of(each.left, int(each.right)) for shapes in models for each in shapes.wraps)
+    found = dict.fromkeys((*limits, *wraps))
+    return tuple((each.expr, minimum(each.expr, each.most)) for each in found)
 
 
 def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:

@@ -110,6 +110,7 @@ class Equivalence:
         used: How often each axiom was used, in both models together.
         conditions: The sizes that the proof is about, such as `batch >= 1`.
         limits: Those of its conditions that hold at some legal sizes alone.
+        turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
         terms: How many distinct terms both models have.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
     """
@@ -118,6 +119,7 @@ class Equivalence:
     used: Mapping[str, int] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
     limits: tuple[SizeLimit, ...] = ()
+    turns: tuple[ExprPair, ...] = ()
     terms: int = 0
     compared: int = 0
 
@@ -133,8 +135,8 @@ class Equivalence:
 
     @property
     def differing(self) -> tuple[ExprPair, ...]:
-        """The dims and integers that differ first, of all outputs, each pair once."""
-        return tuple(dict.fromkeys(pair for output in self.outputs for pair in output.differing))
+        """The dims and integers that differ first, of all outputs, and the numbers that turn, each pair once."""
+        return tuple(dict.fromkeys((*(pair for output in self.outputs for pair in output.differing), *self.turns)))
 
     def at(self, tried: Sequence[Mapping[str, int]]) -> Equivalence:
         """Return what is proven of sizes that were tried: nothing where a limit holds at none of them."""
@@ -157,7 +159,7 @@ class Equivalence:
             OutputProof(each.name, "unknown", reason=reason) if each.verdict == "proven" else each
             for each in self.outputs
         )
-        return Equivalence(tuple(outputs), self.used)
+        return Equivalence(tuple(outputs), self.used, limits=self.limits, turns=self.turns)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.outputs))

@@ -66,7 +66,7 @@ class EquivalenceSummary:
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
             axioms=found.used,
             conditions=found.conditions,
-            limits=tuple(map(str, found.limits)),
+            limits=tuple(map(str, found.limits)) if found.proven else (),
             compared=found.compared,
         )
 
