@@ -30,6 +30,7 @@ from graphkit.io.remote.urls import is_url
 from graphkit.io.scratch import Scratch
 from graphkit.io.stream_files import shown
 from graphkit.io.wire import Mapped
+from graphkit.tensor_values import array_of_bytes, typed_payload
 
 if TYPE_CHECKING:
     from graphkit.glance import Glance
@@ -200,7 +201,7 @@ class Model:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data"):
                 return memoryview(tensor.raw_data)
-            return memoryview(tensors.typed_payload(tensor))
+            return memoryview(typed_payload(tensor))
         path, offset, length = self.piece(tensor)
         if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
             raise ModelError(
@@ -303,12 +304,10 @@ class Model:
         Raises:
             ModelError: The data file is missing, or the content of the tensor does not fit its dtype and dims.
         """
-        inline = tensor
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            inline = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
-            inline.raw_data = bytes(self.payload(tensor))
         try:
-            return onnx.numpy_helper.to_array(inline)
+            if tensor.data_type == onnx.TensorProto.STRING:
+                return onnx.numpy_helper.to_array(tensor)
+            return array_of_bytes(tensor, self.payload(tensor))
         except (KeyError, TypeError, ValueError) as error:  # an unknown dtype, or no data
             raise ModelError(
                 f"no values can be read: {error}", tensor=tensor.name, hint="export the model again, with its weights"

@@ -19,7 +19,7 @@ PACKAGE = Path(graphkit.__file__).parent
 # below all that rewrites models, and below the other proofs.
 LAYERS = (
     ("counted", "dtypes", "errors", "suggest"),
-    ("time_limit",),
+    ("tensor_values", "time_limit"),
     ("examples", "graph", "io", "render"),
     ("glance", "save"),
     ("deploy.contract", "deploy.targets", "model"),
@@ -173,7 +173,7 @@ def test_results_are_rendered_without_knowing_them() -> None:
 
 
 def test_files_are_read_without_knowing_graphs() -> None:
-    assert {target for _, own, target in inside() if own == "io"} == {"dtypes", "errors"}
+    assert {target for _, own, target in inside() if own == "io"} == {"dtypes", "errors", "tensor_values"}
 
 
 @pytest.mark.parametrize("dependency", HOMES)

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import counted
 from graphkit.graph.view import as_text
+from graphkit.tensor_values import inline_array
 
 __all__ = ["attribute_text", "tensor_text", "values_text"]
 
@@ -49,21 +49,12 @@ def tensor_text(tensor: TensorProto) -> str:
 
 def values_text(tensor: TensorProto) -> str:
     """Return the values of a tensor, `[-1]` or `2.5`, "" where they are many or do not lie in it."""
-    array = _inline(tensor) if len(tensor.dims) <= SHOWN and math.prod(tensor.dims) <= SHOWN else None
+    is_shown = tensor.data_type != TensorProto.STRING and len(tensor.dims) <= SHOWN >= math.prod(tensor.dims)
+    array = inline_array(tensor) if is_shown else None
     if array is None:
         return ""
     values = [_one(value) for value in array.ravel()]
     return f"[{', '.join(values)}]" if array.ndim else values[0]
-
-
-def _inline(tensor: TensorProto) -> np.ndarray | None:
-    """Return the values of a tensor that lie in it, None for strings and where they lie in a file or do not fit."""
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type == TensorProto.STRING:
-        return None
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except (KeyError, TypeError, ValueError):  # an unknown dtype, no data, or dims that numpy cannot have
-        return None
 
 
 def _one(value: object) -> str:

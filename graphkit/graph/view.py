@@ -282,7 +282,7 @@ def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope
     builder.fill_graph(main, model.graph)
     scopes = [main]
     for function in model.functions:
-        scope = Scope(f"function {function.name}", None, None, {**opsets, **_opsets(function.opset_import)})
+        scope = Scope(f"function {function.name}", None, None, {**_opsets(function.opset_import), **opsets})
         scope.inputs = tuple(builder.define(scope, name, "input") for name in function.input)
         scope.infos = {info.name: info for info in function.value_info}
         builder.fill_nodes(scope, function.node)

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnx.numpy_helper
 from onnx import TensorProto
 
 from graphkit.dtypes import BITS
@@ -23,24 +21,10 @@ from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_da
 from graphkit.io.payloads import Reference
 from graphkit.io.stream_files import shown
 from graphkit.io.wire import encode_bytes
+from graphkit.tensor_values import COMPLEX, TYPED_FIELDS, inline_array
 
-__all__ = [
-    "check_tensors", "element_count", "inline_array", "payload_size", "restore", "typed_payload", "walk_tensors",
-]  # fmt: skip
+__all__ = ["check_tensors", "element_count", "inline_array", "payload_size", "restore", "walk_tensors"]
 
-# Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
-TYPED_FIELDS: Mapping[int, str] = {
-    TensorProto.FLOAT: "float_data",
-    TensorProto.COMPLEX64: "float_data",
-    TensorProto.DOUBLE: "double_data",
-    TensorProto.COMPLEX128: "double_data",
-    TensorProto.INT64: "int64_data",
-    TensorProto.UINT32: "uint64_data",
-    TensorProto.UINT64: "uint64_data",
-    TensorProto.STRING: "string_data",
-}
-VALUE_TYPES: Mapping[str, str] = {"float_data": "<f4", "double_data": "<f8", "int64_data": "<i8"}
-COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 MAX_ELEMENTS = (1 << 63) - 1
 
 
@@ -103,36 +87,6 @@ def payload_size(tensor: TensorProto) -> int | None:
     """Return the bytes that dtype and dims promise, or None where a dtype has no fixed size (strings)."""
     bits = BITS.get(tensor.data_type)
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
-
-
-def inline_array(tensor: TensorProto | None) -> np.ndarray | None:
-    """Return the values of a tensor that lie in it, None where they lie in a file, or do not fit its dtype and dims."""
-    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
-        return None
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except (KeyError, TypeError, ValueError):  # an unknown dtype, no data, or dims that numpy cannot have
-        return None
-
-
-def typed_payload(tensor: TensorProto) -> bytes:
-    """Return the bytes that `raw_data` would hold for a tensor that has its values in a typed field.
-
-    Raises:
-        ModelError: Its dtype has no fixed size.
-    """
-    bits = BITS.get(tensor.data_type)
-    if bits is None:
-        raise ModelError("strings and unknown dtypes have no bytes of fixed size", tensor=tensor.name)
-    field = TYPED_FIELDS.get(tensor.data_type, "int32_data")
-    values = getattr(tensor, field)
-    if field in VALUE_TYPES:
-        return np.array(values, VALUE_TYPES[field]).tobytes()
-    whole = np.array(values, np.uint64 if field == "uint64_data" else np.int64)
-    if bits == 6:  # one value an entry here, a stream of bits in raw_data
-        stream = np.unpackbits(whole.astype("u1")[:, None], axis=1, count=6, bitorder="little")
-        return np.packbits(stream, bitorder="little").tobytes()
-    return whole.astype(f"<u{max(bits // 8, 1)}").tobytes()
 
 
 def _typed_values(tensor: TensorProto) -> tuple[int, int]:

@@ -130,19 +130,19 @@ def encode(value: object, place: Callable[[np.ndarray], int]) -> Json:
     """
     import numpy as np
 
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
             return {"strings": [_string(element) for element in value.ravel().tolist()], "shape": list(value.shape)}
         name = value.dtype.name if value.dtype.isbuiltin == USER_DEFINED else value.dtype.str
         return {"array": place(value), "dtype": name, "shape": list(value.shape)}
-    if isinstance(value, Mapping):
-        return {"dict": [[encode(key, place), encode(member, place)] for key, member in value.items()]}
     if isinstance(value, (list, tuple)):
         return {"list": [encode(member, place) for member in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[encode(key, place), encode(member, place)] for key, member in value.items()]}
     if isinstance(value, np.generic):
         return encode(np.asarray(value), place)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return {"plain": value}
     raise TypeError(f"{type(value).__name__} cannot be passed between processes")
 
 

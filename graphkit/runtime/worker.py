@@ -135,6 +135,8 @@ class _Server:
             self._drop(request.get("drop", list(self.sessions)))
             if request["do"] == "free":
                 return {}
+            if request["do"] == "small models":
+                return self._run_small(request, arena)
             return self._load(request, arena) if request["do"] == "load" else self._run(request, arena)
         except MemoryError:
             return {"error": "memory ran out", "memory": True}
@@ -162,13 +164,12 @@ class _Server:
         feed: Any = arena.get(request["feed"], copy=False)
         began = time.perf_counter()
         values = run_model(self.sessions[request["id"]], feed)
-        seconds = time.perf_counter() - began
-        size = sum(_size(value) for value in values)
-        if size > request["most"]:
-            text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
-            return {"error": text, "memory": True}
-        encoded, _ = arena.put(values, request["end"])
-        return {"values": encoded, "seconds": seconds}
+        return {**_held(values, request, arena), "seconds": time.perf_counter() - began}
+
+    def _run_small(self, request: Message, arena: Arena) -> Message:
+        self._limit(request["memory"])
+        parts: Any = arena.get(request["parts"], copy=True)
+        return _held([_small(content.tobytes(), feeds) for content, feeds in parts], request, arena)
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -178,6 +179,38 @@ class _Server:
     def _limit(self, memory: int) -> None:
         """Limit the memory this process may allocate to the amount its models may take together."""
         limit_memory(self.floor + sum(self.allowed.values()) + memory)
+
+
+def _held(values: list[Any], request: Message, arena: Arena) -> Message:
+    """Return an answer with values, unless these are too large."""
+    size = sum(_size(value) for value in values)
+    if size > request["most"]:
+        text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
+        return {"error": text, "memory": True}
+    encoded, _ = arena.put(values, request["end"])
+    return {"values": encoded}
+
+
+def _small(content: bytes, feeds: list[dict[str, Any] | None]) -> list[Any] | str:
+    """Return the outputs of a model for each feed, or why it does not run; why it does not load."""
+    try:
+        session = open_model(content, folder=None, optimize=False, threads=1, prepack=False)
+    except Exception as error:  # onnxruntime's errors have no common base
+        return str(error) or type(error).__name__
+    import numpy as np
+
+    found: list[Any] = []
+    for feed in feeds:
+        if feed is None:
+            shapes = [port.shape for port in session.get_outputs()]
+            found.append([np.array([dim if isinstance(dim, int) else -1 for dim in dims], np.int64) for dims in shapes])
+            continue
+        try:
+            arrays = {name: np.zeros(*each[::-1]) if isinstance(each, list) else each for name, each in feed.items()}
+            found.append(session.run(None, arrays))
+        except Exception as error:
+            found.append(str(error) or type(error).__name__)
+    return found
 
 
 def _size(value: object) -> int:

@@ -17,7 +17,6 @@ from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, symbol
-from graphkit.shapes.number_limits import MOST_OF_INPUTS
 from graphkit.shapes.parse_dims import parse
 from graphkit.shapes.rule_context import Notes
 from graphkit.shapes.symbols import INF, Bound, Symbol
@@ -333,9 +332,7 @@ class Inputs:
         if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
             return Tensor(tensor.dtype, tensor.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
-        low, high = integer_range(kind.dtype)
-        low, high = max(low, -MOST_OF_INPUTS), min(high, MOST_OF_INPUTS) if low else high
-        elements = [notes.new_symbol(value.name, reason, low, high) for _ in range(count)]
+        elements = [notes.new_symbol(value.name, reason, *integer_range(kind.dtype)) for _ in range(count)]
         return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
 
     def _with_values(self, name: str, tensor: Tensor) -> Tensor:

@@ -284,6 +284,8 @@ class _Engine:
             first=first.table,
             certain=frozenset(self.certain),
             broadcasts=tuple(first.notes.broadcasts),
+            limits=tuple(first.notes.limits),
+            wraps=tuple(first.notes.wraps),
         )
 
 

@@ -33,6 +33,8 @@ class Shapes:
             all sizes up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
         broadcasts: Pairs that broadcast: equal, or 1 on one side. From the first pass.
+        limits: Expressions that must be at most a number for its facts to hold: the runtime rounds larger ones.
+        wraps: Those of which nothing is followed, because the runtime makes other numbers of larger ones.
     """
 
     model: Model
@@ -44,6 +46,8 @@ class Shapes:
     first: Mapping[Value, Tensor] = field(default_factory=dict, repr=False)
     certain: frozenset[Scope] = field(default_factory=frozenset, repr=False)
     broadcasts: tuple[Requirement, ...] = field(default=(), repr=False)
+    limits: tuple[Requirement, ...] = field(default=(), repr=False)
+    wraps: tuple[Requirement, ...] = field(default=(), repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str] | None) -> Tensor:
         """Return the known facts of a value: the value, the name of one of the main graph, or (scope path, name).

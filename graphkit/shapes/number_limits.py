@@ -1,33 +1,34 @@
-"""Which numbers a dtype holds as they are: elements of small tensors, which are numbers or expressions.
+"""Which numbers a dtype holds as they are: elements of small tensors, which are numbers or expressions of sizes.
 
-Sizes are small: so is what models compute of them, as long as factors and degrees are, too. Where products of large
-sizes would not fit, a proof says so. Elements may be any numbers of their dtype, but for those of int64 inputs, which
-count tokens and the like: they are taken to be at most 2^62, and a proof says so where that matters. A symbol for an
-element has both bounds, so that an expression of it can be told to fit or not.
+An expression is followed in a dtype that holds it at modest sizes. At which sizes it does is a limit, which a proof
+evaluates and tells. Elements of inputs may be any numbers of their dtype: what is computed of them is followed only
+where it cannot leave that. A symbol for such an element has both bounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from onnx import TensorProto
 
-from graphkit.dtypes import BITS, INTEGERS, integer_range
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.bounds import INTERVALS, Interval, lower, product_of, upper
 from graphkit.shapes.expr import Atom, Expr, Monomial
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.shapes.tensor import Element, Ratio
 
-__all__ = ["EXACT", "MOST_OF_INPUTS", "USUAL", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
+__all__ = ["EXACT", "USUAL", "exact_range", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
 
 USUAL = 1 << 31  # no size is larger
-MOST_OF_INPUTS = 1 << 62  # no element of an int64 input is larger: one more token is one number more
-MODEST = {16: 1, 32: 1 << 10, 64: 1 << 12}  # sizes at which all must fit that is followed, by bits of the dtype
-# The largest factor of a dim, and the largest number that is added to it, by bits: with larger ones, integers wrap
-# around, and floats are rounded, at usual sizes.
-MAX_INTEGERS = {32: (1 << 16, 1 << 30), 64: (1 << 40, 1 << 62)}
-MAX_FLOATS = {16: (0, 0), 32: (1 << 12, 1 << 20), 64: (1 << 40, 1 << 48)}
+MODEST = {32: 1 << 10, 64: 1 << 12}  # sizes at which a dtype must hold what is followed in it, by bits
+MODEST_FLOATS = {32: 1 << 6, 64: 1 << 10}
 EXACT = {16: 1 << 11, 32: 1 << 24, 64: 1 << 53}  # up to which a float holds every integer, by bits
+
+
+def exact_range(dtype: int) -> tuple[int, int]:
+    """Return between which integers a dtype holds each of them."""
+    return (-EXACT[BITS[dtype]], EXACT[BITS[dtype]]) if dtype in FLOATS else integer_range(dtype)
 
 
 def fits(element: Element | None, dtype: int) -> bool:
@@ -35,36 +36,28 @@ def fits(element: Element | None, dtype: int) -> bool:
     least, most = integer_range(dtype if dtype in INTEGERS else TensorProto.INT64)
     if isinstance(element, int):
         return least <= element <= most
-    if not isinstance(element, Expr):
-        return True
-    if has_elements(element):
-        return is_between(element, least, most)
-    bits = BITS.get(dtype, 64)
-    if (limits := MAX_INTEGERS.get(bits)) is None:
-        return lower(element) >= least and upper(element) <= most
-    is_signed = least < 0 or lower(element) >= 0
-    return is_signed and _is_within(element, limits) and is_between(element, least, most, MODEST[bits])
+    return not isinstance(element, Expr) or _is_held(element, least, most, BITS.get(dtype, 64), MODEST)
 
 
 def is_exact(element: Element | None, dtype: int) -> bool:
-    """Whether a float holds an element as it is, at usual sizes."""
+    """Whether a float holds an integer, an expression or the numerator of a fraction as it is."""
     parts = element.dividend if isinstance(element, Ratio) else element
-    if not isinstance(parts, Expr):
-        return True
-    bits = BITS[dtype]
-    size, most = USUAL if has_elements(parts) else MODEST[bits], EXACT[bits]
-    return _is_within(parts, MAX_FLOATS[bits]) and is_between(parts, -most, most, size)
+    if isinstance(parts, int):
+        return abs(parts) <= EXACT[BITS[dtype]]
+    return not isinstance(parts, Expr) or _is_held(parts, *exact_range(dtype), BITS[dtype], MODEST_FLOATS)
+
+
+def _is_held(expr: Expr, least: int, most: int, bits: int, modest: Mapping[int, int]) -> bool:
+    """Whether an expression is within bounds at modest sizes, or at all where it has elements or few bits."""
+    if bits not in modest:
+        return lower(expr) >= least and upper(expr) <= most
+    return is_between(expr, least, most, USUAL if has_elements(expr) else modest[bits])
 
 
 def is_between(expr: Expr, least: int, most: int, size: int = USUAL) -> bool:
     """Whether an expression is within bounds where no dim is above a size."""
     low, high = span(expr, size)
     return least <= low and high <= most
-
-
-def _is_within(expr: Expr, limits: tuple[int, int]) -> bool:
-    factor_limit, number_limit = limits
-    return all(abs(factor) <= (factor_limit if monomial else number_limit) for monomial, factor in expr.terms)
 
 
 def has_elements(expr: Expr) -> bool:

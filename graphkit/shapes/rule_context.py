@@ -21,6 +21,7 @@ from graphkit.shapes.algebra import divide_exactly, maximum, without_common_fact
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Call, Expr, const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.number_limits import exact_range
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
@@ -145,6 +146,8 @@ class Notes:
         reasons: The meaning of each unknown symbol.
         broadcasts: Pairs that broadcast whenever a node runs: both are equal, or one of them is 1.
         inequalities: Expressions that are at least a number whenever a node runs.
+        limits: Expressions that must be at most a number, as the runtime rounds larger ones.
+        wraps: Expressions that are not followed, as the runtime makes other numbers of those above one.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -152,6 +155,13 @@ class Notes:
     equalities: list[Requirement] = field(default_factory=list)
     broadcasts: list[Requirement] = field(default_factory=list)
     inequalities: list[Requirement] = field(default_factory=list)
+    limits: list[Requirement] = field(default_factory=list)
+    wraps: list[Requirement] = field(default_factory=list)
+
+    @property
+    def lists(self) -> tuple[list[Finding] | list[Requirement], ...]:
+        """All but the symbols."""
+        return self.findings, self.equalities, self.broadcasts, self.inequalities, self.limits, self.wraps
 
     def new_symbol(self, label: str, reason: str, low: Bound, high: Bound = INF) -> Expr:
         """Return a new symbol for something unknown; one with an upper bound is an element, no dim."""
@@ -161,14 +171,12 @@ class Notes:
 
     def mark(self) -> tuple[int, ...]:
         """Return the current position in the notes."""
-        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
+        return tuple(map(len, self.lists))
 
     def rewind(self, mark: tuple[int, ...]) -> None:
         """Forget the notes made after a mark; symbols stay."""
-        for notes, length in zip(
-            (self.findings, self.equalities, self.broadcasts, self.inequalities), mark, strict=True
-        ):
-            del notes[length:]  # type: ignore[attr-defined]
+        for notes, length in zip(self.lists, mark, strict=True):
+            del notes[length:]
 
 
 class Engine(Protocol):
@@ -251,6 +259,18 @@ class InferenceContext(NodeView):
             self.finding(f"{what}: {expr} is less than {least}")
         else:
             self.notes.inequalities.append(Requirement(expr, ">=", const(least), self.node))
+
+    def at_most(self, expr: Expr, most: int) -> None:
+        """Note up to which number what the rule says of an expression holds: the runtime rounds larger ones."""
+        if upper(expr) > most:
+            self.notes.limits.append(Requirement(expr, "<=", const(most), self.node))
+
+    def may_leave(self, element: Element, dtype: int) -> None:
+        """Note beyond which numbers an element is another one in a dtype, which does not hold all that it may be."""
+        least, most = exact_range(dtype)
+        for expr, end in ((element, most), (-element, -least)) if isinstance(element, Expr) else ():
+            if lower(expr) <= end < upper(expr) and is_known(expr):
+                self.notes.wraps.append(Requirement(expr, "<=", const(end), self.node))
 
     def broadcast(self, *shapes: Dims) -> Dims:
         """Return the dims that some dims broadcast to."""

@@ -13,14 +13,15 @@ from itertools import product
 from typing import TypeGuard
 
 import numpy as np
+from onnx import TensorProto
 
-from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
+from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.float_numbers import converted, extreme, is_negative_zero, rounded, whole
-from graphkit.shapes.number_limits import EXACT, fits, has_elements, is_between, is_exact
+from graphkit.shapes.number_limits import fits, is_exact
 from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
@@ -29,8 +30,16 @@ Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
 
-def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
+def apply(
+    name: str, arrays: Sequence[Array], dtype: int, refused: Callable[[Element, int], object] = lambda *_: None
+) -> Array:
     """Return an operation's result on broadcast arrays; elements that cannot be decided are None.
+
+    Args:
+        name: The operation.
+        arrays: The elements.
+        dtype: The dtype of the operator.
+        refused: Called with each result that the dtype may not hold, and the dtype.
 
     Raises:
         ArithmeticError: A division by zero.
@@ -46,7 +55,14 @@ def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
     is_held = is_exact if dtype in FLOATS else fits
-    return each(lambda element: element if is_held(element, dtype) else None, each(decided, *arrays))
+
+    def held(element: Element | None) -> Result:
+        if element is None or is_held(element, dtype):
+            return element
+        refused(element, dtype)
+        return None
+
+    return each(held, each(decided, *arrays))
 
 
 def each(function: Callable[..., Result], *arrays: Array) -> Array:
@@ -135,14 +151,14 @@ def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
 def _power(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
-        return float(math.isqrt(int(base)))
+        root = math.isqrt(int(base))
+        return float(root) if dtype in FLOATS else root
     if exponent not in (0, 1, 2, 3) or (dtype in FLOATS and exponent == 3):
         return None
     result: Result = 1.0 if dtype in FLOATS else 1
     for _ in range(int(exponent)):
         result = None if result is None else _multiply((result, base), dtype)
-    is_rounded = dtype in INTEGERS and isinstance(result, int) and abs(result) > EXACT[64]
-    return None if is_rounded else result  # onnxruntime counts in float64, also of integers
+    return result if dtype in FLOATS or is_exact(result, TensorProto.DOUBLE) else None  # it counts integers in float64
 
 
 def _extreme(
@@ -214,11 +230,12 @@ def compare(name: str, left: Element, right: Element) -> int | None:
 
 
 def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
-    """Return the element that Where chooses."""
+    """Return the element that Where chooses; onnxruntime may give 0 for -0."""
     decided = compare("==", condition, 0)
-    if decided is None:
-        return if_true if is_same(if_true, if_false) else None
-    return if_false if decided else if_true
+    if decided is None and not is_same(if_true, if_false):
+        return None
+    chosen = if_false if decided else if_true
+    return None if isinstance(chosen, float) and is_negative_zero(chosen) else chosen
 
 
 def _logic(function: Callable[[tuple[bool, ...]], bool], args: tuple[Element, ...], _dtype: int) -> Result:
@@ -233,7 +250,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     if to in FLOATS:
         if isinstance(element, (int, float)):
             return converted(element, to)
-        return _as_float(element, to)
+        return element if is_exact(element, to) else None
     if to == 9:
         zero = compare("==", element, 0)
         return None if zero is None else 1 - zero
@@ -251,18 +268,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     if isinstance(element, int):
         wrapped = (element - least) % (most - least + 1) + least
         return None if from_float and wrapped != element else wrapped
-    assert isinstance(element, Expr)
-    if BITS[to] >= 32 and not has_elements(element):  # dims are small
-        return element if least < 0 or lower(element) >= 0 else None
-    return element if is_between(element, least, most) else None
-
-
-def _as_float(element: Expr | Ratio, to: int) -> Result:
-    """Return an expression as a float that holds it; float16 holds integers up to 2048 only, and no size."""
-    dividend = element.dividend if isinstance(element, Ratio) else element
-    if FLOATS[to].itemsize < 4 or (has_elements(dividend) and not is_exact(element, to)):
-        return None
-    return element
+    return element if fits(element, to) else None
 
 
 COMPARISONS: dict[str, Operation] = {

@@ -12,7 +12,8 @@ from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 
 __all__ = ["differing_sizes"]
 
-LARGEST = 4096  # up to which sizes are tried
+LARGEST = 4096  # up to which all sizes are tried
+POWERS = range(13, 27)  # of 2, beside which sizes are tried too
 MAX_PAIRS = 8
 MAX_BASES = 2
 
@@ -38,7 +39,8 @@ def _least(
     left: Expr, right: Expr, legal: LegalSizes, dims: Mapping[str, int], variable: Variable
 ) -> Iterator[dict[str, int]]:
     """Yield legal sizes with the least size of a dim at which two expressions differ, if there is one."""
-    sizes = np.arange(variable.low, LARGEST + 1)
+    near = [(1 << power) + step for power in POWERS for step in (-1, 0, 1)]
+    sizes = np.array([*range(variable.low, LARGEST + 1), *(size for size in near if size >= variable.low)])
     odd = sizes[_differ(left, right, {**legal.fixed, **dims}, {variable.name: sizes})]
     sizes_near = next(iter(legal.near({**dims, variable.name: int(odd[0])})), None) if odd.size else None
     if sizes_near is not None and _differ(left, right, {**legal.fixed, **sizes_near}).any():

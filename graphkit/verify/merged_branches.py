@@ -109,9 +109,9 @@ def _summary(summary: EquivalenceSummary, later: EquivalenceSummary) -> Equivale
         name: summary.axioms.get(name, 0) + later.axioms.get(name, 0) for name in {**summary.axioms, **later.axioms}
     }
     conditions = _union(summary.conditions, later.conditions)
-    return EquivalenceSummary(
-        {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}, axioms, conditions
-    )
+    proven, unproven = {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}
+    limits, compared = _union(summary.limits, later.limits), max(summary.compared, later.compared)
+    return EquivalenceSummary(proven, unproven, axioms, conditions, limits, compared)
 
 
 def _union(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:

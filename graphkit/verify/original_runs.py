@@ -154,7 +154,12 @@ class Feeder:
         return self.feed(run.dims, run.flags, run.seed, run.draw)
 
     def edges(
-        self, flags: Flags, usual: Sequence[dict[str, int]], differing: Sequence[tuple[Expr, Expr]] = ()
+        self,
+        flags: Flags,
+        usual: Sequence[dict[str, int]],
+        differing: Sequence[tuple[Expr, Expr]] = (),
+        *,
+        only_differing: bool = False,
     ) -> Iterator[Edge]:
         """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
         legal, is_first = self.legal(flags), self.is_first(flags)
@@ -166,6 +171,18 @@ class Feeder:
             draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
             return {kind: draws for kind, draws in draws_by_kind.items() if draws}
 
+        if only_differing:
+            yield from Edges(
+                legal=legal,
+                usual=usual,
+                lengths=self.lengths,
+                thresholds=(),
+                kinds=kinds,
+                has_past=has_past,
+                has_masks=False,
+                differing=differing,
+            ).of_differing()
+            return
         may_be_empty = not self.maker.counts_masks and not self.maker.is_unpadded
         has_masks = may_be_empty and bool(self.maker.model.roles.all(*MASKS))
         thresholds = self.thresholds if legal.variables else ()
@@ -296,8 +313,9 @@ def run_with(
         record.runs.append(Run(dims, flags, seed, expected, draw))
         if len(successes) == count or cost > MAX_COST:
             break
-    if successes and has_edges:
-        _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, record, end)
+    if successes and (has_edges or differing):
+        edges = feeder.edges(flags, list(successes), differing, only_differing=not has_edges)
+        _run_edges(session, feeder, flags, edges, successes, record, end)
     if successes:
         _run_empty(session, feeder, flags, min(successes, key=legal.cost), record)
     if legal.variables and len(successes) < min(count, ENOUGH):

@@ -244,10 +244,12 @@ class _Proof:
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
             proof = self._run_once() if part is None else self._tested(1, has_edges=False)
-            if proof.passed:
+            if proof.passed and self._turns(proof):
+                proof = self._tested(1, has_edges=False, differing=forms.differing)
+            if proof.passed and _at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
         proof = self._tested(self.options.runs, differing=forms.differing)
-        return replace(proof, equivalence=shown) if proof.passed else proof
+        return replace(proof, equivalence=EquivalenceSummary.of(_at(forms, proof))) if proof.passed else proof
 
     def _run_once(self) -> RewriteProof:
         """Load the rewritten model at the default level and run it once, where it is known what it gives."""
@@ -269,6 +271,12 @@ class _Proof:
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
         return _with_interface(proof, changes)
+
+    def _turns(self, proof: RewriteProof) -> bool:
+        """Whether numbers turn at a size at which the models can run."""
+        feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
+        edges = (feeder.edges(flags, ran, self.forms.differing, only_differing=True) for flags in feeder.flags())
+        return any(edge.choices for each in edges for edge in each)
 
     def _notes(self, record: RunRecord) -> tuple[str, ...]:
         return (*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
@@ -317,6 +325,7 @@ class _Proof:
             unread=[] if self.two.part is None else [value.name for value in before.graph.inputs],
             values=self.options.values,
             seconds=self.options.limits.seconds,
+            seed=self.options.seed,
         )
 
     def _input_changes(self) -> list[Change]:
@@ -419,6 +428,11 @@ class _Proof:
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
         proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
         return compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
+
+
+def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
+    """Return what is proven, of the sizes at which both models ran."""
+    return forms.at([{**proof.fixed, **run.dims} for run in proof.runs])
 
 
 def _narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:

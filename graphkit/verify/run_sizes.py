@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from graphkit.shapes import Expr
@@ -229,7 +230,7 @@ class Edges:
     kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
     has_past: bool
     has_masks: bool
-    has_float_masks: bool
+    has_float_masks: bool = False
     has_numbers: bool = False
     differing: Sequence[tuple[Expr, Expr]] = ()
     tried: list[dict[str, int]] = field(default_factory=list)
@@ -237,12 +238,19 @@ class Edges:
     def __iter__(self) -> Iterator[Edge]:
         number = len(self.usual)
         if self.legal.variables:
-            for gap, choices in (*self._differing(), *self._large(), *self._thresholds()):
+            for edge in self._of_sizes(chain(self._differing(), self._large(), self._thresholds())):
                 number += 1
-                self.tried.extend(choices[:1])
-                if choices or gap:
-                    yield Edge(gap, tuple(choices), Draw.usual(number))
+                yield from edge
         yield from self._values(number)
+
+    def of_differing(self) -> Iterator[Edge]:
+        """Yield edges at which expressions differ alone."""
+        return chain.from_iterable(self._of_sizes(self._differing()))
+
+    def _of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[list[Edge]]:
+        for number, (gap, choices) in enumerate(found, start=len(self.usual) + 1):
+            self.tried.extend(choices[:1])
+            yield [Edge(gap, tuple(choices), Draw.usual(number))] if choices or gap else []
 
     @property
     def budget(self) -> int:
@@ -272,8 +280,8 @@ class Edges:
 
     def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
-            is_cheap = self.legal.cost(dims) <= self.budget
-            yield "sizes at which normal forms differ", [dims] if is_cheap else []
+            is_cheap = self.legal.cost(dims) <= MOST
+            yield "sizes that could tell the models apart", [dims] if is_cheap else []
 
     def _large(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         yield "", self._affordable(Row(size, 2, 1, 3) for size in LARGE_BATCHES)

@@ -25,7 +25,7 @@ from graphkit.verify.candidate_sessions import Counted, numbered
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.equivalence.equivalence_result import ExprPair
+from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.fatal_node import fatal_error
 from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
@@ -246,7 +246,7 @@ class _Part:
         fits: Whether the model has the inputs and outputs of the branch.
         equal: Dims of the merged decoder that the model takes for equal, or for another size than they have.
         record: What the merged decoder gave.
-        differing: Dims and integers of the first terms that differ.
+        forms: What normal forms show.
     """
 
     branch: Branch
@@ -256,7 +256,7 @@ class _Part:
     proof: BranchProof
     equal: Sequence[Pair] = ()
     record: RunRecord = field(default_factory=RunRecord)
-    differing: Sequence[ExprPair] = ()
+    forms: Equivalence = field(default_factory=lambda: Equivalence(()))
 
     @classmethod
     def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
@@ -282,7 +282,7 @@ class _Part:
             return self
         progress(f"proving: normal forms of {self.model.name}")
         merged, ports = self.branch.merged, {*self.branch.inputs(), *self.branch.outputs()}
-        shown = limited_equivalence(
+        forms = limited_equivalence(
             merged,
             self.model,
             narrower=True,
@@ -291,9 +291,7 @@ class _Part:
             unread=[value.name for value in merged.graph.inputs if value.name not in ports],
             unwritten=[value.name for value in merged.graph.outputs if value.name not in ports],
         )
-        return replace(
-            self, proof=replace(self.proof, equivalence=EquivalenceSummary.of(shown)), differing=shown.differing
-        )
+        return replace(self, proof=replace(self.proof, equivalence=EquivalenceSummary.of(forms)), forms=forms)
 
     @property
     def is_proven(self) -> bool:
@@ -309,10 +307,13 @@ class _Part:
         flags = {**others, self.branch.condition: self.branch.flag}
         count = 1 if is_proven else RUNS
         counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
-        run_with(counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.differing)
+        run_with(
+            counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.forms.differing
+        )
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
         covered = coverage(self.feeder, record), caveats(self.feeder, record, is_exact=True)
-        proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
+        shown = EquivalenceSummary.of(self.forms.at([run.dims for run in record.runs]))
+        proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1], equivalence=shown)
         return replace(self, record=record, proof=proof).narrowed(session, flags)
 
     def narrowed(self, session: Runner, flags: Flags) -> _Part:

@@ -25,8 +25,9 @@ from protos import (
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.io.tensors import element_count, payload_size, typed_payload, walk_tensors
+from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.model import Model, load
+from graphkit.tensor_values import typed_payload
 
 WEIGHTS = floats(4)
 ONNX = tuple(int(number) for number in onnx.__version__.split(".")[:2])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.deploy.contract.contract_parts import AnyContract
@@ -19,6 +18,7 @@ from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
+from graphkit.tensor_values import inline_array
 
 __all__ = ["check_bundle", "check_folder"]
 
@@ -127,6 +127,7 @@ def _initial(port: BundlePort, value: Value, contract: BundleContract) -> Iterat
     if state.initial is None:
         return
     tensor = node.attr("value", onnx.TensorProto)
-    begins = numpy_helper.to_array(tensor).reshape(-1) if tensor is not None else np.zeros(1, np.float32)
+    array = np.zeros(1, np.float32) if tensor is None else inline_array(tensor)
+    begins = np.zeros(0) if array is None else array.reshape(-1)
     if begins.size != 1 or begins[0] != np.asarray(state.initial).astype(begins.dtype):
         yield f"state '{state.name}' begins with {begins.tolist()}, and is said to begin with {state.initial:g}"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
+import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
-from graphkit.shapes.expr import const
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.number_limits import EXACT
 from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of, sizes_of
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 
-__all__ = ["RULES", "finished"]
+__all__ = ["RULES", "finished", "held_in_float64"]
 
 PAIRED = frozenset(BROADCASTING) - names("Max Mean Min Sum")  # operators of two inputs or more
 
@@ -55,12 +59,23 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     if (name == "Pow" and tensors[1].count() != 1) or (name == "Sum" and len(arrays) > 2 and dtype in FLOATS):
         return None  # C's pow rounds as it likes; the order of sums is not fixed
     while len(arrays) > 2:
-        combined = value_propagation.apply(name, arrays[:2], dtype)
+        combined = value_propagation.apply(name, arrays[:2], dtype, ctx.may_leave)
         if None in combined.ravel().tolist():
             return None
         arrays[:2] = [combined]
     operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
-    return finished(ctx, value_propagation.apply(name, arrays, operand), dtype)
+    found = value_propagation.apply(name, arrays, operand, ctx.may_leave)
+    if name == "Pow" and dtype in INTEGERS:
+        held_in_float64(ctx, found)
+    return finished(ctx, found, dtype)
+
+
+def held_in_float64(ctx: InferenceContext, data: Array) -> None:
+    """Note up to which numbers elements hold that the runtime computes in float64, though they are integers."""
+    for element in data.ravel().tolist():
+        if isinstance(element, Expr):
+            ctx.at_most(element, EXACT[64])
+            ctx.at_most(-element, EXACT[64])
 
 
 def _arrays(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
@@ -105,10 +120,11 @@ def cast(ctx: InferenceContext) -> Tensor:
     to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
     if tensor.may_have_data and (array := tensor.data) is not None and (to in FLOATS or to in INTEGERS):
-        from_float = tensor.dtype in FLOATS
-        data = finished(
-            ctx, value_propagation.each(lambda element: value_propagation.cast(element, to, from_float), array), to
-        )
+        found = value_propagation.each(lambda each: value_propagation.cast(each, to, tensor.dtype in FLOATS), array)
+        for before, after in zip(array.ravel().tolist(), found.ravel().tolist(), strict=True):
+            if after is None:
+                ctx.may_leave(before, to)
+        data = finished(ctx, found, to)
     return Tensor(to, tensor.dims, data, tensor.reason)
 
 
@@ -142,7 +158,16 @@ def clip(ctx: InferenceContext) -> Tensor:
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
             data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], tensor.dtype)
+        elif data is not None and tensor.dtype in FLOATS:
+            data = value_propagation.each(partial(_finite, tensor.dtype, math.inf if index == 2 else -math.inf), data)
     return tensor.replaced(tensor.dims, None if data is None else finished(ctx, data, tensor.dtype))
+
+
+def _finite(dtype: int, infinity: float, element: Element | None) -> Element | None:
+    """Return an element, of an infinity the largest number: of float16 or of float32, which runs in its place."""
+    if element != infinity:
+        return element
+    return None if dtype in HALVES else math.copysign(float(np.finfo(FLOATS[dtype]).max), infinity)
 
 
 # The first output has the dims and the dtype of the first input.

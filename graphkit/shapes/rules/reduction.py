@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.shapes import value_propagation
-from graphkit.shapes.expr import const
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.number_limits import EXACT, is_exact
 from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.tensor import Array, Dims, Tensor, array_of, sizes_of
+from graphkit.shapes.rules.elementwise import held_in_float64
+from graphkit.shapes.tensor import Array, Dims, Element, Tensor, array_of, sizes_of
 
 __all__ = ["RULES"]
 
@@ -52,12 +56,26 @@ def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     data = tensor.data
     if data is None or not 0 < data.size <= 32:
         return None
-    total, *elements = (array_of([element], ()) for element in data.ravel().tolist())
+    listed = data.ravel().tolist()
+    total, *elements = (array_of([element], ()) for element in listed)
     for element in elements:
-        total = value_propagation.apply(step, [total, element], tensor.dtype)
+        total = value_propagation.apply(step, [total, element], tensor.dtype, ctx.may_leave)
         if total.item() is None:
             return None
+    if step in UNORDERED:  # in float64, also of integers, in whatever order
+        if not _is_counted(listed, total.item(), step):
+            return None
+        held_in_float64(ctx, total)
     return total.reshape(sizes)
+
+
+def _is_counted(elements: Sequence[Element], total: Element, step: str) -> bool:
+    """Whether float64 holds all that a sum or a product of integers comes by, in any order."""
+    ends = [(lower(each), upper(each)) for each in map(Expr.of, elements)]  # type: ignore[arg-type]
+    if all(low >= 0 for low, _ in ends):
+        return is_exact(total, TensorProto.DOUBLE)
+    sizes = [max(-low, high) for low, high in ends]
+    return (sum(sizes) if step == "Add" else prod(max(size, 1) for size in sizes)) <= EXACT[64]
 
 
 def arg_extreme(ctx: InferenceContext) -> Tensor:

@@ -61,6 +61,8 @@ def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr
     if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
         if max(room.constant or 0, begun.constant or 0) > EXACT[32]:
             return ctx.new_symbol(IN_FLOAT32)
+        for counted in (room, begun):
+            ctx.at_most(counted, EXACT[32])
         return minimum(most, floor_div(begun - 1, stride) + 1)
     least = floor_div(room, stride) + 1
     return least if lower(room) >= 0 else maximum(least, minimum(most, 1))
@@ -210,6 +212,7 @@ def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
     dividend, divisor = float(scale).as_integer_ratio()
     if divisor > 64 or dividend > 1 << 12:
         return ctx.new_symbol(f"{dim} times {scale} is rounded as a float")
+    ctx.at_most(dim * dividend, EXACT[32])
     return floor_div(dim * dividend, divisor)
 
 
@@ -252,6 +255,7 @@ def stft(ctx: InferenceContext) -> Tensor:
     if step == 0 or len(dims) < 2:
         raise UnknownError("a frame step of 0, or a signal without batch")
     is_rounded = (dims[1].constant or 0) > EXACT[32]
+    ctx.at_most(dims[1], EXACT[32])
     frames = ctx.new_symbol(IN_FLOAT32) if is_rounded else floor_div(dims[1] - length, step) + 1
     bins = floor_div(length, 2) + 1 if ctx.attr("onesided", 1) else length
     return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))

@@ -99,6 +99,7 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
         return _unknown(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
     found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
+    found = found.up_to(_capacity(contract, method))
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
     return replace(
@@ -106,6 +107,12 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
         outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs),
         conditions=(*found.conditions, *kept),
     )
+
+
+def _capacity(contract: BundleContract, method: BundleMethod) -> int:
+    """Return the largest size that any dim may have in a bundle."""
+    shapes = [*(state.shape for state in contract.states), *(port.shape for port in (*method.inputs, *method.outputs))]
+    return max((dim for shape in shapes for dim in shape if isinstance(dim, int)), default=0)
 
 
 def _unknown(method: BundleMethod, reason: str) -> Equivalence:

@@ -11,7 +11,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import UNARY, broadcasts, names
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.bounds import is_nonzero
-from graphkit.shapes.tensor import Dims
+from graphkit.shapes.tensor import Dims, is_known
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros
@@ -256,7 +256,7 @@ def _ranges(app: Application) -> bool:
     """Start, limit and step are known: what an input holds may ask for more elements than there is memory for."""
     step = app.elements(2)
     are_known = all(_dims(app, index) == () and app.elements(index) is not None for index in range(3))
-    return step is not None and are_known and is_nonzero(step[0])
+    return step is not None and are_known and is_nonzero(step[0]) and all(map(is_known, app.dims or ()))
 
 
 def _scatters(app: Application) -> bool:

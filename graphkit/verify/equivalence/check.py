@@ -3,15 +3,15 @@
 Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
 output is proven where both have the same term: bit for bit; else up to the sign of zeros, which `x + 0` changes; else,
 when both are read again with axioms of real numbers, up to rounding, where nothing overflows; or, where masks were made
-additive, assuming that scores are finite. What that trusts: the shape engine, the axioms, the hash of constants, and
-that the original loads. It shares nothing with the passes that rewrite models, but folding reads the same shape engine:
-a wrong shape rule makes a wrong fold that is proven here, and that only a run finds. Keep a run beside it.
+additive, assuming that scores are finite. What that trusts: the axioms, the hash of constants, and that the original
+loads. It shares nothing with the passes that rewrite models but the shape engine, of which it believes no word that
+onnxruntime does not confirm: see `checked_facts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
@@ -21,12 +21,13 @@ from graphkit.shapes.symbols import INF, Symbol
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
+from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.counting import counting_conditions
+from graphkit.verify.equivalence.counting import counting_conditions, size_limits, turning_numbers
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
-from graphkit.verify.equivalence.inlining import functions_fault, inlined
+from graphkit.verify.equivalence.inlining import inlined
 from graphkit.verify.equivalence.interface import (
     declared_faults,
     input_faults,
@@ -61,6 +62,7 @@ def check_equivalence(
     free: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
     loosenesses: Sequence[Looseness] = (),
+    seed: int = 0,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -76,6 +78,7 @@ def check_equivalence(
         free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
         axioms: The equalities that may be used.
         loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
+        seed: Of the sizes at which the shape engine is compared with onnxruntime.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -99,6 +102,7 @@ def check_equivalence(
         free=free,
         axioms=axioms,
         loosenesses=loosenesses or (ZEROS, ROUNDING),
+        seed=seed,
     )
     try:
         return check.run()
@@ -120,6 +124,7 @@ class _Check:
     free: Sequence[str]
     axioms: Sequence[Axiom]
     loosenesses: Sequence[Looseness]
+    seed: int
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
@@ -129,7 +134,7 @@ class _Check:
         fixed = {*self.values, *self.unread}
         faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
         faults += output_faults(before, after, names, self.unwritten)
-        if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(self.original, self.rewritten):
+        if fault := next(iter(faults), "") or loading_fault(self.original, self.rewritten):
             return _unknown(after, fault)
         shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free)
         if isinstance(shapes, str):
@@ -152,13 +157,24 @@ class _Check:
             used |= terms.used
             if fault or all(proof.verdict == "proven" for proof in proofs):
                 break
-        if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
-            return _unknown(after, fault)
+        limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
+        turns = turning_numbers(shapes, limits)
+        found = Equivalence(proofs, dict(sorted(used.items())), _conditions(shapes[1]), limits, turns, len(terms.known))
+        if not found.proven:
+            return found
+        compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
+        if fault := fault or whole_fault(self.original, self.rewritten):
+            return found.unproven(fault)
         equal = narrowed_dims(before, after, names) if narrower else ()
-        conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
+        sizes = (*found.conditions, *map(str, limits), *equal)
+        conditions = (*sizes, *counting_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
+        found = replace(found, conditions=conditions, compared=compared)
+        if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
+            where = "no size" if odd.is_impossible else "not all sizes that are declared"
+            return found.unproven(f"it would hold for {odd}, and so for {where}")
+        return found
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -227,12 +243,11 @@ def _proofs(
     return tuple(found)
 
 
-def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
+def _conditions(rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
     inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
     found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    sizes = (_bounds(each) for _, each in sorted(found.items()))
-    return (*sizes, *counting_conditions(original, rewritten))
+    return tuple(_bounds(each) for _, each in sorted(found.items()))
 
 
 def _bounds(dim: Symbol) -> str:

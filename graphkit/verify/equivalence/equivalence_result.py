@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Literal, get_args
 
 from graphkit.shapes import Expr
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.symbols import INF, Symbol
 
-__all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof"]
+__all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]
 
 Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
 GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
@@ -39,6 +42,66 @@ class OutputProof:
 
 
 @dataclass(frozen=True)
+class SizeLimit:
+    """A number that must be at most another one, as what is known holds only up to that.
+
+    Attributes:
+        expr: An expression without a constant term, whose factors share no divisor.
+    """
+
+    expr: Expr
+    most: int
+
+    @classmethod
+    def of(cls, expr: Expr, most: int) -> SizeLimit:
+        """Return the limit in its plainest form: `2*n - 4 <= 9` is `n <= 6`."""
+        added = sum(factor for monomial, factor in expr.terms if not monomial)
+        rest = expr - added
+        shared = gcd(*(factor for _, factor in rest.terms)) or 1
+        plain = Expr.from_terms({monomial: factor // shared for monomial, factor in rest.terms})
+        return cls(plain, (most - added) // shared)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it holds at sizes, or may: one of its dims has none, or the model divides by 0 there."""
+        try:
+            return not self.expr.symbols <= sizes.keys() or self.expr.evaluate(sizes) <= self.most
+        except ZeroDivisionError:
+            return True
+
+    def up_to(self, size: int) -> SizeLimit:
+        """Return it for dims that are at most so large."""
+        dims = {
+            each.name: Expr.from_atom(Symbol(each.name, each.lower, max(each.lower, min(each.upper, size))))
+            for each in self.expr.walk_symbols()
+        }
+        return SizeLimit(self.expr.substitute(dims), self.most)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it holds at all sizes."""
+        return upper(self.expr) <= self.most
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its dims are declared up to a size."""
+        return all(each.upper < INF for each in self.expr.walk_symbols())
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether it holds at no size."""
+        return lower(self.expr) > self.most
+
+    def implies(self, other: SizeLimit) -> bool:
+        """Whether another limit holds wherever this one does."""
+        return self.most <= other.most and lower(self.expr - other.expr) >= 0
+
+    def __str__(self) -> str:
+        if upper(self.expr) <= 0:
+            return f"{-self.expr} >= {-self.most:,}"
+        return f"{self.expr} <= {self.most:,}"
+
+
+@dataclass(frozen=True)
 class Equivalence:
     """Whether a rewritten model gives the outputs of an original, wherever that runs.
 
@@ -46,13 +109,19 @@ class Equivalence:
         outputs: One entry for each output of the rewritten model.
         used: How often each axiom was used, in both models together.
         conditions: The sizes that the proof is about, such as `batch >= 1`.
+        limits: Those of its conditions that hold at some legal sizes alone.
+        turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
         terms: How many distinct terms both models have.
+        compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
     """
 
     outputs: tuple[OutputProof, ...]
     used: Mapping[str, int] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
+    limits: tuple[SizeLimit, ...] = ()
+    turns: tuple[ExprPair, ...] = ()
     terms: int = 0
+    compared: int = 0
 
     @property
     def is_proven(self) -> bool:
@@ -66,8 +135,31 @@ class Equivalence:
 
     @property
     def differing(self) -> tuple[ExprPair, ...]:
-        """The dims and integers that differ first, of all outputs, each pair once."""
-        return tuple(dict.fromkeys(pair for output in self.outputs for pair in output.differing))
+        """The dims and integers that differ first, of all outputs, and the numbers that turn, each pair once."""
+        return tuple(dict.fromkeys((*(pair for output in self.outputs for pair in output.differing), *self.turns)))
+
+    def at(self, tried: Sequence[Mapping[str, int]]) -> Equivalence:
+        """Return what is proven of sizes that were tried: nothing where a limit holds at none of them."""
+        odd = [limit for limit in self.limits if tried and not any(map(limit.holds, tried))]
+        return (
+            self.unproven(f"it would hold for {odd[0]}, and so at none of the sizes that were tried") if odd else self
+        )
+
+    def up_to(self, size: int) -> Equivalence:
+        """Return what is proven of dims that are at most so large: nothing where a limit does not hold at all sizes."""
+        odd = [limit for limit in self.limits if not limit.up_to(size).is_certain]
+        if odd:
+            return self.unproven(f"it would hold for {odd[0]}, and not at all sizes up to {size:,}")
+        gone = {*map(str, self.limits)}
+        return replace(self, limits=(), conditions=tuple(each for each in self.conditions if each not in gone))
+
+    def unproven(self, reason: str) -> Equivalence:
+        """Return it with no output proven, for a reason."""
+        outputs = (
+            OutputProof(each.name, "unknown", reason=reason) if each.verdict == "proven" else each
+            for each in self.outputs
+        )
+        return Equivalence(tuple(outputs), self.used, limits=self.limits, turns=self.turns)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.outputs))

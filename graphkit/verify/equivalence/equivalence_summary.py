@@ -12,12 +12,14 @@ from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
+from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
 from graphkit.verify.equivalence.looseness import loose_equalities
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
+MAX_LIMITS = 2  # of sizes that the headline tells
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
 
 
@@ -30,12 +32,16 @@ class EquivalenceSummary:
         unproven: Why nothing is shown of the others, by name.
         axioms: How often each equality was used.
         conditions: The sizes that this is about, such as `batch >= 1`.
+        limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
+        compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
     axioms: Mapping[str, int] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    compared: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -60,6 +66,8 @@ class EquivalenceSummary:
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
             axioms=found.used,
             conditions=found.conditions,
+            limits=tuple(map(str, found.limits)) if found.proven else (),
+            compared=found.compared,
         )
 
     @classmethod
@@ -67,7 +75,8 @@ class EquivalenceSummary:
         """Return the outputs of several models in one, by the names of these."""
         proven = {f"{model} {name}": exact for model, each in parts.items() for name, exact in each.proven.items()}
         unproven = {f"{model} {name}": why for model, each in parts.items() for name, why in each.unproven.items()}
-        return cls(proven, unproven)
+        limits = dict.fromkeys(limit for each in parts.values() for limit in each.limits)
+        return cls(proven, unproven, limits=tuple(limits))
 
     def headline(
         self,
@@ -96,12 +105,19 @@ class EquivalenceSummary:
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
             run = f"run {_times(runs)}{checked}"
-            return f"Proven {self.exactness} at every size ({outputs}), and {run}{difference}{without}."
+            return f"Proven {self.exactness} at every size{self.reach} ({outputs}), and {run}{difference}{without}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
         count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
-        return f"{text} Proven {self.exactness} at every size: {count}." if self.proven else text
+        return f"{text} Proven {self.exactness} at every size{self.reach}: {count}." if self.proven else text
+
+    @property
+    def reach(self) -> str:
+        """The limits of its sizes, in words that follow "every size", "" for none."""
+        if len(self.limits) > MAX_LIMITS:
+            return f" within {counted(len(self.limits), 'limit(s)')} that are told below"
+        return f" with {listed(self.limits)}" if self.limits else ""
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -110,6 +126,11 @@ class EquivalenceSummary:
             conditions = f", for {', '.join(self.conditions)}" if self.conditions else ""
             where = f"at every legal size and for every input{conditions}"
             yield Prose(f"By normal forms{whose}, {where}: {shares(Counter(self.proven.values()), total)}.")
+        if self.proven and self.compared:
+            kinds = counted(self.compared, "kind(s) of node")
+            yield Prose(
+                f"Shapes and integers of {kinds} were compared with onnxruntime's own, each at {LEAST_SIZES} sizes."
+            )
         loose = loose_equalities(self.exactness) if self.proven else frozenset()
         if used := [f"{name} ({_times(count)})" for name, count in self.axioms.items() if name in loose]:
             yield Prose(f"Equalities that are not bit for bit: {', '.join(used)}.")
@@ -138,6 +159,7 @@ def limited_equivalence(
     seconds: float | None,
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
+    seed: int = 0,
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.verify.equivalence.check_equivalence`.
 
@@ -149,11 +171,18 @@ def limited_equivalence(
         seconds: The time that this may take, None for a minute.
         unread: Inputs of the original that the rewrite may lack.
         unwritten: Outputs of the original that the rewrite may lack.
+        seed: Of the sizes at which the shape engine is compared with onnxruntime.
     """
     try:
         with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
             return check_equivalence(
-                original, rewritten, narrower=narrower, values=values, unread=unread, unwritten=unwritten
+                original,
+                rewritten,
+                narrower=narrower,
+                values=values,
+                unread=unread,
+                unwritten=unwritten,
+                seed=seed,
             )
     except (ModelError, OutOfTimeError) as error:
         outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]

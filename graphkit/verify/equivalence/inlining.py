@@ -1,19 +1,19 @@
 """A model with the bodies of its functions in place of their calls.
 
 `onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of another
-operator set. The first two are put right before; of the last, both models must have the same. A function one of whose
-outputs is an input has no proof: onnxruntime does not load it.
+operator set, which onnxruntime runs at that of the model. All that is put right before. A function one of whose outputs
+is an input has no proof: onnxruntime does not load it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.checker
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import RANDOM
@@ -21,14 +21,14 @@ from graphkit.graph.soundness import check_scopes
 from graphkit.model import Model
 from graphkit.verify.equivalence.kernel_functions import check_kernels, domain_of, mark_kernel, with_bodies
 
-__all__ = ["drawing_functions", "draws", "functions_fault", "inlined"]
+__all__ = ["draws", "inlined"]
 
 Key = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
 
 
 def inlined(model: Model) -> Model:
-    """Return a sound model without functions, but for those that onnx cannot inline.
+    """Return a sound model without functions.
 
     Raises:
         ModelError: The model is not sound, or what a call means is not certain.
@@ -54,15 +54,15 @@ def inlined(model: Model) -> Model:
             raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
         _forget_dims(function)
         mark_kernel(function)
-    entries = [entry for function in proto.functions for entry in function.opset_import]
-    imported = {domain_of(entry.domain): entry for entry in (*entries, *proto.opset_import)}
-    del proto.opset_import[:]
-    proto.opset_import.extend(imported.values())
+    _use_one_version(proto, model.file)
     try:
         whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
-    _put_back(whole, functions)
+    left = (node.op_type for node in with_bodies(whole.graph.node))
+    if odd := next((name for name in left if any(name == key[1] for key in _functions(whole))), ""):
+        raise ModelError(f"its function '{odd}' cannot be inlined", file=model.file)
+    del whole.functions[:]  # which nothing calls
     return model.with_proto(whole)
 
 
@@ -80,44 +80,28 @@ def _check_size(proto: ModelProto, functions: dict[Key, FunctionProto], file: st
         raise ModelError(f"without its functions it would have more than {MAX_NODES:,} nodes", file=file)
 
 
-def _put_back(whole: ModelProto, functions: dict[Key, FunctionProto]) -> None:
-    """Put functions back that those which stay call: the inliner takes them out where it inlined them elsewhere."""
-    kept, waiting = {*_functions(whole)}, [*whole.functions]
-    while waiting:
-        called = {key for key in _called(waiting.pop().node) if key in functions and key not in kept}
-        kept |= called
-        waiting += [functions[key] for key in called]
-        whole.functions.extend(functions[key] for key in called)
+def _use_one_version(proto: ModelProto, file: str | None) -> None:
+    """Let a model and all its functions have the operator sets at which onnxruntime runs them: those of the model.
 
-
-def draws(node: NodeProto, drawing: Set[Key] = frozenset()) -> bool:
-    """Whether a node draws random numbers, as no other one does: by its operator, or by a function that draws them."""
-    key = _key(node.domain, node.op_type, node.overload)
-    operator = f"{key[0]}.{key[1]}" if key[0] else key[1]
-    return operator in RANDOM or node.op_type.startswith("Random") or key in drawing
-
-
-def drawing_functions(proto: ModelProto) -> set[Key]:
-    """Return the functions that draw random numbers, in their bodies or by functions that they call."""
-    found, functions = set[Key](), _functions(proto)
-    while more := {
-        key
-        for key, each in functions.items()
-        if key not in found and any(draws(node, found) for node in with_bodies(each.node))
-    }:
-        found |= more
-    return found
-
-
-def functions_fault(original: Model, rewritten: Model) -> str:
-    """Return which function that the rewritten model still calls is not, word for word, that of the original.
-
-    "" for none.
+    Raises:
+        ModelError: Functions have another version of one that the model does not have.
     """
-    theirs, mine = (_functions(each.proto) for each in (original, rewritten))
-    bodies = [rewritten.proto.graph.node, *(function.node for function in mine.values())]
-    odd = (key[1] for nodes in bodies for key in _called(nodes) if theirs.get(key) != mine.get(key))
-    return next((f"function {name} cannot be inlined, and is not that of the original" for name in odd), "")
+    imported = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    added: dict[str, int] = {}
+    for entry in (entry for function in proto.functions for entry in function.opset_import):
+        domain = domain_of(entry.domain)
+        if domain not in imported and added.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(f"its functions have several versions of the operators of {domain}", file=file)
+    versions = {**added, **imported}
+    for opsets in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        del opsets[:]
+        opsets.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+
+
+def draws(node: NodeProto) -> bool:
+    """Whether a node draws random numbers, as no other one does."""
+    domain = domain_of(node.domain)
+    return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
 
 
 def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:

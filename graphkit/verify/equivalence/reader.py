@@ -17,7 +17,7 @@ from graphkit.shapes import Shapes
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.inlining import drawing_functions, draws
+from graphkit.verify.equivalence.inlining import draws
 from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
@@ -57,7 +57,6 @@ class _Reader:
         self.model, self.result, self.tools, self.names = result.model, result, tools, names
         self.facts, self.forms = facts, forms
         self.side = 0  # of the original
-        self.drawing = drawing_functions(result.model.proto)
         self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
 
     def read_graph(self) -> None:
@@ -213,7 +212,7 @@ class _Reader:
             attributes = (*attributes, ("outputs", len(node.outputs) > 1 and node.outputs[1] is not None))
         if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
-        if draws(node.proto, self.drawing):
+        if draws(node.proto):
             attributes = (*attributes, ("random", _place(node.scope), tuple(node.proto.output)))
         if node.proto.overload:
             attributes = (*attributes, ("overload", node.proto.overload))

@@ -127,7 +127,7 @@ def _proof(stage: Stage) -> StageProof:
         return _unproven(stage, stage.tested)
     try:
         result = _compared(stage)
-        at_every_size = result.is_proven or not stage.sizes
+        at_every_size = not stage.sizes or result.up_to(max(stage.sizes.values())).is_proven
         if not at_every_size:
             result = _compared(_at_its_sizes(stage))
     except ModelError as error:

@@ -36,7 +36,8 @@ def test_what_normal_forms_show_is_proven_at_every_size() -> None:
     assert [(run.dims, run.elements) for run in found.runs] == [({"N": 2}, "")]
     assert found.level.runs == 1
     assert paragraphs(found) == [
-        "By normal forms, at every legal size and for every input, for N >= 1: 1 bit for bit, of 1."
+        "By normal forms, at every legal size and for every input, for N >= 1: 1 bit for bit, of 1.",
+        "Shapes and integers of 4 kinds of node were compared with onnxruntime's own, each at 8 sizes.",
     ]
 
 
@@ -101,6 +102,7 @@ def test_the_equalities_of_a_fused_fold_are_named() -> None:
     found = verify_rewrite(original, fused, options=RewriteProofOptions(tolerance=1e-5))
     assert paragraphs(found) == [
         "By normal forms, at every legal size and for every input, for N >= 1: 1 up to rounding, of 1.",
+        "Shapes and integers of 3 kinds of node were compared with onnxruntime's own, each at 8 sizes.",
         "Equalities that are not bit for bit: constants in weights (once), gemm (once), rows times a matrix (once).",
     ]
 

@@ -324,11 +324,7 @@ def test_what_the_rewritten_model_requires_is_no_condition() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "condition"),
-    [
-        (1, "numbers and numerators up to 2^24 where float32 computes sizes"),
-        (6, "numbers up to 2^31 where int32 computes sizes"),
-        (12, "numbers up to 2^32 where uint32 computes sizes"),
-    ],
+    [(1, "n <= 16,777,216"), (6, "n <= 2,147,483,647"), (12, "n <= 4,294,967,295")],
 )
 def test_a_dtype_that_does_not_hold_every_size_is_a_condition(dtype: int, condition: str) -> None:
     text = "g (float[n] x) => (int64[1] y) { s = Shape (x) t = Cast <to = %d> (s) y = Cast <to = 7> (t) }"

@@ -1,0 +1,97 @@
+"""Elements that rules compute are those that onnxruntime computes, at the ends of each dtype and at all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from extremes import EXPRS, OPERATORS, SIZES, Case, cases, evaluated, of_sizes, values_of_sizes
+
+from graphkit.dtypes import FLOATS
+from graphkit.runtime.small_models import run_small_models
+from graphkit.shapes import Expr, Ratio, Shapes, infer
+from graphkit.shapes.tensor import Tensor
+from graphkit.shapes.value_propagation import OPERATORS as COMPUTED
+from graphkit.verify.equivalence.counting import size_limits
+
+# Operators whose rules compute elements, besides those of `value_propagation`.
+OTHERS = {
+    *("Cast", "CastLike", "Clip", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "NonZero", "Pad"),
+    *("Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterND", "Shape", "Size", "Slice", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"),
+}  # fmt: skip
+
+
+def claims(case: Case, shapes: Shapes) -> Iterator[tuple[int, Tensor]]:
+    """Yield the outputs of which the engine knows elements, with their places."""
+    for at, value in enumerate(shapes.model.graph.outputs):
+        tensor = shapes.first.get(value)
+        if tensor is not None and tensor.data is not None:
+            yield at, tensor
+
+
+def number(element: Expr | Ratio | float, dtype: int, sizes: dict[str, int]) -> float | None:
+    """Return an element at sizes, None where it is not known."""
+    if isinstance(element, float):
+        return element
+    expr = element.dividend if isinstance(element, Ratio) else element
+    if not expr.symbols <= sizes.keys():
+        return None
+    value = expr.evaluate(sizes)
+    kind = FLOATS[dtype].type if dtype in FLOATS else int
+    return (float(kind(value) / kind(element.divisor)) or 0) if isinstance(element, Ratio) else value
+
+
+def is_same(told: float | None, found: float) -> bool:
+    """Whether an element is as told; what is made of sizes has no sign where it is 0."""
+    if told is None or (told != told and found != found):
+        return True
+    return told == found and (not isinstance(told, float) or np.signbit(told) == np.signbit(found))
+
+
+def checked(listed: list[Case], *, has_sizes: bool) -> tuple[int, int, list[str]]:
+    """Return how many cases the engine knows elements of, how many of these were compared, and what is wrong."""
+    known, models, wrong, compared = [], [], [], 0
+    for case in listed:
+        model = case.model()
+        shapes = infer(model, values=values_of_sizes() if case.read else None)
+        if found := [*claims(case, shapes)]:
+            limits = size_limits([shapes])
+            tried = [each for each in SIZES if all(limit.holds(each) for limit in limits)] if has_sizes else [{}]
+            known.append((case, found, tried))
+            models.append(
+                (model.proto.SerializeToString(), [{"s": evaluated(EXPRS, each)} if each else {} for each in tried])
+            )
+    for (case, found, tried), answers in zip(known, run_small_models(models), strict=True):
+        for sizes, outputs in zip(tried, [] if isinstance(answers, str) else answers, strict=False):
+            if isinstance(outputs, str):
+                continue  # no model that runs
+            compared += 1
+            for at, tensor in found:
+                told = [number(each, tensor.dtype, sizes) for each in tensor.elements or ()]
+                actual = outputs[at].ravel().tolist()
+                if len(told) != len(actual) or not all(map(is_same, told, actual)):
+                    wrong.append(f"{case}: {told} where onnxruntime gives {actual} at {sizes}")
+    return len(known), compared, wrong
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
+    known, compared, wrong = checked(list(cases(operator, 0, 12)), has_sizes=False)
+    assert not wrong, wrong[0]
+    assert compared or not known or operator == "Constant"
+    assert compared or operator not in {*COMPUTED, *OTHERS}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_numbers_that_are_made_of_sizes(operator: str) -> None:
+    assert not (wrong := checked(list(of_sizes(operator, 0, 6)), has_sizes=True)[2]), wrong[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_many_numbers(operator: str, seed: int) -> None:
+    assert not (wrong := checked(list(cases(operator, seed, 60)), has_sizes=False)[2]), wrong[0]
+    assert not (wrong := checked(list(of_sizes(operator, seed, 40)), has_sizes=True)[2]), wrong[0]
