@@ -13,12 +13,23 @@ from graphkit.graph.roles import MASKS, Roles
 from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Expr
+from graphkit.shapes import DimSpec, Expr, infer
+from graphkit.shapes.expr import Call
 from graphkit.shapes.graph_inputs import input_dims
 
-__all__ = ["Role", "Sizes", "input_shape", "plain_symbol", "symbol_roles", "symbol_sizes", "with_empty_past"]
+__all__ = [
+    "Role",
+    "Sizes",
+    "input_shape",
+    "plain_symbol",
+    "symbol_roles",
+    "symbol_sizes",
+    "tied_symbols",
+    "with_empty_past",
+]
 
 OTHER = 5  # size of a symbol without a known role
+LENGTHS: tuple[Role, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,41 @@ def symbol_roles(model: Model) -> dict[str, Role]:
         for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
                 roles.setdefault(name, _by_name(name))
+    if not model.roles.cache and {"other", "total"} & set(roles.values()):
+        for group in tied_symbols(model):
+            known = {roles[name] for name in group}
+            role = next((role for role in LENGTHS if role in known), None)  # a sound's mask counts what the sound does
+            roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}
     return roles
+
+
+def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
+    """Return the symbols of the inputs that nodes broadcast to each other, or need to be equal.
+
+    A mask of a sound may be read by its sum alone. Then it is as long as the sound.
+    """
+    groups: list[frozenset[str]] = []
+    roles, shapes = model.roles, infer(model)
+    names = {name for value in roles.inputs for _, name in _plain_symbols(value)}
+    meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
+    if roles.all("audio") and not roles.cache and not roles.all("tokens", "embeddings"):
+        lengths = [dims[1] for value in roles.all("audio", "mask") if (dims := input_dims(value)) and len(dims) > 1]
+        meetings += [(lengths[0], length) for length in lengths]
+    for meeting in meetings:
+        group = frozenset(name for side in meeting for name in _broadcast(side) if name in names)
+        if len(group) > 1:
+            joined = [known for known in groups if known & group]
+            groups = [known for known in groups if known not in joined] + [group.union(*joined)]
+    return tuple(groups)
+
+
+def _broadcast(dim: Expr) -> Iterator[str]:
+    """Yield the symbol that a dim is, or those whose dims broadcast to it, or are cut to it."""
+    if isinstance(dim.atom, Call) and dim.atom.op in ("max", "min"):
+        for argument in dim.atom.args:
+            yield from _broadcast(argument)
+    elif (name := plain_symbol(dim)) is not None:
+        yield name
 
 
 def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
