@@ -52,9 +52,25 @@ class OneSequence:
         return length if encoder is None else nearest_length(encoder, length)
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name."""
+        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name.
+
+        Of a sound with zeros behind it they are given as far as there are any for the sound alone.
+        """
         self._is_started = False
-        return self._oracle.encode(self._inputs(source, user))
+        parts = {} if self.valid is None or self.is_cut else self._alone(source, user)
+        outputs = self._oracle.encode(self._inputs(source, user))
+        return {name: array[parts.get(name, ...)] for name, array in outputs.items()}
+
+    def _alone(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, tuple[slice, ...]]:
+        """Return which part of each output the encoder gives for a sound without zeros; nothing if it does not run."""
+        self.is_cut = True
+        try:
+            outputs = self._oracle.encode(self._inputs(source, user))
+        except ModelError:
+            return {}
+        finally:
+            self.is_cut = False
+        return {name: tuple(map(slice, array.shape)) for name, array in outputs.items()}
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the encoder's feed for a source; it does not run."""
@@ -63,7 +79,16 @@ class OneSequence:
     def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
+        user = {name: self._beside(source, name, array) for name, array in user.items()} if tokens else user
         return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
+
+    def _beside(self, source: Sequence[int], name: str, array: np.ndarray) -> np.ndarray:
+        """Return an input of the user cut to the length of the source along the axes on which it follows that."""
+        probe = self._oracle.encoder_inputs
+        for axis in range(1, array.ndim):
+            if probe is not None and array.shape[axis] > len(source) and probe.follows(name, axis):
+                array = np.take(array, range(len(source)), axis)
+        return array
 
     def fed(self, token: int) -> dict[str, np.ndarray]:
         """Return the decoder's feed for one token, its KV cache included; it does not run."""
@@ -76,7 +101,8 @@ class OneSequence:
             return user
         mask = encoder.roles.first("mask")
         sounds = [value for value in encoder.roles.all("audio") if value.name in user]
-        if mask is None or not sounds:
+        probe = self._oracle.encoder_inputs
+        if mask is None or not sounds or probe is None:
             raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
         shortened, length = dict(user), 0
         for value in sounds:
@@ -86,7 +112,7 @@ class OneSequence:
             if self.is_cut:
                 array = shortened[value.name] = np.take(array, range(self.valid), axis)
             length = array.shape[axis]
-        shortened[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
+        shortened[mask.name] = np.where(np.arange(length) < self.valid, *probe.elements(mask))[None]
         return shortened
 
     def step(self, token: int) -> np.ndarray:
