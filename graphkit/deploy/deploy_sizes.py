@@ -205,7 +205,8 @@ def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
     """
     tied = {name: group for group in tied_symbols(model) for name in group}
     order = [name for name in symbol_roles(model) if name in names]  # masks last
-    names = [name for at, name in enumerate(order) if tied.get(name, frozenset()).isdisjoint(order[:at])]
+    needed = {name for at, name in enumerate(order) if tied.get(name, frozenset()).isdisjoint(order[:at])}
+    names = [name for name in names if name in needed]
     quoted = ", ".join(f"'{name}'" for name in names)
     flags = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in names)
     have = "has no number - give it" if len(names) == 1 else "have no numbers - give them"

@@ -246,7 +246,8 @@ def _once_name(pipeline: Pipeline) -> str:
     """Return the name of the model that runs once, by its kind."""
     assert pipeline.encoder is not None
     role = architecture(pipeline.encoder).role
-    return {"vision": "vision", "other": "model"}.get(role, "encoder") if pipeline.step is None else "encoder"
+    names = {"vision": "vision", "other": "model", "decoder-only": "model"}
+    return names.get(role, "encoder") if pipeline.step is None else "encoder"
 
 
 def _states(encoder: Lowered) -> int:

@@ -24,7 +24,7 @@ from graphkit.graph.operator_traits import MOVING, names, value_inputs
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, unwrapped
 
-__all__ = ["POLARITIES", "Polarity", "find_polarity", "mask_elements"]
+__all__ = ["POLARITIES", "Polarity", "find_polarity", "mask_elements", "unmasked"]
 
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
 POLARITIES: Mapping[Polarity, str] = {
@@ -41,6 +41,11 @@ def mask_elements(keep: np.ndarray, polarity: Polarity | None) -> np.ndarray:
     if polarity == "adds":
         return np.where(keep, 0.0, LOW)
     return np.logical_not(keep) if polarity == "pads" else np.asarray(keep, np.bool_)
+
+
+def unmasked(mask: np.ndarray, polarity: Polarity | None) -> np.ndarray:
+    """Return a mask of the dtype and shape of another one that hides nothing."""
+    return mask_elements(np.ones(mask.shape, np.bool_), polarity).astype(mask.dtype)
 
 
 @dataclass(frozen=True, slots=True)

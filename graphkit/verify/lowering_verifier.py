@@ -35,6 +35,7 @@ __all__ = ["deviation", "verify_lowering", "vocabulary"]
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
+NOTHING = "the originals give nothing that could be compared"
 
 
 def _places(where: Sequence[int]) -> str:
@@ -224,8 +225,7 @@ class _Proof:
         return run
 
     def _both(self, scene: Scene) -> SourceRun:
-        outputs, expected = scene.start()
-        once = {} if self.host.hides_states else expected
+        outputs, once = scene.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         encoder = self._followed(
@@ -237,7 +237,7 @@ class _Proof:
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            failure=next(iter(missing), "") or encoder.failure or logits.failure,
+            failure=next(iter(missing), "") or encoder.failure or logits.failure or ("" if valid or self._steps else NOTHING),
             is_sound=self.host.sound is not None,
         )
 

@@ -31,10 +31,12 @@ class OneSequence:
         valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
             all that it gets.
         is_cut: Whether a sound ends with what is valid, instead of zeros.
+        needs_no_zeros: Whether the original has given NaN for a sound with zeros behind it.
     """
 
     valid: int | None = None
     is_cut: bool = False
+    needs_no_zeros: bool = False
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
@@ -54,23 +56,27 @@ class OneSequence:
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder on token ids, or on the user's inputs, and return its outputs by name.
 
-        Of a sound with zeros behind it they are given as far as there are any for the sound alone.
+        Of a sound with zeros behind it they are given as far as there are any for the sound alone; where the zeros
+        make them NaN, they are those for the sound alone.
         """
         self._is_started = False
-        parts = {} if self.valid is None or self.is_cut else self._alone(source, user)
+        alone = {} if self.valid is None or self.is_cut else self._alone(source, user)
         outputs = self._oracle.encode(self._inputs(source, user))
-        return {name: array[parts.get(name, ...)] for name, array in outputs.items()}
+        for name, array in alone.items():
+            outputs[name] = outputs[name][tuple(map(slice, array.shape))]
+            if np.isnan(outputs[name]).any() and not np.isnan(array).any():
+                outputs[name], self.needs_no_zeros = array, True
+        return outputs
 
-    def _alone(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, tuple[slice, ...]]:
-        """Return which part of each output the encoder gives for a sound without zeros; nothing if it does not run."""
+    def _alone(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of the encoder for a sound without zeros behind it; none if it does not run."""
         self.is_cut = True
         try:
-            outputs = self._oracle.encode(self._inputs(source, user))
+            return self._oracle.encode(self._inputs(source, user))
         except ModelError:
             return {}
         finally:
             self.is_cut = False
-        return {name: tuple(map(slice, array.shape)) for name, array in outputs.items()}
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the encoder's feed for a source; it does not run."""
@@ -86,7 +92,7 @@ class OneSequence:
         """Return an input of the user cut to the length of the source along the axes on which it follows that."""
         probe = self._oracle.encoder_inputs
         for axis in range(1, array.ndim):
-            if probe is not None and array.shape[axis] > len(source) and probe.follows(name, axis):
+            if probe is not None and array.shape[axis] > len(source) and (name, axis) in probe.following:
                 array = np.take(array, range(len(source)), axis)
         return array
 
@@ -152,7 +158,7 @@ def padding_note(
     lengths: Iterable[int],
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> Iterator[str]:
-    """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
+    """Yield a sentence if a sound without zeros behind it gives other results, as where time is normalized over.
 
     Args:
         reference: The original; how much of its sound is valid changes.
@@ -161,14 +167,15 @@ def padding_note(
         lengths: How much of it to take; lengths at which the original does not run tell nothing.
         differ: Whether an array is not another, that being the second.
     """
-    if reference.originals.step is None:
-        return
     *shorter, longest = sorted(lengths)
     differing = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
-    if differing:
+    if reference.needs_no_zeros:
+        yield "The original gives NaN where zeros follow a sound. So host and models were compared with it without them."
+    elif differing:
         apart, valid = max(differing)
+        results = "results" if reference.originals.step is None else "first logits"
         yield (
-            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
+            f"The original depends on how far a sound is padded, whatever its mask says: the {results} of one of "
             f"{counted(valid, 'place(s)')} differ by {apart:.1e} without padding. Host and models give what it gives "
             f"for sounds that zeros make {counted(longest, 'place(s)')} long."
         )
@@ -181,17 +188,17 @@ def _apart(
     valid: int,
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> float:
-    """Return how far the first logits of a sound with zeros and without are apart; 0 if they are equal or unknown."""
-    reference.valid, logits = valid, list[np.ndarray]()
+    """Return how far the results for a sound with zeros and without are apart; 0 if they are equal or unknown."""
+    reference.valid, results = valid, list[list[np.ndarray]]()
     try:
         for reference.is_cut in (False, True):
-            reference.start([], user)
-            logits.append(reference.step(token))
+            outputs = reference.start([], user)
+            is_whole = reference.originals.step is None
+            results.append(list(outputs.values()) if is_whole else [reference.step(token)])
     except ModelError:  # it does not run at that length
         return 0.0
     finally:
         reference.is_cut = False
-    padded, cut = logits
-    if padded.shape != cut.shape or not differ(cut, padded):
-        return 0.0
-    return float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
+    pairs = [(padded, cut) for padded, cut in zip(*results, strict=True) if padded.shape == cut.shape]
+    distances = [np.abs(cut.astype(np.float64) - padded).max(initial=0.0) for padded, cut in pairs if differ(cut, padded)]
+    return float(max(distances, default=0.0))

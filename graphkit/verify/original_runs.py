@@ -334,7 +334,7 @@ def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
-    return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
+    return NAMES.get(draw.kind, "rows of masks that hide everything" if "empty" in draw.padding else "")
 
 
 def _proposals(
@@ -350,7 +350,7 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "of zeros alone",
+    "empty": "of padding alone",
 }  # fmt: skip
 
 

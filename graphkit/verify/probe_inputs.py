@@ -5,6 +5,7 @@ It is for the oracle of proofs, which may not ask what a rewrite asked: nothing 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.roles import Role, dim_at
+from graphkit.graph.roles import Role, dim_at, rank
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.constraints.symbol_sizes import Sizes
@@ -43,7 +44,6 @@ class InputProbe:
     def __init__(self, model: Model, run: Callable[[Arrays], Arrays]) -> None:
         self.model, self.run = model, run
         self._elements: dict[Value, tuple[float, float]] = {}
-        self._following: dict[tuple[str, int], bool] = {}
 
     def elements(self, mask: Value) -> tuple[float, float]:
         """Return the element of a mask for what counts, and that for padding.
@@ -98,21 +98,32 @@ class InputProbe:
         share = (length - count) / length
         return max((_apart(first[name], second[name], share, from_end=is_first) for name in names), default=0.0)
 
-    def follows(self, name: str, axis: int) -> bool:
-        """Whether an input has to be as long as the source along an axis: with another length, nothing runs."""
-        if (name, axis) not in self._following:
-            value = self.model.graph.values[name]
-            length = next((length for length in LENGTHS if self._runs(length)), 0)
-            is_open = isinstance(dim_at(value, axis), str) and self._source is not None and length > 0
-            others = (length - 1, length - 2)
-            self._following[name, axis] = is_open and not any(self._runs(length, name, axis, each) for each in others)
-        return self._following[name, axis]
+    @cached_property
+    def following(self) -> frozenset[tuple[str, int]]:
+        """The inputs that have to be as long as the source, each with the axis: else nothing runs."""
+        open_axes = {
+            (value.name, axis)
+            for value in self.model.roles.inputs
+            for axis in range(1, rank(value) or 0)
+            if isinstance(dim_at(value, axis), str) and self.model.roles.axis(value, axis) not in ("batch", "past")
+        }
+        length = next((length for length in LENGTHS if self._runs(length)), 0)
+        if self._source is None or not length or (self._source.name, 1) not in open_axes:
+            return frozenset()
+        for other in (length - 1, length - 2, length // 2):
+            tied = {place for place in open_axes if not self._runs(length, {place: other})}
+            for count in range(len(tied) + 1):
+                for places in itertools.combinations(sorted(tied - {(self._source.name, 1)}), count):
+                    if self._runs(length, dict.fromkeys([(self._source.name, 1), *places], other)):
+                        return frozenset(places)
+        return frozenset()
 
-    def _runs(self, length: int, name: str = "", axis: int = 0, other: int = 0) -> bool:
-        """Whether it runs where all dims that are no numbers are a length, but for one axis of an input."""
+    def _runs(self, length: int, others: Mapping[tuple[str, int], int] = {}) -> bool:
+        """Whether it runs where all dims that are no numbers are a length, but for some axes of inputs."""
         try:
             shapes = dict(self._shapes(length))
-            if (shape := shapes.get(name)) is not None:
+            for (name, axis), other in others.items():
+                shape = shapes[name] or ()
                 shapes[name] = (*shape[:axis], other, *shape[axis + 1 :])
             self.run(self._maker.arrays(shapes))
         except ModelError:

@@ -255,7 +255,7 @@ class Edges:
             for at in range(min(draws, MAX_DRAWS)):
                 yield Edge(NAMES[kind], (dims,), Draw(kind, padding, at))
         if self.has_masks and "extremes" not in kinds:
-            yield Edge("rows of masks that are all zeros", (dims,), Draw(padding=EMPTY, number=number))
+            yield Edge("rows of masks that hide everything", (dims,), Draw(padding=EMPTY, number=number))
 
     def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):

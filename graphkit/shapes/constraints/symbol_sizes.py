@@ -6,7 +6,7 @@ The roles of inputs and the names of symbols tell the role of a symbol. A dim th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphkit.graph.roles import MASKS, Roles
@@ -72,6 +72,8 @@ def symbol_roles(model: Model) -> dict[str, Role]:
             known = {roles[name] for name in group}
             role = next((role for role in LENGTHS if role in known), None)  # a sound's mask counts what the sound does
             roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}
+        if "other" in roles.values():  # what an unknown length has of its own need not count the tokens
+            roles = {name: "other" if role == "total" else role for name, role in roles.items()}
     return roles
 
 
@@ -80,19 +82,26 @@ def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
 
     A mask of a sound may be read by its sum alone. Then it is as long as the sound.
     """
-    groups: list[frozenset[str]] = []
     roles, shapes = model.roles, infer(model)
     names = {name for value in roles.inputs for _, name in _plain_symbols(value)}
     meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
-    if roles.all("audio") and not roles.cache and not roles.all("tokens", "embeddings"):
-        lengths = [dims[1] for value in roles.all("audio", "mask") if (dims := input_dims(value)) and len(dims) > 1]
-        meetings += [(lengths[0], length) for length in lengths]
-    for meeting in meetings:
-        group = frozenset(name for side in meeting for name in _broadcast(side) if name in names)
+    groups = _joined(names.intersection(name for side in meeting for name in _broadcast(side)) for meeting in meetings)
+    if not roles.cache and (sound := roles.first("audio")) is not None:
+        lengths = [dims[1] for value in (sound, *roles.all("mask", "encoder mask")) if (dims := input_dims(value))]
+        tied = frozenset[str]().union(*groups)
+        untied = {name for length in lengths[1:] for name in length.symbols - tied}
+        groups = _joined([*groups, lengths[0].symbols | untied] if lengths else groups)
+    return groups
+
+
+def _joined(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
+    """Return groups of at least two names; those that share one are one."""
+    known: list[frozenset[str]] = []
+    for group in map(frozenset, groups):
         if len(group) > 1:
-            joined = [known for known in groups if known & group]
-            groups = [known for known in groups if known not in joined] + [group.union(*joined)]
-    return tuple(groups)
+            sharing = [each for each in known if each & group]
+            known = [each for each in known if each not in sharing] + [group.union(*sharing)]
+    return tuple(known)
 
 
 def _broadcast(dim: Expr) -> Iterator[str]:
