@@ -373,7 +373,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     Raises:
         UsageError: One is not known, or the model cannot be run here to find out what its host makes.
     """
-    roles = symbol_roles(model)
+    found = symbol_roles(original)  # what folding leaves says less of which dims belong together
+    roles = {name: found.get(name, role) if role == "other" else role for name, role in symbol_roles(model).items()}
     by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
     if not is_decoder:
         by_role["total"] = sizes.source
@@ -382,7 +383,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         of_role[MASK_LENGTH] = sizes.sound.length
     forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
     numbers = {name: size for name, size in forced.items() if roles.get(name) not in ("past", "total")}
-    numbers |= of_role | _tied(model, dict(sizes.dims)) | dict(sizes.dims)
+    numbers |= of_role | _tied(original, dict(sizes.dims)) | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     if is_padded:
@@ -395,7 +396,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
-        raise missing_sizes(model, unknown)
+        raise missing_sizes(original, unknown)
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.slots if has_cache else 0

@@ -23,7 +23,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import Shapes, infer, parse
 from graphkit.shapes.constraints.symbol_sizes import tied_symbols
 
-__all__ = ["By", "HostPart", "host_part", "is_of_source", "kept_masks", "sound_mask", "with_sound"]
+__all__ = ["By", "HostPart", "host_part", "is_of_source", "kept_inputs", "sound_mask", "with_sound"]
 
 MOST_BYTES = 1 << 30  # of an input of the part that is run
 TOKENS = range(8)  # that stand for all others, but for the one that pads
@@ -152,20 +152,19 @@ def is_of_source(role: Role, setting: Setting) -> bool:
     return role == "encoder mask" or not setting.capacity
 
 
-def kept_masks(model: Model) -> frozenset[str]:
-    """Return the masks that the host of a model which runs once cannot make: the caller gives them.
+def kept_inputs(model: Model, *, has_text: bool) -> frozenset[str]:
+    """Return the tokens and masks that the host of a model which runs once cannot make: the caller gives them.
 
-    A host knows how long the text is, or the sound. So it makes a mask over one of these, where it is known which of
-    its elements hide. A mask over patches or over another model's output counts something else. A mask of an image is
-    fixed: the image fills its size.
+    A host knows how long the text is, where it looks up its tokens, or the sound. So it makes a mask over one of these,
+    if it is known which of its elements hide. A mask over patches or over another model's output counts something else.
+    A mask of an image is fixed: the image fills its size.
     """
+    sound, polarities = sound_mask(model), model.roles.polarities
     masks = [value for value in model.roles.all("mask", "encoder mask") if value.consumers]
-    sound = sound_mask(model)
-    return frozenset(
-        mask.name
-        for mask in masks
-        if model.roles.polarities[mask] is None or not (mask is sound or _counts_tokens(mask, model))
-    )
+    made = [mask for mask in masks if mask is sound or (has_text and _counts_tokens(mask, model))]
+    kept = [mask for mask in masks if mask not in made or polarities[mask] is None]
+    tokens = () if has_text else model.roles.all("tokens", "encoder tokens")
+    return frozenset(value.name for value in (*kept, *tokens))
 
 
 def _counts_tokens(mask: Value, model: Model) -> bool:
@@ -238,7 +237,7 @@ class _Steps:
         sizes = {size for array in self._values(self.length) for size in array.shape}
         for positions in sorted(sizes, reverse=True):
             first = last - (positions - 1) * stride  # from which on there is a position
-            if (first == 1 or self._changes_at(first)) and not self._changes_at(first - stride):
+            if first == 1 or self._changes_at(first):
                 return Sound(self.length, stride, positions * stride - last)
         return None
 

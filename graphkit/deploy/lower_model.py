@@ -14,7 +14,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.deploy.constant_inputs import counted_positions, zeros_of
 from graphkit.deploy.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
-from graphkit.deploy.host_part import kept_masks, sound_mask, with_sound
+from graphkit.deploy.host_part import kept_inputs, sound_mask, with_sound
 from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
@@ -201,7 +201,9 @@ class _Lowering:
     def extract_host_values(self) -> None:
         """Let the host make the values that depend on positions, lengths and masks alone."""
         before = self.model
-        outcome, tables = self._host_values(frozenset() if self.is_decoder else kept_masks(before))
+        has_text = any(source.by == "source" for source, _ in self.interface.sources.values())
+        kept = frozenset[str]() if self.is_decoder else kept_inputs(before, has_text=has_text)
+        outcome, tables = self._host_values(kept)
         self._adopt(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}
         self._passed("values of the host as inputs", before, stands_for=made)
@@ -212,7 +214,7 @@ class _Lowering:
         self._passed("values of the host by rows", before, tested="the host makes them by rows or by a rule")
 
     def _host_values(self, kept: frozenset[str]) -> tuple[Matched[HostInput], list[HostTable]]:
-        """Return the values that the host makes, with their tables; masks that it cannot make are kept too."""
+        """Return the values that the host makes, with their tables; a sound's mask that it cannot make is kept too."""
         outcome = ExtractHostValues(kept).run(self.model)
         mask = None if self.is_decoder else sound_mask(self.model)
         if mask is None or mask.name in kept or self.setting.sound is not None:

@@ -70,7 +70,7 @@ def dependences(model: Model, shapes: Shapes, *, kept: Collection[str] | None = 
     Args:
         model: The model.
         shapes: Its shapes.
-        kept: Masks that only the caller knows, for a host; None where all that is no data may be told apart.
+        kept: Tokens and masks that only the caller knows, for a host; None where nobody asks for a host.
     """
     known: dict[Value, Dependence] = {}
     for value in model.graph.inputs:
@@ -89,7 +89,7 @@ def host_values(
     """Return the values without data that meet data, and that a number for each frozen dim does not make constant.
 
     A frozen dim may become a number without changing what the model computes at run time: the batch, the number of new
-    tokens, the length of a padded source. What bodies read counts as data, and so do masks that are kept.
+    tokens, the length of a padded source. What bodies read counts as data, and so do inputs that are kept.
     """
     known = dependences(model, shapes, kept=kept)
     uses: dict[Value, list[tuple[Node, int]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, Output, largest
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_differences import facts_of
@@ -35,6 +37,7 @@ __all__ = ["deviation", "verify_lowering", "vocabulary"]
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
+MASKED = 4  # runs where the caller gives masks, whose padding differs
 NOTHING = "the originals give nothing that could be compared"
 
 
@@ -88,14 +91,18 @@ class _Proof:
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
         self.inputs = ExportInputs(originals.models, self.rng)
+        self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.special = special_tokens(originals.models, self.vocabulary)
         pads = {self.contract.tokens["pad"], *self.special.pads}
         everything = range(self.vocabulary)
         self.plain = np.array([token for token in everything if token not in pads] or everything)
+        masks = {value.name for model in originals.models for value in model.roles.polarities}
         self.user = {
             port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"
         }
+
+        self.has_user_masks = not masks.isdisjoint(self.user)
 
     @property
     def _steps(self) -> int:
@@ -105,7 +112,8 @@ class _Proof:
 
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._lengths(), []
-        for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
+        count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks else 0)
+        for number in numbered(range(count if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
             self._take_sound(length)
             self.host.sequence = number % self.host.batch
@@ -183,7 +191,9 @@ class _Proof:
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _user_inputs(self) -> dict[str, np.ndarray]:
-        return {name: self.inputs.array(InputSpec(name, port.dtype), port.shape) for name, port in self.user.items()}
+        """Return inputs that the caller makes; the padding of masks among them differs from time to time."""
+        draw, specs = Draw.usual(next(self.draws)), {n: InputSpec(n, port.dtype) for n, port in self.user.items()}
+        return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
 
     def _special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""

@@ -282,7 +282,7 @@ class ExtractHostValues(Pass):
     or with the length of the cache. Shapes stay: they are constants once the dims are numbers.
 
     Attributes:
-        kept: Masks that the host cannot make, by name: they stay inputs.
+        kept: Tokens and masks that the host cannot make, by name: they stay inputs.
 
     Before:
 

@@ -85,7 +85,7 @@ def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
     roles, shapes = model.roles, infer(model)
     names = {name for value in roles.inputs for _, name in _plain_symbols(value)}
     meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
-    groups = _joined(names.intersection(name for side in meeting for name in _broadcast(side)) for meeting in meetings)
+    groups = _joined(names & _met(meeting) for meeting in meetings)
     if not roles.cache and (sound := roles.first("audio")) is not None:
         lengths = [dims[1] for value in (sound, *roles.all("mask", "encoder mask")) if (dims := input_dims(value))]
         tied = frozenset[str]().union(*groups)
@@ -102,6 +102,14 @@ def _joined(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
             sharing = [each for each in known if each & group]
             known = [each for each in known if each not in sharing] + [group.union(*sharing)]
     return tuple(known)
+
+
+def _met(sides: tuple[Expr, Expr]) -> set[str]:
+    """Return the symbols of two dims that meet: these, or those whose squares they are."""
+    powers = [monomial for dim in sides for monomial, factor in dim.terms if factor == 1 and len(dim.terms) == 1]
+    if len(powers) == 2 and len(powers[0]) == len(powers[1]) > 1 and all(len(set(atoms)) == 1 for atoms in powers):
+        return {repr(atoms[0]) for atoms in powers}
+    return {name for dim in sides for name in _broadcast(dim)}
 
 
 def _broadcast(dim: Expr) -> Iterator[str]:
