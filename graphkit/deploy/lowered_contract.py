@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
+from graphkit.deploy.contract import FIXED, Contract, Method, Port, Source, State, Table
 from graphkit.deploy.contract.host_contract import When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
@@ -26,7 +26,6 @@ from graphkit.verify.equivalence.stages import Stage
 
 __all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "linked"]
 
-FIXED = "nothing: its value is fixed"
 MASKS = {
     "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
     "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract import FIXED, Contract
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
@@ -136,7 +136,7 @@ class _Proof:
             findings += named(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
-        notes = [*self._left_out(lengths), *self._padding(lengths)]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding(lengths)]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -145,7 +145,18 @@ class _Proof:
             notes.append(ties_note(ties))
         # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
         tables = facts.proofs if same_weights and not (failed or findings) else ()
-        return LoweringProof(self.tolerance, tuple(runs), tuple(findings), tuple(notes), tables=tables)
+        return LoweringProof(
+            self.tolerance, tuple(runs), tuple(findings), tuple(notes), caveats=tuple(caveats), tables=tables
+        )
+
+    def _fixed_masks(self) -> Iterator[str]:
+        """Yield a sentence for each mask of the originals that nobody gives any more."""
+        models = self.reference.originals.models
+        masks = {value.name for model in models for value in model.roles.polarities if value.consumers}
+        for name in sorted(masks):
+            became = {method.became[name] for method in self.contract.methods if name in method.became}
+            if became == {FIXED}:
+                yield f"Its mask '{name}' is fixed: it hides nothing."
 
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""

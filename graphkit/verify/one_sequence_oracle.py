@@ -170,14 +170,13 @@ def padding_note(
     *shorter, longest = sorted(lengths)
     differing = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
     if reference.needs_no_zeros:
-        yield "The original gives NaN where zeros follow a sound. So host and models were compared with it without them."
+        yield "The original gives NaN where zeros follow a sound, and was compared without them."
     elif differing:
         apart, valid = max(differing)
         results = "results" if reference.originals.step is None else "first logits"
         yield (
-            f"The original depends on how far a sound is padded, whatever its mask says: the {results} of one of "
-            f"{counted(valid, 'place(s)')} differ by {apart:.1e} without padding. Host and models give what it gives "
-            f"for sounds that zeros make {counted(longest, 'place(s)')} long."
+            f"That is for sounds that zeros make {counted(longest, 'place(s)')} long, whatever the mask says: the {results} "
+            f"of one of {counted(valid, 'place(s)')} differ by {apart:.1e} without these zeros."
         )
 
 

@@ -9,9 +9,10 @@ from typing import ClassVar, Literal
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, State
 from graphkit.deploy.contract.sealed_record import NOT_RUN, FileRecord, ProofRecord, sealed
 
-__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
+__all__ = ["FIXED", "VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
 
 VERSION = 2
+FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
