@@ -152,17 +152,18 @@ def is_of_source(role: Role, setting: Setting) -> bool:
     return role == "encoder mask" or not setting.capacity
 
 
-def kept_inputs(model: Model, *, has_text: bool) -> frozenset[str]:
+def kept_inputs(model: Model, original: Model, *, has_text: bool) -> frozenset[str]:
     """Return the tokens and masks that the host of a model which runs once cannot make: the caller gives them.
 
     A host knows how long the text is, where it looks up its tokens, or the sound. So it makes a mask over one of these,
     if it is known which of its elements hide. A mask over patches or over another model's output counts something else.
-    A mask of an image is fixed: the image fills its size.
+    A mask of an image is fixed: the image fills its size. What only folding shows to be a mask is the caller's.
     """
+    known = {value.name for value in original.roles.all(*MASKS)}
     sound, polarities = sound_mask(model), model.roles.polarities
     masks = [value for value in model.roles.all("mask", "encoder mask") if value.consumers]
     made = [mask for mask in masks if mask is sound or (has_text and _counts_tokens(mask, model))]
-    kept = [mask for mask in masks if mask not in made or polarities[mask] is None]
+    kept = [mask for mask in masks if mask not in made or polarities[mask] is None or mask.name not in known]
     tokens = () if has_text else model.roles.all("tokens", "encoder tokens")
     return frozenset(value.name for value in (*kept, *tokens))
 

@@ -202,7 +202,7 @@ class _Lowering:
         """Let the host make the values that depend on positions, lengths and masks alone."""
         before = self.model
         has_text = any(source.by == "source" for source, _ in self.interface.sources.values())
-        kept = frozenset[str]() if self.is_decoder else kept_inputs(before, has_text=has_text)
+        kept = frozenset[str]() if self.is_decoder else kept_inputs(before, self.original, has_text=has_text)
         outcome, tables = self._host_values(kept)
         self._adopt(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}

@@ -17,6 +17,7 @@ from graphkit.model import Model
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import infer
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 
 __all__ = ["check_padding"]
@@ -54,10 +55,10 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
     pair = [_noisy(part.method, fed[0], length, rng) for _ in range(2)]
-    if not _leaks(part.model, list(part.model.graph.outputs), pair, length):
+    if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     values = [value for node in part.model.graph.nodes for value in node.results]
-    leaks = _leaks(part.model, values, pair, length)
+    leaks = _leaks(part.model, values, pair, length, {})
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         raise UsageError(
@@ -80,19 +81,39 @@ def _noisy(method: Method, feed: Mapping[str, np.ndarray], length: int, rng: np.
     return noisy
 
 
-def _leaks(model: Model, values: Sequence[Value], pair: Sequence[Arrays], length: int) -> list[Value]:
+def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:
+    """Return the dims of outputs that follow from the length of a text, for one of so many tokens; None for others."""
+    shapes, lengths = infer(original), ("encoder", "sequence", "total")
+    sizes = {name: valid for name, role in symbol_roles(original).items() if role in lengths}
+    return {
+        value.name: tuple(
+            int(dim.evaluate(sizes)) if dim.symbols and dim.symbols <= sizes.keys() else None
+            for dim in shapes[value].dims or ()
+        )
+        for value in original.graph.outputs
+    }
+
+
+def _leaks(
+    model: Model,
+    values: Sequence[Value],
+    pair: Sequence[Arrays],
+    length: int,
+    valid: Mapping[str, tuple[int | None, ...]],
+) -> list[Value]:
     """Return the values of which a part at tokens that count differs, in topological order."""
     shapes = infer(model)
     known = {value: sizes for value in values if (sizes := shapes[value].sizes()) is not None and not value.is_constant}
     outputs = [(value.name, NewInput(value.name, shapes[value].dtype, sizes)) for value, sizes in known.items()]
     with IsolatedSession(with_outputs(model, outputs)) as session:
         first, second = (session.run(feed) for feed in pair)
-    return [value for value in known if _differ(first[value.name], second[value.name], length)]
+    halves = {name: tuple(length // 2 if size == length else None for size in first[name].shape) for name in first}
+    return [v for v in known if _differ(first[v.name], second[v.name], valid.get(v.name) or halves[v.name])]
 
 
-def _differ(first: np.ndarray, second: np.ndarray, length: int) -> bool:
+def _differ(first: np.ndarray, second: np.ndarray, valid: Sequence[int | None]) -> bool:
     if first.dtype.kind != "f":
         return False
-    part = tuple(slice(length // 2 if size == length else size) for size in first.shape)
+    part = tuple(map(slice, valid))
     wide, other = first[part].astype(np.float64), second[part].astype(np.float64)
     return bool(np.abs(wide - other).max(initial=0.0) > APART * max(1.0, np.abs(wide).max(initial=0.0)))
