@@ -269,6 +269,9 @@ public:
             }
             valid.push_back(source.empty() ? length : source.size());
         }
+        for (const auto& given : user) {
+            if (!is_input(given.first)) throw std::invalid_argument("the models have no input '" + given.first + "'");
+        }
         user_ = std::move(user);
         if (HOST_SOUND) take_sound(sources);
         given_.assign(HOST_METHOD_COUNT, {});
@@ -352,6 +355,17 @@ private:
                 if (is_sound(HOST_METHODS[i].inputs[at])) use(HOST_METHODS[i].inputs[at]);
             }
         }
+    }
+
+    // Whether the caller makes an input of this name.
+    static bool is_input(const std::string& name) {
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            for (std::size_t at = 0; at < HOST_METHODS[i].input_count; at++) {
+                const HostPort& port = HOST_METHODS[i].inputs[at];
+                if (port.source == HOST_SOURCE_USER && name == port.name) return true;
+            }
+        }
+        return false;
     }
 
     // Whether the source is text, rather than an image or a sound.

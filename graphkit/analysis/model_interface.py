@@ -9,6 +9,7 @@ from typing import ClassVar
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text, type_dims
+from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.graph.names import runs_of
 from graphkit.graph.view import Scope, Value
@@ -137,6 +138,9 @@ def interface(model: ModelLike) -> Interface:
         contradictions = declarations(model).notes
     meanings = {entry.past.name: _cache_meaning(entry, "past") for entry in cache if entry.past}
     meanings |= {entry.present.name: _cache_meaning(entry, "present") for entry in cache if entry.present}
+    polarities = {value.name: polarity for value, polarity in model.roles.polarities.items() if polarity is not None}
+    unusual = {name for name, polarity in polarities.items() if polarity != "keeps" or name not in MEANINGS}
+    meanings |= {name: POLARITIES[polarities[name]] for name in unusual}
     meanings |= {entry.past.name: "recurrent state, from the step before" for entry in model.roles.states}
     meanings |= {entry.next.name: "recurrent state, for the next step" for entry in model.roles.states}
     return Interface(

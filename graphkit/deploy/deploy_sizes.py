@@ -23,7 +23,7 @@ from graphkit.save import check_targets
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
 
@@ -199,7 +199,14 @@ def most_positions(model: Model) -> int | None:
 
 
 def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
-    """Return the error about symbols that have no number; it names their legal sizes where these are known."""
+    """Return the error about symbols that have no number; it names their legal sizes where these are known.
+
+    One of those that nodes broadcast to each other is enough.
+    """
+    tied = {name: group for group in tied_symbols(model) for name in group}
+    order = [name for name in symbol_roles(model) if name in names]  # masks last
+    needed = {name for at, name in enumerate(order) if tied.get(name, frozenset()).isdisjoint(order[:at])}
+    names = [name for name in names if name in needed]
     quoted = ", ".join(f"'{name}'" for name in names)
     flags = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in names)
     have = "has no number - give it" if len(names) == 1 else "have no numbers - give them"
@@ -262,7 +269,9 @@ def check_dtypes(models: Iterable[Model]) -> None:
 
 @dataclass(frozen=True)
 class Sound:
-    """How many positions of its encoder's output are valid: `(valid + offset) // stride`, and no more than there are.
+    """How many positions of a sound are valid: `(valid + offset) // stride`, and no more than there are.
+
+    Where masks count frames and what strides make of them, positions are those of the finest one.
 
     Attributes:
         length: Samples or frames of the padded sound.
@@ -273,6 +282,11 @@ class Sound:
     length: int
     stride: int
     offset: int
+
+    @property
+    def positions(self) -> int:
+        """The positions of the padded sound."""
+        return (self.length + self.offset) // self.stride
 
     def least(self, positions: int) -> int:
         """Return the fewest valid samples or frames that make so many valid positions."""
@@ -306,7 +320,7 @@ class Setting:
         growing: The symbols of the length of the past, and of past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
-        is_padded: Whether some of these may be padding: tokens may, and sounds with a mask; parts of an image may not.
+        is_padded: Whether some of these may be padding: tokens may, and sounds with a mask.
         floor: The addend of masked scores.
         pad: The token that pads.
         sound: The rule for the valid positions of a source that is a sound with a mask.
@@ -323,8 +337,13 @@ class Setting:
     pad: int
     sound: Sound | None = None
 
+    @property
+    def positions(self) -> int:
+        """How many positions of the source may be valid, as the host counts them."""
+        return self.source if self.sound is None else self.sound.positions
+
     def masked(self, valid: int, *, least: bool = False) -> int:
-        """Return how many places of a mask of the source are 1 where so many positions are valid.
+        """Return how many places of a mask of the source count where so many positions are valid.
 
         Args:
             valid: Valid positions.
@@ -334,7 +353,7 @@ class Setting:
             return valid
         if least:
             return self.sound.least(valid)
-        return self.sound.length if valid >= self.source else self.sound.least(valid + 1) - 1
+        return self.sound.length if valid >= self.positions else self.sound.least(valid + 1) - 1
 
     def at(self, past: int) -> dict[str, int]:
         """Return all dims of one sequence where the cache holds so many tokens."""
@@ -354,7 +373,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     Raises:
         UsageError: One is not known, or the model cannot be run here to find out what its host makes.
     """
-    roles = symbol_roles(model)
+    found = symbol_roles(original)  # what folding leaves says less of which dims belong together
+    roles = {name: found.get(name, role) if role == "other" else role for name, role in symbol_roles(model).items()}
     by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
     if not is_decoder:
         by_role["total"] = sizes.source
@@ -363,7 +383,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         of_role[MASK_LENGTH] = sizes.sound.length
     forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
     numbers = {name: size for name, size in forced.items() if roles.get(name) not in ("past", "total")}
-    numbers |= of_role | dict(sizes.dims)
+    numbers |= of_role | _tied(original, dict(sizes.dims)) | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     if is_padded:
@@ -376,7 +396,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
-        raise missing_sizes(model, unknown)
+        raise missing_sizes(original, unknown)
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.slots if has_cache else 0
@@ -393,6 +413,12 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         pad=sizes.pad,
         sound=sizes.sound,
     )
+
+
+def _tied(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of symbols that nodes broadcast to some of these, or need to be equal to them."""
+    groups = tied_symbols(model) if dims else ()
+    return {name: dims[known] for group in groups for known in sorted(group & dims.keys()) for name in group}
 
 
 def _check_dims_of_options(model: Model, dims: Mapping[str, int], of_role: Mapping[str, int]) -> None:

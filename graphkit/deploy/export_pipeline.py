@@ -56,9 +56,9 @@ class Pipeline:
     """The models that run together.
 
     Attributes:
-        encoder: The model that runs once for a source; None for a decoder-only model.
+        encoder: The model that runs once for a source; None for a decoder-only model with a cache.
         first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
-        step: The decoder of later steps, None without a decoder.
+        step: The decoder of later steps, None without a decoder that keeps a cache or a state.
         merged: Whether the decoder is a merged one, both `first` and `step`.
         settings: What the export says of tokens.
     """
@@ -111,7 +111,7 @@ def find_pipeline(path: Path) -> Pipeline:
         raise UsageError(f"{shown(path)}: it has a decoder of the first step and none of later steps - export both")
     encoder = by_role.get("encoder")
     if encoder is None and any(map(_reads_encoder, (first, step))):
-        raise UsageError(f"{shown(path)}: it has a decoder that reads an encoder, and no encoder - export it too")
+        raise UsageError(f"{shown(path)}: {_missing_encoder(first or step)}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
     return Pipeline(encoder, first or step, step, merged is not None, _with_padding(settings, encoder, step))
 
@@ -122,6 +122,16 @@ def _reads_encoder(model: Model | None) -> bool:
         return False
     states = model.roles.all("encoder state", "encoder tokens", "encoder mask")
     return bool(states) or any(model.roles.is_cross(entry) for entry in model.roles.pasts.values())
+
+
+def _missing_encoder(decoder: Model | None) -> str:
+    """Return what a decoder lacks that reads an encoder: its encoder, or a graph of its own for that."""
+    if decoder is not None and (sources := decoder.roles.all("encoder tokens", "audio", "image")):
+        return (
+            f"{decoder.name} has the encoder in it, which reads '{sources[0].name}', and would run it at each step - "
+            "export encoder and decoder as two models"
+        )
+    return "it has a decoder that reads an encoder, and no encoder - export it too"
 
 
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
@@ -169,7 +179,8 @@ def _of_folder(folder: Path) -> dict[str, Model]:
 
 
 def _role(model: Model) -> str:
-    return ROLES[architecture(model).role]
+    role = ROLES[architecture(model).role]
+    return "encoder" if role == "step" and not (model.roles.pasts or model.roles.states) else role
 
 
 def _with_padding(settings: TokenSettings, *models: Model | None) -> TokenSettings:

@@ -1,18 +1,19 @@
-"""Runs of the part of a model that computes the values its host is to make, and the stride of a sound by them."""
+"""Runs of the part of a model that computes the values its host is to make; which masks a host can make, and how."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.declared_types import declared_type
+from graphkit.graph.declared_types import declared_dims, declared_type
+from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -20,8 +21,9 @@ from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import Shapes, infer, parse
+from graphkit.shapes.constraints.symbol_sizes import tied_symbols
 
-__all__ = ["By", "HostPart", "host_part", "is_of_source", "with_sound"]
+__all__ = ["By", "HostPart", "host_part", "is_of_source", "kept_inputs", "sound_mask", "with_sound"]
 
 MOST_BYTES = 1 << 30  # of an input of the part that is run
 TOKENS = range(8)  # that stand for all others, but for the one that pads
@@ -37,8 +39,9 @@ def host_part(model: Model, host_inputs: Sequence[HostInput], setting: Setting) 
     """
     part = with_outputs(model, [(host_input.source.value.name, host_input.declared) for host_input in host_inputs])
     roles = {value.name: role for value, role in model.roles.inputs.items()}
+    polarities = {value.name: polarity for value, polarity in model.roles.polarities.items()}
     with IsolatedSession(part) as session:
-        yield HostPart(part, roles, setting, session)
+        yield HostPart(part, roles, setting, session, polarities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +53,14 @@ class HostPart:
         roles: The role of each input of the whole model, by name.
         setting: The sizes.
         session: Runs it; None where feeds alone are asked for.
+        polarities: Which elements of the masks of the whole model hide, by name.
     """
 
     model: Model
     roles: Mapping[str, Role]
     setting: Setting
     session: IsolatedSession | None = None
+    polarities: Mapping[str, Polarity | None] = field(default_factory=dict)
 
     @property
     def takes_tokens(self) -> bool:
@@ -95,7 +100,7 @@ class HostPart:
         """
         setting = self.setting
         dims = setting.at(number if by == "position" else min(1, setting.capacity))
-        valid = setting.masked(number if by == "valid_length" else setting.source, least=least)
+        valid = setting.masked(number if by == "valid_length" else setting.positions, least=least)
         ids = self.tokens[0] if tokens is None else tokens
         arrays = {}
         for value in self.model.graph.inputs:
@@ -113,18 +118,18 @@ class HostPart:
                 )
             role = self.roles.get(value.name, "other")
             array = np.zeros(shape, kind) if kind.kind == "f" else self._integers(role, shape, number, ids).astype(kind)
-            if kind.kind != "f" and shape and is_of_source(role, setting):
-                if role in MASKS and role != "image mask" and setting.is_padded:
-                    array[..., valid:] = 0
-                elif role not in (*MASKS, "positions", "token types"):
-                    array[..., valid:] = setting.pad
+            if role in MASKS:
+                counts = np.ones(shape, np.bool_)
+                if shape and is_of_source(role, setting) and role != "image mask" and setting.is_padded:
+                    counts[..., valid:] = False
+                array = mask_elements(counts, self.polarities.get(value.name)).astype(kind)
+            elif kind.kind != "f" and shape and is_of_source(role, setting) and role not in ("positions", "token types"):
+                array[..., valid:] = setting.pad
             arrays[value.name] = array
         return arrays
 
     def _integers(self, role: Role, shape: tuple[int, ...], number: int, tokens: int | Sequence[int]) -> np.ndarray:
-        """Return the elements of an integer input all of whose places count."""
-        if role in MASKS:
-            return np.ones(shape, np.int64)
+        """Return the elements of an integer input that is no mask."""
         if role == "positions":
             start = number if self.setting.capacity else 0
             return np.broadcast_to(np.arange(start, start + shape[-1]), shape)
@@ -147,7 +152,38 @@ def is_of_source(role: Role, setting: Setting) -> bool:
     return role == "encoder mask" or not setting.capacity
 
 
-def _sound_mask(model: Model) -> Value | None:
+def kept_inputs(model: Model, original: Model, *, has_text: bool) -> frozenset[str]:
+    """Return the tokens and masks that the host of a model which runs once cannot make: the caller gives them.
+
+    A host knows how long the text is, where it looks up its tokens, or the sound. So it makes a mask over one of these,
+    if it is known which of its elements hide. A mask over patches or over another model's output counts something else.
+    A mask of an image is fixed: the image fills its size. What only folding shows to be a mask is the caller's.
+    """
+    known = {value.name for value in original.roles.all(*MASKS)}
+    sound, polarities = sound_mask(model), model.roles.polarities
+    masks = [value for value in model.roles.all("mask", "encoder mask") if value.consumers]
+    made = [mask for mask in masks if mask is sound or (has_text and _counts_tokens(mask, model))]
+    kept = [mask for mask in masks if mask not in made or polarities[mask] is None or mask.name not in known]
+    tokens = () if has_text else model.roles.all("tokens", "encoder tokens")
+    return frozenset(value.name for value in (*kept, *tokens))
+
+
+def _counts_tokens(mask: Value, model: Model) -> bool:
+    """Whether a mask has the length of the tokens: the same dim, or one that nodes bring together with it."""
+    roles, dims = model.roles, declared_dims(mask)
+    tokens = [value for value in roles.all("tokens", "encoder tokens", "embeddings") if len(declared_dims(value) or ()) > 1]
+    if not tokens or not dims:
+        return False
+    lengths = {dims_of_tokens[1] for value in tokens if (dims_of_tokens := declared_dims(value))}
+    of_tokens = ("tokens", "encoder tokens", "embeddings", "positions", "token types", *MASKS)
+    others = {dim for value, role in roles.inputs.items() if role not in of_tokens for dim in declared_dims(value) or ()}
+    if dims[-1] in lengths:
+        return dims[-1] not in others or not isinstance(dims[-1], int)
+    tied = [group for group in tied_symbols(model) if dims[-1] in group]
+    return bool(tied and tied[0] & lengths) or not (tied or others or isinstance(dims[-1], int))
+
+
+def sound_mask(model: Model) -> Value | None:
     """Return the input that says which samples or frames of a sound are valid, None for a model without one."""
     mask = model.roles.first("mask")
     declared = declared_type(mask) if mask is not None else None
@@ -157,64 +193,71 @@ def _sound_mask(model: Model) -> Value | None:
     return mask
 
 
-def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> Setting:
-    """Return the setting of an encoder of sound: its source is its output, of which a part is valid.
+def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> Setting | None:
+    """Return the setting of a model of sound, of which a part may be valid.
 
-    The valid positions of a sound of `length` samples or frames are `(length + offset) // stride`.
+    The valid positions of a sound of `length` samples or frames are `(length + offset) // stride`; of the masks that
+    count differently, the finest one counts.
 
     Args:
-        model: The encoder.
+        model: The model.
         host_inputs: The values that the host is to make.
-        setting: As for a source all of which counts; the same is returned where the mask makes nothing.
+        setting: As for a source all of which counts.
+
+    Returns:
+        The setting, the same where the mask makes nothing; None where valid positions follow from the length by no such
+        rule.
 
     Raises:
-        UsageError: Valid positions follow from the length by no such rule.
-        ModelError: onnxruntime cannot run the nodes that make the mask.
+        ModelError: onnxruntime cannot run the nodes that make the values.
     """
-    mask = _sound_mask(model)
-    masks = [host_input for host_input in host_inputs if host_input.is_mask]
-    masks = [
-        host_input for host_input in masks if mask is not None and mask.name in host_input.source.dependence.inputs
-    ]
-    if mask is None or not masks:
+    mask = sound_mask(model)
+    made = [each for each in host_inputs if mask is not None and mask.name in each.source.dependence.inputs]
+    if mask is None or not made:
         return setting
-    shapes = infer(model)
-    length, states = _length_of(mask, shapes, setting), _length_of(model.graph.outputs[0], shapes, setting)
-    whole = replace(setting, source=states, is_padded=True, sound=Sound(length, 1, 0))
-    with host_part(model, masks, replace(whole, source=length, sound=None)) as part:
-        steps = _Steps(lambda valid: list(part.run("valid_length", valid).values()), length)
-        return replace(whole, sound=steps.rule(states, model.name))
+    length = _length_of(mask, infer(model), setting)
+    whole = replace(setting, source=length, is_padded=True)
+    with host_part(model, made, whole) as part:
+        sound = _Steps(part, length).rule()
+    return None if sound is None else replace(whole, source=sound.positions, sound=sound)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    masks: Callable[[int], list[np.ndarray]]
+    """The lengths of a sound at which values change."""
+
+    part: HostPart
     length: int
 
-    def rule(self, states: int, name: str) -> Sound:
-        """Return the rule by the lengths at which the masks change, from the longest down."""
-        if states == 1:
-            return Sound(self.length, self.length, self.length - 1)
+    def rule(self) -> Sound | None:
+        """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
         last = self._start(self.length)
-        before = self._start(last - 1) if last > 1 else 0
-        stride = last - before
-        if before < 1 or (states > 2 and before - self._start(before - 1) != stride):
-            raise UsageError(
-                f"{name}: which of its {states} positions are valid follows from the length of a sound by no stride - "
-                "export it without a mask"
-            )
-        return Sound(self.length, stride, states * stride - last)
+        if last == 1:
+            return Sound(self.length, self.length, self.length - 1)
+        stride = last - self._start(last - 1)
+        sizes = {size for array in self._values(self.length) for size in array.shape}
+        for positions in sorted(sizes, reverse=True):
+            first = last - (positions - 1) * stride  # from which on there is a position
+            if first == 1 or self._changes_at(first):
+                return Sound(self.length, stride, positions * stride - last)
+        return None
 
     def _start(self, valid: int) -> int:
-        """Return the least length with the masks of this one; they change in one direction."""
-        like = self.masks(valid)
+        """Return the least length with the values of this one; they change in one direction."""
         low, high = 1, valid
         while low < high:
             middle = (low + high) // 2
-            is_same = all(map(np.array_equal, self.masks(middle), like))
-            low, high = (low, middle) if is_same else (middle + 1, high)
+            low, high = (low, middle) if self._are_equal(middle, valid) else (middle + 1, high)
         return low
 
+    def _changes_at(self, valid: int) -> bool:
+        return valid > 1 and not self._are_equal(valid, valid - 1)
+
+    def _are_equal(self, valid: int, other: int) -> bool:
+        return all(map(np.array_equal, self._values(valid), self._values(other)))
+
+    def _values(self, valid: int) -> list[np.ndarray]:
+        return list(self.part.run("valid_length", valid).values())
 
 def _length_of(value: Value, shapes: Shapes, setting: Setting) -> int:
     dims = shapes[value].dims

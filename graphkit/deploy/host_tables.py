@@ -75,7 +75,7 @@ def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting
     with host_part(model, host_inputs, setting) as part:
         counts: dict[By, Sequence[int]] = {
             "position": range(setting.capacity + 1),
-            "valid_length": range(1 if setting.is_padded else setting.source, setting.source + 1),
+            "valid_length": range(1 if setting.is_padded else setting.positions, setting.positions + 1),
         }
         for which, numbers in counts.items():
             chosen = [host_input for host_input in host_inputs if by[host_input.name] == which]
@@ -123,11 +123,11 @@ def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
     As rows for each length, which other masks become, they would be as large as the length to the power of 3.
     """
     setting = part.setting
-    if not masks or not setting.is_padded or setting.source < 2:
+    if not masks or not setting.is_padded or setting.positions < 2:
         return {}
-    full = part.run("valid_length", setting.source)
+    full = part.run("valid_length", setting.positions)
     candidates = [mask for mask in masks if _may_be_bias(full[mask.name], setting)]
-    for valid in range(1, setting.source) if candidates else ():
+    for valid in range(1, setting.positions) if candidates else ():
         run = part.run("valid_length", valid)
         candidates = [mask for mask in candidates if is_bias_and_mask(run[mask.name], full[mask.name], valid)]
         if not candidates:
@@ -137,7 +137,7 @@ def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
 
 def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
     """Whether an array that nothing is masked in has columns of the source, and is not the same in all of them."""
-    return full.ndim > 1 and full.shape[-1] == setting.source and bool(full.any()) and bool((full > MASKED).all())
+    return full.ndim > 1 and full.shape[-1] == setting.positions and bool(full.any()) and bool((full > MASKED).all())
 
 
 def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:
@@ -160,7 +160,7 @@ def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> N
     """
     if not part.takes_tokens:
         return
-    number, plain = 1 if by == "position" else part.setting.source, part.tokens
+    number, plain = 1 if by == "position" else part.setting.positions, part.tokens
     special = [token for token in compared_tokens(part.model) if token != part.setting.pad]
     tokens: list[int | Sequence[int]] = [*plain, plain, plain[::-1], *special, *([token, *plain] for token in special)]
     tokens += [[*plain, token] for token in special]
@@ -256,7 +256,7 @@ def _of_batch(table: HostTable, setting: Setting) -> HostTable:
 
 def _is_source(dim: Expr, setting: Setting) -> bool:
     try:
-        return bool(dim.symbols) and int(dim.evaluate(setting.dims)) == setting.source
+        return bool(dim.symbols) and int(dim.evaluate(setting.dims)) == setting.positions
     except KeyError:
         return False
 
@@ -300,11 +300,11 @@ def _window(rows: np.ndarray, setting: Setting) -> int | None:
 
 def _hides_padding(rows: np.ndarray, setting: Setting) -> bool:
     """Whether a mask hides the columns past the valid ones, at all valid rows, and no others."""
-    if rows.shape[-1] != setting.source:  # of a source that convolutions have made shorter
+    if rows.shape[-1] != setting.positions:  # of a source that convolutions have made shorter
         return False
     for valid, row in enumerate(rows, 1):
-        queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1
-        if not _is_broadcast(source_mask(valid, setting.source, setting.floor), row[..., :queries, :]):
+        queries = valid if row.ndim > 1 and row.shape[-2] == setting.positions else row.shape[-2] if row.ndim > 1 else 1
+        if not _is_broadcast(source_mask(valid, setting.positions, setting.floor), row[..., :queries, :]):
             return False
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
 from graphkit.deploy.padding_checks import check_scales, check_vectors
+from graphkit.deploy.padding_leaks import check_padding
 from graphkit.deploy.stacked_caches import stack_caches
 from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
@@ -146,12 +148,20 @@ def _draft(
 def _proven_floor(
     changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
 ) -> Draft:
-    """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above."""
+    """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above.
+
+    Raises:
+        UsageError: Padding of a text reaches what counts.
+    """
     draft = _drafted(changes, sizes, options, progress)
-    if not sizes.target.takes_8_bits:
-        return draft
-    progress("measuring scores")
-    largest = _largest_score(draft)
+    progress("looking for leaks of padding")
+    with _host_files(draft) as folder:
+        if (encoder := changes.pipeline.encoder) is not None and draft.parts[0].method.takes_text:
+            check_padding(draft.parts[0], encoder, folder)
+        if not sizes.target.takes_8_bits:
+            return draft
+        progress("measuring scores")
+        largest = largest_score(draft.parts, folder)
     if largest is None:
         return draft
     below = floor_under(largest, sizes.floor)
@@ -160,8 +170,9 @@ def _proven_floor(
     return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
 
 
-def _largest_score(draft: Draft) -> float | None:
-    """Return the largest score of models that are not written yet, None where no mask is added to any."""
+@contextmanager
+def _host_files(draft: Draft) -> Iterator[Path]:
+    """Write what a host needs of models that are not written yet, into a folder that goes."""
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         try:
             for file, content in {Contract.FILE: draft.contract.to_json().encode(), **_tables(draft)}.items():
@@ -170,7 +181,7 @@ def _largest_score(draft: Draft) -> float | None:
             raise OutputError(
                 f"{name}: tables cannot be kept there: {error.strerror} - name a folder with more space in TMPDIR"
             ) from error
-        return largest_score(draft.parts, Path(name))
+        yield Path(name)
 
 
 def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> Draft:
@@ -329,7 +340,8 @@ def _once_name(pipeline: Pipeline) -> str:
     """Return the name of the model that runs once, by its kind."""
     assert pipeline.encoder is not None
     role = architecture(pipeline.encoder).role
-    return {"vision": "vision", "other": "model"}.get(role, "encoder") if pipeline.step is None else "encoder"
+    names = {"vision": "vision", "other": "model", "decoder-only": "model"}
+    return names.get(role, "encoder") if pipeline.step is None else "encoder"
 
 
 def _states(encoder: Lowered) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.deploy.constant_inputs import counted_positions, zeros_of
 from graphkit.deploy.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
-from graphkit.deploy.host_part import with_sound
+from graphkit.deploy.host_part import kept_inputs, sound_mask, with_sound
 from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
@@ -30,7 +31,7 @@ from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
 from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
+from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues, HostInput
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.mask_arithmetic import WhereToArithmetic
 from graphkit.passes.npu.mask_floors import FLOOR
@@ -38,7 +39,7 @@ from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Outcome
+from graphkit.rewrite.base import Declined, Matched, Outcome
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
@@ -214,10 +215,10 @@ class _Lowering:
         if WhereToArithmetic.name() in self._removing_passes():  # its condition becomes a number, which the host makes
             self._rewrite(WhereToArithmetic(of_data=True))
             self._passed("choices as products", whole)
-        before, outcome = self.model, ExtractHostValues().run(self.model)
-        if not self.is_decoder and self.setting.sound is None:
-            self.setting = with_sound(before, outcome.matches, self.setting)
-        tables = host_tables(before, outcome.matches, self.setting)
+        before = self.model
+        has_text = any(source.by == "source" for source, _ in self.interface.sources.values())
+        kept = frozenset[str]() if self.is_decoder else kept_inputs(before, self.original, has_text=has_text)
+        outcome, tables = self._host_values(kept)
         self._adopt(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}
         self._passed("values of the host as inputs", before, stands_for=made)
@@ -226,6 +227,20 @@ class _Lowering:
         for table in tables:
             self._take(table, looked_up)
         self._passed("values of the host by rows", before, tested="the host makes them by rows or by a rule")
+
+    def _host_values(self, kept: frozenset[str]) -> tuple[Matched[HostInput], list[HostTable]]:
+        """Return the values that the host makes, with their tables; a sound's mask that it cannot make is kept too."""
+        outcome = ExtractHostValues(kept).run(self.model)
+        mask = None if self.is_decoder else sound_mask(self.model)
+        if mask is None or mask.name in kept or self.setting.sound is not None:
+            return outcome, host_tables(self.model, outcome.matches, self.setting)
+        setting = with_sound(self.model, outcome.matches, self.setting)
+        with suppress(UsageError):  # values differ between sounds that the rule takes to be alike
+            if setting is not None:
+                tables = host_tables(self.model, outcome.matches, setting)
+                self.setting = setting
+                return outcome, tables
+        return self._host_values(kept | {mask.name})
 
     def _take(self, table: HostTable, looked_up: Set[str]) -> None:
         """Let the host make an input by its table, or make it a constant."""

@@ -10,13 +10,14 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
+from graphkit.deploy.contract import FIXED, Contract, Generation, Method, Port, Source, State, Table
 from graphkit.deploy.contract.host_contract import When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
@@ -25,7 +26,6 @@ from graphkit.verify.equivalence.stages import Stage
 
 __all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "linked"]
 
-FIXED = "nothing: its value is fixed"
 MASKS = {
     "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
     "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",
@@ -126,7 +126,9 @@ class Interface:
         elif value.name in self.sounds:
             source, meaning = Source("user", by="source"), f"'{value.name}' of the original, then zeros"
         else:
-            source, meaning = Source("user"), f"'{value.name}' of the original"
+            polarity = {mask.name: found for mask, found in self.original.roles.polarities.items()}.get(value.name)
+            about = "" if polarity is None else f": {POLARITIES[polarity]}"
+            source, meaning = Source("user"), f"'{value.name}' of the original{about}"
         return Port(value.name, dtype, shape, meaning, source)
 
     def _output(self, value: Value, shapes: Shapes) -> Port:
@@ -228,8 +230,9 @@ def build_contract(
     first = parts[0].method
     source = 0
     if first.when == "once":
-        reads_all = len(parts) > 1 or parts[0].sound is not None
-        source = sizes.source if first.takes_text else first.outputs[0].shape[1] if reads_all else 0
+        sound = parts[0].sound
+        all_states = sound.positions if sound is not None else first.outputs[0].shape[1] if len(parts) > 1 else 0
+        source = sizes.source if first.takes_text else all_states
     known = {
         "batch": sizes.batch,
         "source": source,
@@ -304,10 +307,10 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_ru
     elif (sound := parts[0].sound) is not None:
         whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
         shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
-        most = parts[0].method.outputs[0].shape[1]
+        per = f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}" if sound.stride > 1 else f"{shifted}`"
         yield (
             f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
-            f"to `{shifted} / {sound.stride}`, rounded down and at most {most}."
+            f"to `{per}."
         )
         yield (
             f"Results are those of the original for sounds that zeros make {sound.length} places long. One that "

@@ -25,6 +25,7 @@ from graphkit.deploy.generation_settings import TokenSettings, read_token_settin
 from graphkit.deploy.source_lengths import check_source
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
+from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import name_of
 from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
@@ -238,6 +239,7 @@ class BundleExport:
         return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
     def _methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
+        _check_masks(self.models)
         if self.pipeline is None:
             return described_methods(self.chains, sizes.slots, update)
         if self.pipeline.encoder is not None:
@@ -275,6 +277,21 @@ def _legal(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, Lega
         for dim, name in zip(dims, ports[value.name].shape if dims else (), strict=False):
             if (rule := rules.get(str(dim))) is not None and isinstance(name, str) and name in contract.sizes:
                 yield name, LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, str(rule))
+
+
+def _check_masks(models: Sequence[Model]) -> None:
+    """Check that masks are as hosts make them: 1 for what counts.
+
+    Raises:
+        UsageError: One is not.
+    """
+    for model in models:
+        for mask, polarity in model.roles.polarities.items():
+            if polarity not in ("keeps", None):
+                raise UsageError(
+                    f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make masks that "
+                    "are 1 for what counts - export it with such a mask"
+                )
 
 
 def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:

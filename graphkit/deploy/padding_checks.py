@@ -27,10 +27,10 @@ def is_step(model: Model) -> bool:
 
 
 def check_recurrence(model: Model) -> None:
-    """Check that no padding reaches valid positions through a recurrence, and that steps give logits.
+    """Check that there is one text, that no recurrence takes its padding to valid positions, and steps give logits.
 
     Raises:
-        UsageError: It does, or they do not, with the node and what to do.
+        UsageError: It is not so, with the node and what to do.
     """
     roles = model.roles
     if is_step(model):
@@ -40,6 +40,11 @@ def check_recurrence(model: Model) -> None:
                 "be its logits - name it 'logits', or make a bundle of it: graphkit bundle"
             )
         return
+    if not roles.pasts and (source := roles.first("encoder tokens")) and (text := roles.first("tokens")):
+        raise UsageError(
+            f"{model.name}: encoder and decoder are one graph, which takes two texts, '{source.name}' and '{text.name}', and "
+            "keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
+        )
     if roles.pasts or not roles.all("tokens", "encoder tokens"):
         return
     for node, problem in _over_padding(model):

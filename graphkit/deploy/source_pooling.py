@@ -18,6 +18,7 @@ from graphkit.deploy.export_pipeline import compared_tokens
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.mask_polarity import unmasked
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
@@ -257,7 +258,7 @@ def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) ->
     if role == "tokens":
         return ids.astype(kind)
     if role in MASKS:
-        return np.ones(shape, kind)
+        return unmasked(np.empty(shape, kind), part.roles.polarities[value])
     return np.zeros(shape, kind) if role == "token types" else None
 
 

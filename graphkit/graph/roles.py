@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, cache_entries, tokens
 from graphkit.graph.declared_types import Dim, TensorType, declared_dims, declared_type
+from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.merged_decoder import MergedDecoder, merged_decoders
 from graphkit.graph.recurrent_states import StateEntry, recurrent_states
 from graphkit.graph.traversal import chain_end
@@ -76,6 +77,11 @@ class Roles:
     def pasts(self) -> Mapping[Value, CacheEntry]:
         """The inputs that are a cache, and the entry of each."""
         return {entry.past: entry for entry in self.cache if entry.past is not None}
+
+    @cached_property
+    def polarities(self) -> Mapping[Value, Polarity | None]:
+        """The masks, and which of their elements hide; None where the nodes do not tell."""
+        return {value: find_polarity(value) for value in self.all(*MASKS)}
 
     @property
     def decoder(self) -> MergedDecoder | None:

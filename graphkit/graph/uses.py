@@ -14,7 +14,7 @@ __all__ = ["Use", "lookups", "moved_from", "readers", "readers_beside", "table_e
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
-MOVES = MOVING | {"Cast"}
+MOVES = MOVING | {"Cast", "CastLike"}
 KEEPING = (
     "Cast",
     "DequantizeLinear",

@@ -125,8 +125,9 @@ class FloatBounds(ForwardAnalysis[Interval]):
             if node.attr("reduction", "none") != "none":
                 return _of_dtype(dtype)
             return reduce(or_, (self.of(node.input(index)) for index in read))
-        if kind in ("Trilu", "Relu"):
-            return self.of(node.input(0)) | Interval(0, 0)
+        if kind in ("Trilu", "Relu", "Pad"):
+            fill = node.input(2) if kind == "Pad" else None
+            return self.of(node.input(0)) | (Interval(0, 0) if fill is None else self.of(fill))
         return _of_dtype(dtype)
 
 

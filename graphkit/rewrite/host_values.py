@@ -8,14 +8,14 @@ given a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.declared_types import TensorType, declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import RANDOM, value_inputs
-from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes
@@ -61,30 +61,37 @@ class HostValue:
 CONSTANT, DATA = Dependence(), Dependence(data=True)
 
 
-def dependences(model: Model, shapes: Shapes, *, for_host: bool = False) -> Mapping[Value, Dependence]:
+def dependences(model: Model, shapes: Shapes, *, kept: Collection[str] | None = None) -> Mapping[Value, Dependence]:
     """Return which inputs each value of the main graph is computed from.
 
-    What a node with bodies gives, what is random and what no rule knows counts as data; for a host so do integers that
+    What a node with bodies gives, what is random and what no rule knows counts as data. For a host so do integers that
     only the caller knows: a state, a speaker, a length that is fed.
+
+    Args:
+        model: The model.
+        shapes: Its shapes.
+        kept: Tokens and masks that only the caller knows, for a host; None where nobody asks for a host.
     """
     known: dict[Value, Dependence] = {}
     for value in model.graph.inputs:
         role = model.roles.of(value)
-        is_unknown = for_host and role not in OF_HOST
-        known[value] = DATA if is_unknown else _of_input(value, declared_type(value), role)
+        is_unknown = kept is not None and (role not in OF_HOST or value.name in kept)
+        known[value] = DATA if is_unknown else _of_input(value, model.roles)
     for node in model.graph.nodes:
         dependence = _of_node(node, shapes, known)
         known.update((value, dependence) for value in node.results)
     return known
 
 
-def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[HostValue, ...]:
+def host_values(
+    model: Model, shapes: Shapes, frozen: frozenset[str], kept: Collection[str] = ()
+) -> tuple[HostValue, ...]:
     """Return the values without data that meet data, and that a number for each frozen dim does not make constant.
 
     A frozen dim may become a number without changing what the model computes at run time: the batch, the number of new
-    tokens, the length of a padded source. What bodies read counts as data.
+    tokens, the length of a padded source. What bodies read counts as data, and so do inputs that are kept.
     """
-    known = dependences(model, shapes, for_host=True)
+    known = dependences(model, shapes, kept=kept)
     uses: dict[Value, list[tuple[Node, int]]] = {}
     for node in model.graph.nodes:
         if not any(known[value].data for value in node.results) or node.op_type in READS_DIMS:
@@ -100,11 +107,17 @@ def _varies(dependence: Dependence, frozen: frozenset[str]) -> bool:
     return not dependence.data and bool(dependence.inputs or dependence.symbols - frozen)
 
 
-def _of_input(value: Value, declared: TensorType | None, role: Role) -> Dependence:
-    """Return the kind of an input: data where it holds floats or 8-bit numbers, as quantised rows and pixels do."""
+def _of_input(value: Value, roles: Roles) -> Dependence:
+    """Return the kind of an input: data where it holds floats or 8-bit numbers, as quantised rows and pixels do.
+
+    A mask [batch, length] of floats is none, where it is known which of its elements hide.
+    """
     if value.tensor is not None or value.sparse is not None:
         return DATA  # an input with a default: anything may be fed
-    if declared is None or declared.is_float or (declared.dtype in QUANTISED and role not in MASKS):
+    declared, is_mask = declared_type(value), roles.of(value) in MASKS
+    if declared is not None and declared.is_float:
+        is_mask = is_mask and declared.rank == 2 and roles.polarities[value] is not None
+    if declared is None or ((declared.is_float or declared.dtype in QUANTISED) and not is_mask):
         return DATA
     return Dependence(inputs=frozenset((value.name,)))
 

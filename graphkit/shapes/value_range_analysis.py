@@ -102,7 +102,8 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         if tensor.dims is not None and data is not None and (fitted := fit(tensor.dims, data)) is not None:
             return fitted
         if node is None:
-            return uniform(1, tensor.dims) if self.typical and self.model.roles.of(value) in MASKS else None
+            is_mask = self.typical and self.model.roles.of(value) in MASKS
+            return uniform(int(self.model.roles.polarities[value] != "pads"), tensor.dims) if is_mask else None
         rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
         if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None

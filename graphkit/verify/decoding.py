@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.mask_polarity import unmasked
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -207,7 +208,9 @@ def _named(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict
 
 def _without_padding(feed: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
     """Return inputs in which a decoder's mask has no padding: the tokens that the loop adds are all real."""
-    return {**feed, **{name: np.ones_like(array) for name, array in _named(feed, model, "mask").items()}}
+    polarities = {value.name: polarity for value, polarity in model.roles.polarities.items()}
+    masks = _named(feed, model, "mask").items()
+    return {**feed, **{name: unmasked(array, polarities[name]) for name, array in masks}}
 
 
 def _token_input(model: Model) -> str:

@@ -77,6 +77,7 @@ class LoweringProof(Result):
         runs: The runs, by length of the source.
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
+        caveats: Where the lowered models give what a user of the original may not expect, a sentence each.
         stages: What normal forms show of each stage of the lowering; none of files that its export does not give again.
         tables: The tables of the host whose rows are those of a tensor of the export; that it is the right tensor, the
             runs tell, so that there are none where one fails, and none where weights may be others.
@@ -88,6 +89,7 @@ class LoweringProof(Result):
     runs: tuple[SourceRun, ...]
     causes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     stages: tuple[StageProof, ...] = ()
     tables: tuple[TableProof, ...] = ()
 
@@ -108,6 +110,7 @@ class LoweringProof(Result):
     def proven(self) -> str:
         """Return the runs and the proven outputs, a sentence each."""
         tested = f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        tested = " ".join((tested, *self.caveats))
         by_rows = sum(table.is_proven for table in self.tables)
         whole = sum(stage.is_proven for stage in self.stages)
         proven = [f"{whole:,} of {counted(len(self.stages), 'stage(s)')}"] if self.stages else []

@@ -10,6 +10,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 from graphkit.errors import ModelError
+from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
@@ -139,17 +140,19 @@ def image_mask(shape: tuple[int, ...], rng: np.random.Generator, draw: Draw = US
     return mask
 
 
-def float_mask(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+def float_mask(
+    shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw, polarity: Polarity | None = None
+) -> np.ndarray:
     """Return a mask of floats: some models multiply with it, others add it, and it may be any bias.
 
     One with a row that hides all is no bias.
     """
-    hides_all = "empty" in draw.padding
-    if draw.number % 3 == 2 and not hides_all:
+    hides_all, is_added = "empty" in draw.padding, polarity in ("adds", None)
+    if draw.number % 3 == 2 and is_added and not hides_all:
         return rng.standard_normal(shape)
     keep = padding_mask(shape, rng, draw=draw)
-    if draw.number % 3 == 1 and len(shape) < 3:
-        return keep.astype(np.float64)
+    if not is_added or (draw.number % 3 == 1 and len(shape) < 3 and polarity is None):
+        return mask_elements(keep, polarity).astype(np.float64)
     floor = HIDING[min(draw.number % 3, 1)] if hides_all else FLOORS[draw.number // 3 % len(FLOORS)]
     least = float(np.finfo(dtype).min) if floor is None else floor
     return np.where(keep == 0, least, 0.0)

@@ -18,6 +18,7 @@ from graphkit.analysis.architecture import architecture
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
+from graphkit.graph.mask_polarity import mask_elements
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import MASKS, Axis, Role
 from graphkit.graph.traversal import reachable
@@ -285,12 +286,13 @@ class InputGenerator:
         name, dtype = value.name, declared.dtype
         if role in MASKS and self.is_unpadded:
             draw = replace(draw, padding=UNPADDED.padding)
+        polarity = self.model.roles.polarities[value] if role in MASKS else None
         if role in MASKS and dtype in MASK_TYPES:
-            return self._mask(role, shape, past, rng, draw).astype(declared.numpy_dtype)
+            return mask_elements(self._mask(role, shape, past, rng, draw), polarity).astype(declared.numpy_dtype)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
             kind = declared.numpy_dtype
             with np.errstate(over="ignore"):
-                return float_mask(shape, kind, rng, draw).astype(kind)
+                return float_mask(shape, kind, rng, draw, polarity).astype(kind)
         if dtype in DRAWN:
             return self._integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
         if dtype == TensorProto.BOOL:
@@ -318,6 +320,7 @@ class InputGenerator:
         )
 
     def _mask(self, role: Role, shape: tuple[int, ...], past: int, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+        """Return which positions count."""
         if role == "image mask":
             return image_mask(shape, rng, draw)
         if self.counts_masks and len(shape) == 2:

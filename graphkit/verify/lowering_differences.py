@@ -14,8 +14,9 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.mask_polarity import unmasked
 from graphkit.graph.names import counted
-from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.roles import Role
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
@@ -292,9 +293,9 @@ def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
         declared = declared_type(maker.model.graph.values[name])
         if shape is not None and declared is not None and declared.is_float:
             zeros[name] = np.zeros(shape, declared.numpy_dtype)
-    masks = {value.name for value, role in roles.inputs.items() if role in MASKS}
     feed = maker.make(sizes, zeros)
-    return {name: np.ones_like(array) if name in masks else array for name, array in feed.items()}
+    masks = {value.name: polarity for value, polarity in roles.polarities.items()}
+    return {name: unmasked(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
 
 def _without_data(model: Model) -> set[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract import FIXED, Contract
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
@@ -19,6 +20,7 @@ from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, Output, largest
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_differences import facts_of
@@ -35,6 +37,8 @@ __all__ = ["deviation", "verify_lowering", "vocabulary"]
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
+MASKED = 4  # runs where the caller gives masks, whose padding differs
+NOTHING = "the originals give nothing that could be compared"
 
 
 def _places(where: Sequence[int]) -> str:
@@ -87,14 +91,18 @@ class _Proof:
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
         self.inputs = ExportInputs(originals.models, self.rng)
+        self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.special = special_tokens(originals.models, self.vocabulary)
         pads = {self.contract.tokens["pad"], *self.special.pads}
         everything = range(self.vocabulary)
         self.plain = np.array([token for token in everything if token not in pads] or everything)
+        masks = {value.name for model in originals.models for value in model.roles.polarities}
         self.user = {
             port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"
         }
+
+        self.has_user_masks = not masks.isdisjoint(self.user)
 
     @property
     def _steps(self) -> int:
@@ -104,7 +112,8 @@ class _Proof:
 
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._lengths(), []
-        for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
+        count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks else 0)
+        for number in numbered(range(count if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
             self._take_sound(length)
             self.host.sequence = number % self.host.batch
@@ -127,7 +136,7 @@ class _Proof:
             findings += named(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
-        notes = [*self._left_out(lengths), *self._padding(lengths)]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding(lengths)]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -136,7 +145,18 @@ class _Proof:
             notes.append(ties_note(ties))
         # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
         tables = facts.proofs if same_weights and not (failed or findings) else ()
-        return LoweringProof(self.tolerance, tuple(runs), tuple(findings), tuple(notes), tables=tables)
+        return LoweringProof(
+            self.tolerance, tuple(runs), tuple(findings), tuple(notes), caveats=tuple(caveats), tables=tables
+        )
+
+    def _fixed_masks(self) -> Iterator[str]:
+        """Yield a sentence for each mask of the originals that nobody gives any more."""
+        models = self.reference.originals.models
+        masks = {value.name for model in models for value in model.roles.polarities if value.consumers}
+        for name in sorted(masks):
+            became = {method.became[name] for method in self.contract.methods if name in method.became}
+            if became == {FIXED}:
+                yield f"Its mask '{name}' is fixed: it hides nothing."
 
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
@@ -182,7 +202,9 @@ class _Proof:
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _user_inputs(self) -> dict[str, np.ndarray]:
-        return {name: self.inputs.array(InputSpec(name, port.dtype), port.shape) for name, port in self.user.items()}
+        """Return inputs that the caller makes; the padding of masks among them differs from time to time."""
+        draw, specs = Draw.usual(next(self.draws)), {n: InputSpec(n, port.dtype) for n, port in self.user.items()}
+        return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
 
     def _special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""
@@ -224,8 +246,7 @@ class _Proof:
         return run
 
     def _both(self, scene: Scene) -> SourceRun:
-        outputs, expected = scene.start()
-        once = {} if self.host.hides_states else expected
+        outputs, once = scene.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         encoder = self._followed(
@@ -237,7 +258,7 @@ class _Proof:
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            failure=next(iter(missing), "") or encoder.failure or logits.failure,
+            failure=next(iter(missing), "") or encoder.failure or logits.failure or ("" if valid or self._steps else NOTHING),
             is_sound=self.host.sound is not None,
         )
 

@@ -31,10 +31,12 @@ class OneSequence:
         valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
             all that it gets.
         is_cut: Whether a sound ends with what is valid, instead of zeros.
+        needs_no_zeros: Whether the original has given NaN for a sound with zeros behind it.
     """
 
     valid: int | None = None
     is_cut: bool = False
+    needs_no_zeros: bool = False
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
@@ -52,9 +54,29 @@ class OneSequence:
         return length if encoder is None else nearest_length(encoder, length)
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name."""
+        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name.
+
+        Of a sound with zeros behind it they are given as far as there are any for the sound alone; where the zeros
+        make them NaN, they are those for the sound alone.
+        """
         self._is_started = False
-        return self._oracle.encode(self._inputs(source, user))
+        alone = {} if self.valid is None or self.is_cut else self._alone(source, user)
+        outputs = self._oracle.encode(self._inputs(source, user))
+        for name, array in alone.items():
+            outputs[name] = outputs[name][tuple(map(slice, array.shape))]
+            if np.isnan(outputs[name]).any() and not np.isnan(array).any():
+                outputs[name], self.needs_no_zeros = array, True
+        return outputs
+
+    def _alone(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of the encoder for a sound without zeros behind it; none if it does not run."""
+        self.is_cut = True
+        try:
+            return self._oracle.encode(self._inputs(source, user))
+        except ModelError:
+            return {}
+        finally:
+            self.is_cut = False
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the encoder's feed for a source; it does not run."""
@@ -63,7 +85,16 @@ class OneSequence:
     def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
+        user = {name: self._beside(source, name, array) for name, array in user.items()} if tokens else user
         return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
+
+    def _beside(self, source: Sequence[int], name: str, array: np.ndarray) -> np.ndarray:
+        """Return an input of the user cut to the length of the source along the axes on which it follows that."""
+        probe = self._oracle.encoder_inputs
+        for axis in range(1, array.ndim):
+            if probe is not None and array.shape[axis] > len(source) and (name, axis) in probe.following:
+                array = np.take(array, range(len(source)), axis)
+        return array
 
     def fed(self, token: int) -> dict[str, np.ndarray]:
         """Return the decoder's feed for one token, its KV cache included; it does not run."""
@@ -76,7 +107,8 @@ class OneSequence:
             return user
         mask = encoder.roles.first("mask")
         sounds = [value for value in encoder.roles.all("audio") if value.name in user]
-        if mask is None or not sounds:
+        probe = self._oracle.encoder_inputs
+        if mask is None or not sounds or probe is None:
             raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
         shortened, length = dict(user), 0
         for value in sounds:
@@ -86,7 +118,7 @@ class OneSequence:
             if self.is_cut:
                 array = shortened[value.name] = np.take(array, range(self.valid), axis)
             length = array.shape[axis]
-        shortened[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
+        shortened[mask.name] = np.where(np.arange(length) < self.valid, *probe.elements(mask))[None]
         return shortened
 
     def step(self, token: int) -> np.ndarray:
@@ -126,7 +158,7 @@ def padding_note(
     lengths: Iterable[int],
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> Iterator[str]:
-    """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
+    """Yield a sentence if a sound without zeros behind it gives other results, as where time is normalized over.
 
     Args:
         reference: The original; how much of its sound is valid changes.
@@ -135,16 +167,16 @@ def padding_note(
         lengths: How much of it to take; lengths at which the original does not run tell nothing.
         differ: Whether an array is not another, that being the second.
     """
-    if reference.originals.step is None:
-        return
     *shorter, longest = sorted(lengths)
     differing = [(apart, valid) for valid in shorter if (apart := _apart(reference, user, token, valid, differ)) > 0]
-    if differing:
+    if reference.needs_no_zeros:
+        yield "The original gives NaN where zeros follow a sound, and was compared without them."
+    elif differing:
         apart, valid = max(differing)
+        results = "results" if reference.originals.step is None else "first logits"
         yield (
-            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
-            f"{counted(valid, 'place(s)')} differ by {apart:.1e} without padding. Host and models give what it gives "
-            f"for sounds that zeros make {counted(longest, 'place(s)')} long."
+            f"That is for sounds that zeros make {counted(longest, 'place(s)')} long, whatever the mask says: the {results} "
+            f"of one of {counted(valid, 'place(s)')} differ by {apart:.1e} without these zeros."
         )
 
 
@@ -155,17 +187,17 @@ def _apart(
     valid: int,
     differ: Callable[[np.ndarray, np.ndarray], bool],
 ) -> float:
-    """Return how far the first logits of a sound with zeros and without are apart; 0 if they are equal or unknown."""
-    reference.valid, logits = valid, list[np.ndarray]()
+    """Return how far the results for a sound with zeros and without are apart; 0 if they are equal or unknown."""
+    reference.valid, results = valid, list[list[np.ndarray]]()
     try:
         for reference.is_cut in (False, True):
-            reference.start([], user)
-            logits.append(reference.step(token))
+            outputs = reference.start([], user)
+            is_whole = reference.originals.step is None
+            results.append(list(outputs.values()) if is_whole else [reference.step(token)])
     except ModelError:  # it does not run at that length
         return 0.0
     finally:
         reference.is_cut = False
-    padded, cut = logits
-    if padded.shape != cut.shape or not differ(cut, padded):
-        return 0.0
-    return float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
+    pairs = [(padded, cut) for padded, cut in zip(*results, strict=True) if padded.shape == cut.shape]
+    distances = [np.abs(cut.astype(np.float64) - padded).max(initial=0.0) for padded, cut in pairs if differ(cut, padded)]
+    return float(max(distances, default=0.0))

@@ -10,6 +10,7 @@ would prove itself. A test keeps it so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.originals import Originals
+from graphkit.verify.probe_inputs import KEEPING, InputProbe
 
 __all__ = ["Oracle", "with_logits_choice"]
 
@@ -43,6 +45,7 @@ class Oracle:
 
     Attributes:
         cache: What is past, by place; empty before the first tokens.
+        encoder_inputs: What runs of the encoder tell of its inputs; None without an encoder.
         outputs: All that the decoder gave last, by name.
 
     Raises:
@@ -64,6 +67,9 @@ class Oracle:
         self._inputs: Mapping[str, np.ndarray] = {}
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
+        self.encoder_inputs: InputProbe | None = None
+        if self._encoder is not None and self._session is not None:
+            self.encoder_inputs = InputProbe(self._encoder, self._session.run)
 
     def _opened(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
         source = chosen or (model if model.path is None or self._is_changed else model.path)
@@ -80,14 +86,14 @@ class Oracle:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
 
         Args:
-            inputs: Inputs by name. A mask that is not among them is ones, as a tokenizer makes it of one sequence;
-                positions count from 0; token types are 0.
+            inputs: Inputs by name. A mask that is not among them hides nothing, as a tokenizer makes it of one
+                sequence; positions count from 0; token types are 0.
         """
         self._inputs, self._given, self.cache = inputs, {}, {}
         self._mask = np.ones((0, 0), np.int64)
         if self._encoder is None or self._session is None:
             return {}
-        feed = _encoder_feed(self._encoder, inputs)
+        feed = self.encoder_feed(inputs)
         outputs = self._session.run(feed)
         roles = self._encoder.roles
         states = [value.name for value, role in roles.outputs.items() if role == "encoder state"]
@@ -146,7 +152,7 @@ class Oracle:
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the encoder's feed; it does not run."""
-        return {} if self._encoder is None else _encoder_feed(self._encoder, inputs)
+        return {} if self.encoder_inputs is None else _encoder_feed(self.encoder_inputs, inputs)
 
     def first_feed(self, tokens: np.ndarray, mask: np.ndarray) -> Arrays:
         """Forget the tokens before, and return the decoder's feed for its first ones; it does not run."""
@@ -193,13 +199,24 @@ class Oracle:
             array = known.get(role, self._inputs.get(value.name, states.get(value.name)))
             if array is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
+            array = np.where(array, *self._mask_elements) if role == "mask" else array
             feed[value.name] = array.astype(declared.numpy_dtype)
         return feed
 
+    @cached_property
+    def _mask_elements(self) -> tuple[float, float]:
+        """The elements of the decoder's mask for a token that counts, and for padding."""
+        decoder = self._decoder
+        mask = None if decoder is None else decoder.first.roles.first("mask")
+        if decoder is None or mask is None:
+            return KEEPING
+        return InputProbe(decoder.first, lambda feed: decoder.start(feed)[0]).elements(mask)
 
-def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
+
+def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays:
     """Return the encoder's feed: the given inputs, and those that a tokenizer or feature extractor adds."""
     feed: Arrays = {}
+    model = known.model
     tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
     like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
     for value, role in model.roles.inputs.items():
@@ -213,23 +230,26 @@ def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
             feed[value.name] = np.broadcast_to(np.arange(like.shape[1]), like.shape[:2]).astype(kind)
         elif role == "token types":
             feed[value.name] = np.zeros(like.shape[:2], kind)
-        elif role == "mask" and (tokens is not None or declared.rank == 2):
-            feed[value.name] = np.ones(like.shape[:2], kind)
         elif role in ("mask", "image mask"):
-            feed[value.name] = np.ones(_sizes(model, declared, inputs), kind)
+            shape = _sizes(model, declared, inputs, like.shape if declared.rank == 2 else ())
+            feed[value.name] = np.full(shape, known.elements(value)[0]).astype(kind)
         else:
             raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
     return feed
 
 
-def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray]) -> list[int]:
-    """Return the dims of an input, symbols as other inputs have them; 1 for unknown symbols."""
+def _sizes(
+    model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]
+) -> list[int]:
+    """Return the dims of an input, symbols as other inputs have them; others as in a shape, or 1."""
     known: dict[object, int] = {}
     for value in model.roles.inputs:
         known_type, array = declared_type(value), inputs.get(value.name)
         if known_type is not None and known_type.dims is not None and array is not None:
             known.update(zip(known_type.dims, array.shape, strict=True))
-    return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
+    unknown = dict(enumerate(like))
+    dims = enumerate(declared.dims or ())
+    return [dim if isinstance(dim, int) else known.get(dim, unknown.get(axis, 1)) for axis, dim in dims]
 
 
 def _no_state(model: Model, rows: int) -> Arrays:

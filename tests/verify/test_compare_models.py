@@ -121,6 +121,24 @@ def heads(array: np.ndarray, *order: int) -> np.ndarray:
     return array.reshape(8, 2, 4)[:, list(order)].reshape(8, 8)
 
 
+PADS = LAYER.replace("dropped = Sub (unit, kept)", "padded = Cast <to = 9> (kept)").replace(
+    "floor = Mul (dropped, lowest)", "floor = Where (padded, infinite, zero_float)"
+)  # whose ones hide
+ENDS = {"infinite": np.array(-np.inf), "zero_float": np.array(0.0)}
+
+
+def test_a_weight_behind_a_mask_whose_ones_pad_is_no_leak_of_padding() -> None:
+    """A mask of nothing but ones hides everything there, and what is not a number is equal whatever the weights are."""
+    a, b = small(PADS, **ENDS), small(PADS, **ENDS, w_out=WEIGHTS["w_out"][::-1].copy())
+    assert "'w_out' of B is not 'w_out' of A" in told(compare_models(a, b), "projected")
+    assert "padding" not in told(compare_models(a, b), "projected")
+
+
+def test_a_mask_whose_ones_pad_and_that_is_dropped_is_a_leak_of_padding() -> None:
+    a, b = small(PADS, **ENDS), small(PADS.replace("Add (scores, mask)", "Identity (scores)"), **ENDS)
+    assert told(compare_models(a, b), "masked").startswith("padding leak: the two agree where 'attention_mask' masks")
+
+
 FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
     "bias removed": (
         lambda: layer(

@@ -198,3 +198,17 @@ def test_padding_stays_within_the_past_where_an_operator_counts_the_mask(real_mo
     mask = maker.make(Sizes(batch=4, sequence=5, past=9))["attention_mask"]
     assert not mask.all()
     assert mask.sum(1).min() >= 5
+
+
+@pytest.mark.parametrize(("nodes", "counts"), [("n = Not (m)", 1), ("n = Identity (m)", 0)], ids=["keeps", "pads"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_row_of_a_mask_lets_something_count(nodes: str, counts: int, seed: int) -> None:
+    """Which elements hide follows from the nodes: a mask whose ones pad is never ones throughout."""
+    masked = model(
+        f"""g (float[batch, length] x, bool[batch, length] m) => (y) {{
+        {nodes} filled = Where (n, least, x) y = Softmax (filled) }}""",
+        least=np.array(-1e9),
+    )
+    mask = InputGenerator(masked, seed).make(Sizes(batch=8, sequence=6), {"x": np.zeros((8, 6), np.float32)})["m"]
+    assert (mask == bool(counts)).any(axis=1).all()
+    assert (mask != bool(counts)).any()

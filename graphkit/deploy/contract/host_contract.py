@@ -10,10 +10,12 @@ from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySourc
 from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, sealed
 
 __all__ = [
-    "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table", "sound_axis",
+    "FIXED", "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table",
+    "sound_axis",
 ]  # fmt: skip
 
 VERSION = 3
+FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]

@@ -96,9 +96,10 @@ class Host:
 
         Raises:
             UsageError: The source is empty where there must be one, too short or too long; there is not one a sequence;
-                or an input is given twice.
+                or an input is given twice, is unknown, or has another shape.
         """
         source, arrays = source_and_inputs(source, inputs, named)
+        self._check_inputs(arrays)
         is_sound = self.contract.sizes.get("sound", 0) > 0
         ids = self._sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
         for array in self.state.values():
@@ -117,6 +118,18 @@ class Host:
             if method.when == "once":
                 outputs.update(self._call(method, ids))
         return outputs
+
+    def _check_inputs(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise UsageError for inputs that the models do not take: what they hold would be ignored."""
+        ports = {port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"}
+        for name, array in arrays.items():
+            if name not in ports:
+                took = next((m.became[name] for m in self.contract.methods if name in m.became), "")
+                why = f"it became {took}" if took else f"they take {', '.join(map(repr, ports)) or 'none'}"
+                raise UsageError(f"the models have no input '{name}': {why} - leave it out")
+            port = ports[name]
+            if not port.is_sound and array.shape != port.shape:
+                raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}")
 
     def _take_sound(self, valid: Sequence[int]) -> None:
         """Fill the sound with zeros, and take note of how many positions are valid.

@@ -247,7 +247,7 @@ def _name(ids: Value, taken: set[str], model: Model) -> str:
     return free_name(base, taken | names_in(model.scopes))
 
 
-ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Transpose", "Cast", "Concat")
+ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Max", "Sub", "Reshape", "Transpose", "Cast", "Concat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +278,11 @@ class ExtractHostValues(Pass):
     came before, or of which are valid. A length that is frozen later would make them constants, which are right at
     one step only.
 
-    Legality: the value depends on no floating-point input, and varies with the elements of an integer input or with the
-    length of the cache. Shapes stay: they are constants once the dims are numbers.
+    Legality: the value depends on no floating-point input but a mask, and varies with the elements of an integer input
+    or with the length of the cache. Shapes stay: they are constants once the dims are numbers.
+
+    Attributes:
+        kept: Tokens and masks that the host cannot make, by name: they stay inputs.
 
     Before:
 
@@ -300,11 +303,12 @@ class ExtractHostValues(Pass):
     """
 
     changes_interface: ClassVar[bool] = True
+    kept: frozenset[str] = frozenset()
 
     def run(self, model: Model) -> Matched[HostInput]:
         shapes = infer(model)
         declined: list[Declined] = []
-        host_inputs = _host_inputs(model, shapes, declined)
+        host_inputs = _host_inputs(model, shapes, self.kept, declined)
         replaced = {host_input.source.value: host_input.declared for host_input in host_inputs}
         if not replaced:
             return Matched(model, declined=tuple(declined))
@@ -312,11 +316,13 @@ class ExtractHostValues(Pass):
         return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), host_inputs)
 
 
-def _host_inputs(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[HostInput, ...]:
+def _host_inputs(
+    model: Model, shapes: Shapes, kept: frozenset[str], declined: list[Declined]
+) -> tuple[HostInput, ...]:
     """Return the values that would become inputs, in node order; others are declined with their reasons."""
     names = names_in(model.scopes)
     host_inputs = []
-    for source in host_values(model, shapes, freezable_symbols(model, shapes)):
+    for source in host_values(model, shapes, freezable_symbols(model, shapes), kept):
         value = source.value
         dims, dtype = shapes[value].dims, shapes[value].dtype
         if dims is None or not dtype:

@@ -113,7 +113,10 @@ MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
 
 @dataclass(frozen=True)
 class Sliced(Precondition):
-    """Bounds along one axis count from the front, as meant. Below 0 they would count from the end."""
+    """Bounds along one axis count from the front, as meant. Below 0 they would count from the end.
+
+    Where both are computed, and lie before and behind all that there is, less is left than is meant.
+    """
 
     dims: tuple[Expr, ...]
     axis: int
@@ -137,7 +140,8 @@ class Sliced(Precondition):
         below = ((self.start.constant is None) & (start < 0)) | ((self.end.constant is None) & (end < 0))
         meant = np.maximum(np.clip(end, 0, size) - np.clip(start, 0, size), 0)
         actual = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
-        return np.where(below & (meant != actual), WRONG, FINE)
+        beyond = (self.start.constant is None) & (self.end.constant is None) & (start < 0) & (end > size)
+        return np.where((below & (meant != actual)) | beyond, WRONG, FINE)
 
     def violation(self, values: Sequence[int]) -> Violation:
         start, end, size = values[0], values[1], values[2 + self.axis]
@@ -147,7 +151,8 @@ class Sliced(Precondition):
         shape = list(values[2:])
         shape[self.axis] = max(bounds[1] - bounds[0], 0)
         rest = f"{shape[self.axis]} of {size} are left"
-        return Violation(f"{side} {named(expr, value)}: it counts from the end, {rest}", "", tuple(shape))
+        why = "it counts from the end" if -size <= value else "it lies before all that there is"
+        return Violation(f"{side} {named(expr, value)}: {why}, {rest}", "", tuple(shape))
 
 
 def _from_front(bound: Ints, size: Ints) -> Ints:

@@ -119,7 +119,7 @@ class _Legal:
         return _agree(rule, far, self.at(rule.name, far))
 
     def is_independent(self, name: str, rules: Mapping[str, SizeRule]) -> bool:
-        """Whether the rule of a symbol also holds beside other legal sizes of the other symbols."""
+        """Whether the rule of a symbol also holds beside other legal sizes of the other symbols, with a rule or not."""
         random = np.random.default_rng(0)
         rule = rules[name]
         multiples = _some(rule, random)
@@ -128,7 +128,9 @@ class _Legal:
             others = {symbol: int(random.choice(_some(rules[symbol], random))) for symbol in rules if symbol != name}
             if not _agree(rule, sizes, self.at(name, sizes, others)):
                 return False
-        return True
+        free = [symbol for symbol in self.base if symbol not in rules and symbol not in self.grid.ties]
+        beside = [{symbol: self.base[symbol] + step} for symbol in free for step in (1, 2)]
+        return all(not legal.any() or _agree(rule, sizes, legal) for legal in (self.at(name, sizes, x) for x in beside))
 
     def has_others(self, first: SizeRule, second: SizeRule) -> bool:
         """Whether two symbols may both have sizes that their rules do not allow: one half as large, the other twice."""

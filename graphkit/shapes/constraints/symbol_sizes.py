@@ -6,19 +6,30 @@ The roles of inputs and the names of symbols tell the role of a symbol. A dim th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphkit.graph.roles import MASKS, Roles
 from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Expr
+from graphkit.shapes import DimSpec, Expr, infer
+from graphkit.shapes.expr import Call
 from graphkit.shapes.graph_inputs import input_dims
 
-__all__ = ["Role", "Sizes", "input_shape", "plain_symbol", "symbol_roles", "symbol_sizes", "with_empty_past"]
+__all__ = [
+    "Role",
+    "Sizes",
+    "input_shape",
+    "plain_symbol",
+    "symbol_roles",
+    "symbol_sizes",
+    "tied_symbols",
+    "with_empty_past",
+]
 
 OTHER = 5  # size of a symbol without a known role
+LENGTHS: tuple[Role, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,58 @@ def symbol_roles(model: Model) -> dict[str, Role]:
         for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
                 roles.setdefault(name, _by_name(name))
+    if not model.roles.cache and {"other", "total"} & set(roles.values()):
+        for group in tied_symbols(model):
+            known = {roles[name] for name in group}
+            role = next((role for role in LENGTHS if role in known), None)  # a sound's mask counts what the sound does
+            roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}
+        if "other" in roles.values():  # what an unknown length has of its own need not count the tokens
+            roles = {name: "other" if role == "total" else role for name, role in roles.items()}
     return roles
+
+
+def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
+    """Return the symbols of the inputs that nodes broadcast to each other, or need to be equal.
+
+    A mask of a sound may be read by its sum alone. Then it is as long as the sound.
+    """
+    roles, shapes = model.roles, infer(model)
+    names = {name for value in roles.inputs for _, name in _plain_symbols(value)}
+    meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
+    groups = _joined(names & _met(meeting) for meeting in meetings)
+    if not roles.cache and (sound := roles.first("audio")) is not None:
+        lengths = [dims[1] for value in (sound, *roles.all("mask", "encoder mask")) if (dims := input_dims(value))]
+        tied = frozenset[str]().union(*groups)
+        untied = {name for length in lengths[1:] for name in length.symbols - tied}
+        groups = _joined([*groups, lengths[0].symbols | untied] if lengths else groups)
+    return groups
+
+
+def _joined(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
+    """Return groups of at least two names; those that share one are one."""
+    known: list[frozenset[str]] = []
+    for group in map(frozenset, groups):
+        if len(group) > 1:
+            sharing = [each for each in known if each & group]
+            known = [each for each in known if each not in sharing] + [group.union(*sharing)]
+    return tuple(known)
+
+
+def _met(sides: tuple[Expr, Expr]) -> set[str]:
+    """Return the symbols of two dims that meet: these, or those whose squares they are."""
+    powers = [monomial for dim in sides for monomial, factor in dim.terms if factor == 1 and len(dim.terms) == 1]
+    if len(powers) == 2 and len(powers[0]) == len(powers[1]) > 1 and all(len(set(atoms)) == 1 for atoms in powers):
+        return {repr(atoms[0]) for atoms in powers}
+    return {name for dim in sides for name in _broadcast(dim)}
+
+
+def _broadcast(dim: Expr) -> Iterator[str]:
+    """Yield the symbol that a dim is, or those whose dims broadcast to it, or are cut to it."""
+    if isinstance(dim.atom, Call) and dim.atom.op in ("max", "min"):
+        for argument in dim.atom.args:
+            yield from _broadcast(argument)
+    elif (name := plain_symbol(dim)) is not None:
+        yield name
 
 
 def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:

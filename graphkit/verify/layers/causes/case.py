@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphkit.graph.roles import MASKS
+from graphkit.graph.mask_polarity import unmasked
 from graphkit.graph.view import Node, Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model
@@ -131,13 +131,17 @@ def around(side: Side, value: Value) -> tuple[list[Value], tuple[Node, ...]]:
 Agrees = Callable[[Mapping[str, np.ndarray]], bool]
 
 
-def padded_masks(model: Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+Mask = tuple[np.ndarray, np.ndarray]  # as it is fed, and one that hides nothing
+
+
+def padded_masks(model: Model, feed: Mapping[str, np.ndarray]) -> dict[str, Mask]:
     """Return the mask inputs of a model that mask something, by name."""
-    names = [value.name for value in model.roles.all(*MASKS)]
-    return {name: feed[name] for name in names if name in feed and feed[name].size and not feed[name].all()}
+    masks = {v.name: (feed[v.name], polarity) for v, polarity in model.roles.polarities.items() if v.name in feed}
+    pairs = {name: (mask, unmasked(mask, polarity)) for name, (mask, polarity) in masks.items()}
+    return {name: pair for name, pair in pairs.items() if not np.array_equal(*pair)}
 
 
-def padding(case: Case, masks: Mapping[str, np.ndarray], agrees: Agrees) -> Iterator[Cause]:
+def padding(case: Case, masks: Mapping[str, Mask], agrees: Agrees) -> Iterator[Cause]:
     """Yield the mask without which the two agree.
 
     Args:
@@ -145,24 +149,23 @@ def padding(case: Case, masks: Mapping[str, np.ndarray], agrees: Agrees) -> Iter
         masks: The mask inputs that mask something.
         agrees: Whether the two agree with other inputs.
     """
-    for name, mask in masks.items():
-        if agrees({name: np.ones_like(mask)}):
-            yield Cause("padding", _text(case, name, mask))
+    for name, (mask, whole) in masks.items():
+        if agrees({name: whole}):
+            yield Cause("padding", _text(case, name, mask == whole))
             return
-    if len(masks) > 1 and agrees({name: np.ones_like(mask) for name, mask in masks.items()}):
+    if len(masks) > 1 and agrees({name: whole for name, (_, whole) in masks.items()}):
         names = " and ".join(f"'{name}'" for name in masks)
         yield Cause("padding", f"padding leak: the two agree where {names} mask nothing.")
 
 
-def _text(case: Case, name: str, mask: np.ndarray) -> str:
-    if _only_where(case, mask):
+def _text(case: Case, name: str, counts: np.ndarray) -> str:
+    if _only_where(case, counts):
         return f"padding: only positions that '{name}' masks differ; what counts agrees."
     return f"padding leak: the two agree where '{name}' masks nothing; padding changes what one of them computes."
 
 
-def _only_where(case: Case, mask: np.ndarray) -> bool:
+def _only_where(case: Case, counts: np.ndarray) -> bool:
     """Whether only padded positions differ: dims [batch, length, ...] beside a mask [batch, length]."""
-    if mask.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != mask.shape:
+    if counts.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != counts.shape:
         return False
-    unpadded = mask.astype(bool)
-    return case.equal(case.x[unpadded], case.y[unpadded])
+    return case.equal(case.x[counts], case.y[counts])
