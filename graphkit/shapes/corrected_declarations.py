@@ -22,9 +22,10 @@ from graphkit.graph.roles import Role, rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
-from graphkit.shapes.graph_inputs import Inputs, input_dims
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.input_dims import declare_dim, input_dims
 from graphkit.shapes.relations import Row, fixed_sizes, linear_equations, reduced, solved
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.symbols import Symbol
@@ -65,7 +66,8 @@ class Length:
 def lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     places_of: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
-    dims = {value.name: input_dims(value) or () for value in model.graph.inputs if value.tensor is None}
+    read = input_dims(model)
+    dims = {value.name: read.get(value.name) or () for value in model.graph.inputs if value.tensor is None}
     for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
         if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
@@ -315,11 +317,6 @@ def _redeclared(model: Model, known: Sequence[Length], needs: Sequence[Expr]) ->
     infos = {info.name: info for info in proto.graph.input}
     for length, need in zip(known, needs, strict=True):
         for name, axis in length.places:
-            dim = infos[name].type.tensor_type.shape.dim[axis]
-            if str(need) == str(length.declared):
-                continue
-            if need.constant is not None:
-                dim.dim_value = need.constant
-            else:
-                dim.dim_param = str(need)
+            if str(need) != str(length.declared):
+                declare_dim(infos[name].type.tensor_type.shape.dim[axis], need)
     return model.with_proto(proto)

@@ -19,7 +19,6 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.shapes.constraints.symbol_sizes import plain_symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
@@ -131,8 +130,8 @@ def fixed_by(
         pairs += _paired(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
     for pair in pairs:
-        if (symbol := plain_symbol(pair.size)) is not None:
-            meanings.setdefault(symbol, pair.dim)
+        if pair.size.name is not None:
+            meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size]
 

@@ -6,17 +6,16 @@ The roles of inputs and the names of symbols tell the role of a symbol. A dim th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphkit.graph.roles import MASKS, Roles
+from graphkit.graph.roles import MASKS
 from graphkit.graph.roles import Axis as Role
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr
-from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["Role", "Sizes", "input_shape", "plain_symbol", "symbol_roles", "symbol_sizes", "with_empty_past"]
+__all__ = ["Role", "Sizes", "input_shapes", "symbol_roles", "symbol_sizes", "with_empty_past"]
 
 OTHER = 5  # size of a symbol without a known role
 
@@ -44,16 +43,17 @@ class Sizes:
         return text + "".join(f", {name} {size}" for name, size in self.symbols)
 
 
-def symbol_roles(model: Model) -> dict[str, Role]:
-    """Return the role of each symbol in the declared dims of a model's inputs."""
+def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | None = None) -> dict[str, Role]:
+    """Return the role of each symbol in the dims of a model's inputs, by default the declared ones."""
     roles: dict[str, Role] = {}
-    inputs = model.roles.inputs
+    inputs, dims = model.roles.inputs, dims or input_dims(model)
     known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))
     for value in known:  # the cache first, masks last: their dims may be those of the tokens
-        for axis, name in _plain_symbols(value):
-            roles.setdefault(name, model.roles.axis(value, axis))
+        for axis, dim in enumerate(dims.get(value.name) or ()):
+            if dim.name is not None:
+                roles.setdefault(dim.name, model.roles.axis(value, axis))
     for value in inputs:
-        for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
+        for dim in (dims.get(value.name) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
                 roles.setdefault(name, _by_name(name))
     return roles
@@ -63,18 +63,6 @@ def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
     """Return a spec in which a past may be empty unless the given one says otherwise."""
     empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
-
-
-def plain_symbol(dim: Expr) -> str | None:
-    """Return the name of a dim that is a single symbol, None for any other dim."""
-    return repr(dim.atom) if dim.atom is not None and repr(dim.atom) in dim.symbols else None
-
-
-def _plain_symbols(value: Value) -> Iterator[tuple[int, str]]:
-    """Yield each axis whose dim is a single symbol, and its name."""
-    for axis, dim in enumerate(input_dims(value) or ()):
-        if (name := plain_symbol(dim)) is not None:
-            yield axis, name
 
 
 def _by_name(name: str) -> Role:
@@ -103,16 +91,23 @@ def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = 
     return {**{name: by_role.get(role, OTHER) for name, role in roles.items()}, **dict(sizes.symbols)}
 
 
-def input_shape(value: Value, roles: Roles, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
-    """Return the shape of an input at these sizes, or None if its rank is unknown.
+def input_shapes(
+    model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = None
+) -> dict[str, tuple[int, ...] | None]:
+    """Return the shape of each input at these sizes, None if its rank is unknown.
 
     The mask of a decoder spans past and new tokens, even if a merged decoder declares the length that one branch
     needs.
     """
-    dims = input_dims(value)
-    if dims is None:
-        return None
-    shape = tuple(max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0) for dim in dims)
-    if roles.spans_past(value) and dims[1].constant is None:
-        return shape[0], sizes.past + sizes.sequence
-    return shape
+    symbols, dims = symbol_sizes(model, sizes, roles), input_dims(model)
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for value in model.roles.inputs:
+        known = dims.get(value.name)
+        shapes[value.name] = None if known is None else tuple(_size(dim, symbols) for dim in known)
+        if known is not None and model.roles.spans_past(value) and known[1].constant is None:
+            shapes[value.name] = _size(known[0], symbols), sizes.past + sizes.sequence
+    return shapes
+
+
+def _size(dim: Expr, symbols: Mapping[str, int]) -> int:
+    return max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0)

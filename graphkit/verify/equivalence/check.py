@@ -10,14 +10,16 @@ a wrong shape rule makes a wrong fold that is proven here, and that only a run f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Shapes
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.symbols import INF, Symbol
+from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
@@ -61,6 +63,7 @@ def check_equivalence(
     free: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
     loosenesses: Sequence[Looseness] = (),
+    apart: bool = False,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -76,6 +79,8 @@ def check_equivalence(
         free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
         axioms: The equalities that may be used.
         loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
+        apart: Whether dims of the inputs may differ that have one name; else they are one size, where roles or nodes
+            say so: see `graphkit.shapes.input_dims`.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -99,6 +104,7 @@ def check_equivalence(
         free=free,
         axioms=axioms,
         loosenesses=loosenesses or (ZEROS, ROUNDING),
+        apart=apart,
     )
     try:
         return check.run()
@@ -120,9 +126,10 @@ class _Check:
     free: Sequence[str]
     axioms: Sequence[Axiom]
     loosenesses: Sequence[Looseness]
+    apart: bool
 
     def run(self) -> Equivalence:
-        names, free, narrower = self.names, self.free, self.narrower
+        names, free, narrower, apart = self.names, self.free, self.narrower, self.apart
         before, after = inlined(self.original), inlined(self.rewritten)
         terms = Terms()
         constants = Constants(terms, (before, after))
@@ -131,7 +138,7 @@ class _Check:
         faults += output_faults(before, after, names, self.unwritten)
         if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(self.original, self.rewritten):
             return _unknown(after, fault)
-        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free)
+        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, apart=apart)
         if isinstance(shapes, str):
             return _unknown(after, shapes)
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
@@ -154,11 +161,11 @@ class _Check:
                 break
         if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
             return _unknown(after, fault)
-        equal = narrowed_dims(before, after, names) if narrower else ()
+        equal = narrowed_dims(before, after, names, apart=apart) if narrower else ()
         conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known))
+        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known), _shared_dims(shapes[0]))
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -229,17 +236,27 @@ def _proofs(
 
 def _conditions(original: Shapes, rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
-    inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
-    found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    sizes = (_bounds(each) for _, each in sorted(found.items()))
-    return (*sizes, *counting_conditions(original, rewritten))
+    found = set[tuple[str, Bound, Bound]]()
+    for value in rewritten.model.graph.inputs:
+        dims = rewritten.first[value].dims if value in rewritten.first else None
+        for dim, text in zip(dims or (), declared_dims(value) or (), strict=False):
+            called = text if isinstance(text, str) and dim.name else None  # one name of dims that may differ
+            found |= {(called or each.name, each.lower, each.upper) for each in dim.walk_symbols()}
+    return (*(_bounds(*each) for each in sorted(found)), *counting_conditions(original, rewritten))
 
 
-def _bounds(dim: Symbol) -> str:
+def _bounds(name: str, low: Bound, high: Bound) -> str:
     """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
-    if dim.lower == dim.upper:
-        return f"{dim.name} = {dim.lower}"
-    return f"{dim.name} >= {dim.lower}" if dim.upper == INF else f"{dim.lower} <= {dim.name} <= {dim.upper}"
+    if low == high:
+        return f"{name} = {low}"
+    return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
+
+
+def _shared_dims(shapes: Shapes) -> tuple[str, ...]:
+    """Return the names that several dims of inputs have, which are taken for one size: no runtime checks that."""
+    read = (value for value in shapes.model.graph.inputs if value.consumers and value in shapes.first)
+    counts = Counter(dim.name for value in read for dim in shapes.first[value].dims or ())
+    return tuple(name for name, count in counts.items() if name is not None and count > 1)
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
@@ -250,5 +267,5 @@ def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequenc
         for value, dims in inputs
         if value.name not in free
         for axis, dim in enumerate(dims)
-        if dim.constant is None and not isinstance(dim.atom, Symbol)
+        if dim.constant is None and dim.name is None
     ]

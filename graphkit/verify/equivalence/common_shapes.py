@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 
-from graphkit.graph.declared_types import shape_text
+from graphkit.graph.declared_types import declared_dims, shape_text
+from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, symbol
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.input_dims import read_alike
 
 __all__ = ["common_shapes"]
 
@@ -23,6 +25,7 @@ def common_shapes(
     narrower: bool,
     free: Container[str] = (),
     spec: DimSpec = AS_DECLARED,
+    apart: bool = False,
 ) -> tuple[Shapes, Shapes] | str:
     """Return the shapes of both models over the same dims of inputs, or why there are none.
 
@@ -36,16 +39,24 @@ def common_shapes(
         narrower: Whether both have the dims that the rewrite declares.
         free: Inputs that are the rewrite's own.
         spec: Sizes of the inputs of the rewrite.
+        apart: Whether each dim of an input is a symbol of its own, whatever it is called.
     """
-    first, second = Inputs(before, values=values, trusted=()), Inputs(after, spec, trusted=free)
+    declared, changed = read_alike(before, after, names, apart=apart)
+    own = {
+        name: _taken_at_their_word(after.graph.values[name], dims, declared.groups)
+        for name, dims in changed.dims.items()
+        if name in free
+    }
+    first = Inputs(before, values=values, declared=declared)
+    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **own}))
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
         pairs = (pair for each in both for pair in zip(*each, strict=False))
-        sizes = {dim.atom.name: other for dim, other in pairs if isinstance(dim.atom, Symbol)}
+        sizes = {dim.name: other for dim, other in pairs if dim.name is not None}
         for name, dims in first.symbolic.items():
             first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
-        first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
+        first.take_sizes_of(second)
     else:
         for name, dims in theirs.items():
             if first.symbolic.get(name) != dims:
@@ -74,4 +85,14 @@ def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) ->
 
 
 def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
-    return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
+    return None if dim.name is None else sizes.get(dim.name)
+
+
+def _taken_at_their_word(
+    value: Value, dims: tuple[Expr, ...] | None, names: Container[str]
+) -> tuple[Expr, ...] | None:
+    """Return the dims of an input, of which any text that is not one of these names is an expression."""
+    if dims is None:
+        return None
+    pairs = zip(dims, declared_dims(value) or (), strict=True)
+    return tuple(parse(text) if isinstance(text, str) and text not in names else dim for dim, text in pairs)

@@ -47,12 +47,14 @@ class Equivalence:
         used: How often each axiom was used, in both models together.
         conditions: The sizes that the proof is about, such as `batch >= 1`.
         terms: How many distinct terms both models have.
+        shared_dims: Names that several dims of the inputs have, which it takes for one size.
     """
 
     outputs: tuple[OutputProof, ...]
     used: Mapping[str, int] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
     terms: int = 0
+    shared_dims: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -63,6 +65,11 @@ class Equivalence:
     def proven(self) -> tuple[OutputProof, ...]:
         """The outputs that are proven."""
         return tuple(output for output in self.outputs if output.verdict == "proven")
+
+    @property
+    def strength(self) -> tuple[int, int]:
+        """How much is proven: of how many outputs, and how exactly."""
+        return len(self.proven), -max((GRADES.index(output.exactness) for output in self.proven), default=0)
 
     @property
     def differing(self) -> tuple[ExprPair, ...]:

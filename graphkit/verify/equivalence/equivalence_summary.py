@@ -30,12 +30,14 @@ class EquivalenceSummary:
         unproven: Why nothing is shown of the others, by name.
         axioms: How often each equality was used.
         conditions: The sizes that this is about, such as `batch >= 1`.
+        shared_dims: Names that several dims of the inputs have: it is about sizes at which those of one name are equal.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
     axioms: Mapping[str, int] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
+    shared_dims: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -60,6 +62,7 @@ class EquivalenceSummary:
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
             axioms=found.used,
             conditions=found.conditions,
+            shared_dims=found.shared_dims,
         )
 
     @classmethod
@@ -96,12 +99,18 @@ class EquivalenceSummary:
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
             run = f"run {_times(runs)}{checked}"
-            return f"Proven {self.exactness} at every size ({outputs}), and {run}{difference}{without}."
+            return f"Proven {self.exactness} at {self.sizes} ({outputs}), and {run}{difference}{without}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
         count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
-        return f"{text} Proven {self.exactness} at every size: {count}." if self.proven else text
+        return f"{text} Proven {self.exactness} at {self.sizes}: {count}." if self.proven else text
+
+    @property
+    def sizes(self) -> str:
+        """The sizes that it is about, in the words of a headline."""
+        names = [*self.shared_dims[:MAX_SHOWN], *(["..."] if len(self.shared_dims) > MAX_SHOWN else [])]
+        return f"every size at which all inputs have one {listed(names)}" if names else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -141,6 +150,8 @@ def limited_equivalence(
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.verify.equivalence.check_equivalence`.
 
+    Where as much is proven without it, dims of one name need not be one size.
+
     Args:
         original: The original.
         rewritten: Its rewrite, with the names of the original.
@@ -150,11 +161,23 @@ def limited_equivalence(
         unread: Inputs of the original that the rewrite may lack.
         unwritten: Outputs of the original that the rewrite may lack.
     """
-    try:
-        with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
-            return check_equivalence(
-                original, rewritten, narrower=narrower, values=values, unread=unread, unwritten=unwritten
-            )
-    except (ModelError, OutOfTimeError) as error:
-        outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
-        return Equivalence(tuple(outputs))
+
+    def check(*, apart: bool) -> Equivalence:
+        try:
+            with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
+                return check_equivalence(
+                    original,
+                    rewritten,
+                    narrower=narrower,
+                    values=values,
+                    unread=unread,
+                    unwritten=unwritten,
+                    apart=apart,
+                )
+        except (ModelError, OutOfTimeError) as error:
+            outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
+            return Equivalence(tuple(outputs))
+
+    found = check(apart=False)
+    apart = check(apart=True) if found.proven and found.shared_dims else found
+    return apart if apart.strength >= found.strength else found
