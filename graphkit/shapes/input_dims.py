@@ -34,6 +34,7 @@ __all__ = [
     "Place",
     "declare_dim",
     "declared_inputs",
+    "declared_texts",
     "input_dims",
     "read_alike",
     "read_dim",
@@ -80,7 +81,7 @@ class DeclaredInputs:
             for group in others:
                 known |= dict.fromkeys(group, own_symbol(group[0], lower(symbol(name))))
         dims = dict[str, tuple[Expr, ...] | None]()
-        for name, texts in _declared(model):
+        for name, texts in declared_texts(model):
             read = [
                 own_symbol((name, axis)) if text is None else known.get((name, axis)) or read_dim(text, groups)
                 for axis, text in enumerate(texts or ())
@@ -140,7 +141,7 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     return DeclaredInputs.of(model, groups)
 
 
-def _declared(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]:
+def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]:
     """Yield each input that is a tensor, with its dims, None for those that have no name."""
     for value in model.graph.inputs:
         if (kind := declared_type(value)) is not None:
@@ -152,7 +153,7 @@ def _named(model: Model) -> Iterator[tuple[Place, str]]:
     """Yield the dims that are names, and the name of each."""
     texts = [
         ((name, axis), dim)
-        for name, dims in _declared(model)
+        for name, dims in declared_texts(model)
         for axis, dim in enumerate(dims or ())
         if isinstance(dim, str)
     ]
@@ -196,7 +197,7 @@ def read_alike(
         apart: Whether each dim is a symbol of its own, whatever it is called.
     """
     texts = {
-        (names.get(name, name), axis): dim for name, dims in _declared(after) for axis, dim in enumerate(dims or ())
+        (names.get(name, name), axis): dim for name, dims in declared_texts(after) for axis, dim in enumerate(dims or ())
     }
     numbers: dict[Place, int] = {}
     groups: dict[str, list[Group]] = {}

@@ -1,4 +1,4 @@
-"""Which dims of one name the nodes of a model relate: they need them to be equal, or broadcast or join them.
+"""Which dims of one name the nodes of a model relate: a node needs them to be equal, or computes with both at one axis.
 
 That is where a name tells something. Dims of one name that no node relates may differ, whatever they are called.
 """
@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 
+from graphkit.graph.operator_traits import MOVING, names
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.shapes.constraints.legal_sizes import concatenated
 from graphkit.shapes.expr import Call, Expr
@@ -19,6 +21,8 @@ from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import DeclaredInputs, Group
 
 __all__ = ["related_groups"]
+
+APART = MOVING | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs go together in other ways
 
 
 def related_groups(
@@ -60,12 +64,23 @@ def _facts(shapes: Shapes) -> Iterator[Expr]:
 
     A tensor that is cut into pieces is as large as all of these: that needs a divisor, and no equal dims.
     """
-    noted = [(fact.left, fact.right) for fact in (*shapes.equalities, *shapes.broadcasts)]
-    for left, right in (*noted, *((fact.left, fact.right) for fact in concatenated(shapes))):
+    noted = [*shapes.equalities, *shapes.broadcasts, *concatenated(shapes)]
+    pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
+    for left, right in pairs:
         with suppress(TooComplexError):
             difference = left - right
             if len(difference.symbols) > 1 and not _divides(difference):
                 yield difference
+
+
+def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the dims of inputs of one node that are at the same axis, where it computes with both."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.operator in APART or node.bodies or node.op_type.startswith("Scatter"):
+            continue
+        every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
+        for left, right in combinations(every, 2):
+            yield from zip(left, right, strict=False)
 
 
 def _divides(expr: Expr) -> bool:

@@ -80,7 +80,7 @@ LIES: tuple[tuple[dict[str, str], tuple[str, str]], ...] = (  # what is declared
     ({"past": SUM, "mask": "sequence"}, ("past", SUM)),
     ({"past": SUM, "present": "past"}, ("past", SUM)),
     ({"past": SUM, "present": "7"}, ("past", SUM)),
-    ({"tokens": "1"}, ("past", "past + sequence")),
+    ({"tokens": "1"}, ("past", "past + 1")),
 )
 
 
