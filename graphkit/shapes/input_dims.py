@@ -180,8 +180,6 @@ def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     return "", meaning if meaning != "other" else f"{axis} of {role}"
 
 
-
-
 def read_alike(
     before: Model, after: Model, names: Mapping[str, str] = MappingProxyType({}), *, apart: bool = False
 ) -> tuple[DeclaredInputs, DeclaredInputs]:
@@ -197,7 +195,9 @@ def read_alike(
         apart: Whether each dim is a symbol of its own, whatever it is called.
     """
     texts = {
-        (names.get(name, name), axis): dim for name, dims in declared_texts(after) for axis, dim in enumerate(dims or ())
+        (names.get(name, name), axis): dim
+        for name, dims in declared_texts(after)
+        for axis, dim in enumerate(dims or ())
     }
     numbers: dict[Place, int] = {}
     groups: dict[str, list[Group]] = {}
@@ -208,7 +208,8 @@ def read_alike(
             for place in group:
                 numbers[place] = len(numbers) if apart else number
                 keyed.setdefault((numbers[place], texts.get(place, usual)), []).append(place)
-        groups[name] = [tuple(places) for places in keyed.values()]
+        keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
+        groups[name] = [tuple(keyed[key]) for key in keys]
     numbered: dict[str, dict[int, list[Place]]] = {}
     for (input_name, axis), name in _named(after):
         number = numbers.get((names.get(input_name, input_name), axis), 0)

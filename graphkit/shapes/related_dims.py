@@ -18,7 +18,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import DeclaredInputs, Group
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
 
 __all__ = ["related_groups"]
 
@@ -28,35 +28,34 @@ APART = MOVING | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs 
 def related_groups(
     model: Model, groups: Mapping[str, Sequence[Group]], apart: Collection[Group]
 ) -> dict[str, list[Group]]:
-    """Return groups of dims of one name, joined where a node relates them, but for two that are to stay apart."""
+    """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
     declared = DeclaredInputs.of(model, groups)
-    joined = {name: list(parts) for name, parts in groups.items()}
+    symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}
     facts = list(_facts(infer_from(model, Inputs(model, declared=declared))))
-    symbols = {group: declared.at(group[0]) for parts in groups.values() for group in parts}
-    kept = {symbols[group] for group in apart}
-    while (found := _first(facts, joined, symbols, kept)) is not None:
-        name, left, right = found
-        first, second = sorted((left, right), key=lambda group: symbols[group] not in kept)
-        both = (*first, *second)
-        symbols[both] = symbols[first]
-        joined[name] = [both if group == left else group for group in joined[name] if group != right]
-        facts = [fact.substitute({str(symbols[second].name): symbols[first]}) for fact in facts]
-    return joined
+    one: dict[str, Expr] = {}  # the symbol that another one equals, by its name
+    while equal := next(filter(None, (_equal(fact, symbols) for fact in facts)), None):
+        one |= equal
+        facts = [fact.substitute(equal) for fact in facts]
+    joined: dict[str, dict[Expr, list[Place]]] = {name: {} for name in groups}
+    for name, parts in groups.items():
+        for group in parts:
+            known = declared.at(group[0])
+            while known.name in one:
+                known = one[known.name]
+            joined[name].setdefault(known, []).extend(group)
+    return {name: [tuple(places) for places in parts.values()] for name, parts in joined.items()}
 
 
-def _first(
-    facts: Sequence[Expr], groups: Mapping[str, Sequence[Group]], symbols: Mapping[Group, Expr], kept: Collection[Expr]
-) -> tuple[str, Group, Group] | None:
-    """Return the first two groups that a fact relates, and their name."""
-    for fact in facts:
-        for name, parts in groups.items():
-            known = [group for group in parts if symbols[group].symbols <= fact.symbols]
-            for left, right in combinations(known, 2):
-                if {symbols[left], symbols[right]} <= set(kept):
-                    continue
-                if fact.substitute({str(symbols[right].name): symbols[left]}) == 0:
-                    return name, left, right
-    return None
+def _equal(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Expr]:
+    """Return symbols of one name that a fact says to be equal: two of them, or else as many as there are."""
+    by_name: dict[str, list[Expr]] = {}
+    for known, (name, is_apart) in symbols.items():
+        if known.symbols <= fact.symbols:
+            by_name.setdefault(name, []).insert(0 if is_apart else len(symbols), known)
+    pairs = [pair for known in by_name.values() for pair in combinations(known, 2) if not symbols[pair[1]][1]]
+    every = {str(second.name): first for first, second in reversed(pairs)}
+    choices = [*({str(second.name): first} for first, second in pairs), every]
+    return next((choice for choice in choices if fact.terms and fact.substitute(choice) == 0), {})
 
 
 def _facts(shapes: Shapes) -> Iterator[Expr]:
@@ -76,7 +75,7 @@ def _facts(shapes: Shapes) -> Iterator[Expr]:
 def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
     """Yield the dims of inputs of one node that are at the same axis, where it computes with both."""
     for node in all_nodes(shapes.model.scopes):
-        if node.operator in APART or node.bodies or node.op_type.startswith("Scatter"):
+        if node.operator in APART:
             continue
         every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
         for left, right in combinations(every, 2):

@@ -30,8 +30,9 @@ from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_runs import (
     FACTOR,
     compared,
@@ -189,10 +190,10 @@ class _Proof:
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
-        asked, fixed = given_shapes(before, spec.shapes), fixed_by(before, after, computed_dims(before, cuts))
+        fixed = fixed_by(before, after, computed_dims(before, cuts))
         unsure = unknown_pairs(fixed)
         fixed = [pair for pair in fixed if pair not in unsure]
-        numbers, relations = solve([*fixed, *asked], spec.numbers)
+        numbers, relations = solve(fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         is_default = options.tolerance is None and has_float16(before)
         tolerance = default_tolerance(before) if options.tolerance is None else options.tolerance
@@ -362,8 +363,7 @@ class _Proof:
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
     before = feeder.models[0]
-    asked, _ = solve(given_shapes(before, spec.shapes), spec.numbers)
-    return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
+    return narrowing(session, fixed, Inputs(before, spec).numbers, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:

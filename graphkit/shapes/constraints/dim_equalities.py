@@ -20,10 +20,10 @@ from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.input_dims import read_alike
 from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
 
-__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
+__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "solve"]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
@@ -118,7 +118,7 @@ def fixed_by(
     """
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
-    now, was = _symbolic(rewritten), _symbolic(original)
+    was, now = (read.dims for read in read_alike(original, rewritten))
     labels = original.label, rewritten.label
     for name in theirs:
         if name in computed:
@@ -140,11 +140,6 @@ def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
     has_default = any(value.name == name for value in original.graph.inputs)
     reason = f"has no default, as it has in {original.label}" if has_default else f"is none of {original.label}"
     return UsageError(f"{rewritten.label}: its input '{name}' {reason} - compare other models")
-
-
-def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
-    """Return the dims of inputs as the shape engine knows them: a mask may have a length of its own."""
-    return Inputs(model).symbolic
 
 
 def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
@@ -175,15 +170,6 @@ def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | No
 def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
     where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
     return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
-
-
-def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair]:
-    """Return the dims that given shapes fix. The shape engine reports wrong names and ranks."""
-    pairs: list[Pair] = []
-    for name, dims in _symbolic(model).items():
-        if name in inputs and dims is not None:
-            pairs += [Pair(name, dim, const(size)) for dim, size in zip(dims, inputs[name], strict=False)]
-    return pairs
 
 
 def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:

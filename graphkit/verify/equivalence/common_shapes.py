@@ -88,9 +88,7 @@ def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
     return None if dim.name is None else sizes.get(dim.name)
 
 
-def _taken_at_their_word(
-    value: Value, dims: tuple[Expr, ...] | None, names: Container[str]
-) -> tuple[Expr, ...] | None:
+def _taken_at_their_word(value: Value, dims: tuple[Expr, ...] | None, names: Container[str]) -> tuple[Expr, ...] | None:
     """Return the dims of an input, of which any text that is not one of these names is an expression."""
     if dims is None:
         return None

@@ -127,9 +127,7 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
     return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
 
 
-def narrowed_dims(
-    original: Model, rewritten: Model, names: Mapping[str, str], *, apart: bool = False
-) -> Iterator[str]:
+def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str], *, apart: bool = False) -> Iterator[str]:
     """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
     theirs, mine = (read.dims for read in read_alike(original, rewritten, names, apart=apart))
     meanings: dict[str, Expr] = {}
