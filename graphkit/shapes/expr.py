@@ -130,6 +130,11 @@ class Expr:
         atom = self.atom
         return atom.name if isinstance(atom, Symbol) else None
 
+    @property
+    def declared(self) -> str:
+        """Its text as declarations have it: in these, a name alone needs no quotes."""
+        return self.name or str(self)
+
     @cached_property
     def symbols(self) -> frozenset[str]:
         """The names in it."""

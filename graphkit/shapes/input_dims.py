@@ -36,6 +36,7 @@ __all__ = [
     "declared_inputs",
     "declared_texts",
     "input_dims",
+    "named_inputs",
     "read_alike",
     "read_dim",
 ]
@@ -110,7 +111,7 @@ def read_dim(text: str | int, names: Collection[str]) -> Expr:
 def declare_dim(declared: TensorShapeProto.Dimension, dim: Expr, names: Collection[str] = ()) -> None:
     """Declare a dim, of which `read_dim` reads the same: it stays open where its text would be the name of another."""
     declared.ClearField("value")
-    size, text = dim.constant, dim.name or str(dim)
+    size, text = dim.constant, dim.declared
     if size is None and (dim.name is not None or text not in names):
         declared.dim_param = text
     elif size is not None and -(1 << 63) <= size < 1 << 63:  # no tensor can have any other
@@ -139,6 +140,14 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     for parts in groups.values():
         parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)
+
+
+def named_inputs(model: Model) -> DeclaredInputs:
+    """Return the dims that inputs declare, where something else says that those of one name are equal."""
+    places: dict[str, list[Place]] = {}
+    for place, name in _named(model):
+        places.setdefault(name, []).append(place)
+    return DeclaredInputs.of(model, {name: [tuple(parts)] for name, parts in places.items()})
 
 
 def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]:
@@ -181,7 +190,12 @@ def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
 
 
 def read_alike(
-    before: Model, after: Model, names: Mapping[str, str] = MappingProxyType({}), *, apart: bool = False
+    before: Model,
+    after: Model,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    apart: bool = False,
+    computed: Collection[str] = (),
 ) -> tuple[DeclaredInputs, DeclaredInputs]:
     """Return the dims of a model and of its rewrite, so that what is one symbol in the one is so in the other.
 
@@ -193,6 +207,7 @@ def read_alike(
         after: Its rewrite.
         names: What inputs of the rewrite are called in the original.
         apart: Whether each dim is a symbol of its own, whatever it is called.
+        computed: Inputs of the original whose dims are those of others, by their names.
     """
     texts = {
         (names.get(name, name), axis): dim
@@ -204,12 +219,13 @@ def read_alike(
     for name, parts in declared_inputs(before).groups.items():
         keyed: dict[tuple[int, Dim], list[Place]] = {}
         for number, group in enumerate(parts):
-            usual = next((texts[place] for place in group if place in texts), None)
-            for place in group:
+            own = [place for place in group if place[0] not in computed]
+            usual = next((texts[place] for place in own if place in texts), None)
+            for place in own:
                 numbers[place] = len(numbers) if apart else number
                 keyed.setdefault((numbers[place], texts.get(place, usual)), []).append(place)
         keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
-        groups[name] = [tuple(keyed[key]) for key in keys]
+        groups |= {name: [tuple(keyed[key]) for key in keys]} if keys else {}
     numbered: dict[str, dict[int, list[Place]]] = {}
     for (input_name, axis), name in _named(after):
         number = numbers.get((names.get(input_name, input_name), axis), 0)

@@ -53,22 +53,29 @@ def _equal(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Ex
         if known.symbols <= fact.symbols:
             by_name.setdefault(name, []).insert(0 if is_apart else len(symbols), known)
     pairs = [pair for known in by_name.values() for pair in combinations(known, 2) if not symbols[pair[1]][1]]
+    if any(_cuts(fact, first.symbols | second.symbols) for first, second in pairs):
+        return {}
     every = {str(second.name): first for first, second in reversed(pairs)}
     choices = [*({str(second.name): first} for first, second in pairs), every]
     return next((choice for choice in choices if fact.terms and fact.substitute(choice) == 0), {})
 
 
-def _facts(shapes: Shapes) -> Iterator[Expr]:
-    """Yield differences that are 0 wherever nodes run, or where they do not broadcast.
+def _cuts(expr: Expr, names: Collection[str]) -> bool:
+    """Whether one of two dims is divided by the other: what is cut into pieces is as large as all of these, always."""
+    calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
+    divisions = [call for call in calls if call.op in ("//", "%")]
+    is_cut = any(names <= call.args[0].symbols | call.args[1].symbols for call in divisions)
+    return is_cut or any(_cuts(arg, names) for call in calls for arg in call.args)
 
-    A tensor that is cut into pieces is as large as all of these: that needs a divisor, and no equal dims.
-    """
+
+def _facts(shapes: Shapes) -> Iterator[Expr]:
+    """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
     noted = [*shapes.equalities, *shapes.broadcasts, *concatenated(shapes)]
     pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
     for left, right in pairs:
         with suppress(TooComplexError):
             difference = left - right
-            if len(difference.symbols) > 1 and not _divides(difference):
+            if len(difference.symbols) > 1:
                 yield difference
 
 
@@ -80,8 +87,3 @@ def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
         every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
         for left, right in combinations(every, 2):
             yield from zip(left, right, strict=False)
-
-
-def _divides(expr: Expr) -> bool:
-    calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
-    return any(call.op in ("//", "%") or any(map(_divides, call.args)) for call in calls)

@@ -157,6 +157,7 @@ class _Proof:
         blank: The proof before anything ran.
         contradictions: What the original declares and its nodes contradict, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
+        unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
     """
 
     two: TwoModels
@@ -168,6 +169,7 @@ class _Proof:
     contradictions: Sequence[str]
     is_default: bool
     progress: Progress
+    unlike: list[Run]
 
     @classmethod
     def of(
@@ -214,6 +216,7 @@ class _Proof:
             contradictions=contradictions,
             is_default=is_default,
             progress=progress,
+            unlike=[],
         )
 
     def run(self) -> RewriteProof:
@@ -245,6 +248,7 @@ class _Proof:
             coverage=coverage(feeder, record.runs),
             caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
         )
+        self.unlike[:] = record.unlike
         if not record.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self.progress("proving: loading the rewritten model")
@@ -270,6 +274,7 @@ class _Proof:
             unread=[] if self.two.part is None else [value.name for value in before.graph.inputs],
             values=self.options.values,
             seconds=self.options.limits.seconds,
+            computed=() if self.two.part is None else self.two.part.cuts,
         )
 
     def _input_changes(self, session: Runner) -> list[Change]:
@@ -357,7 +362,15 @@ class _Proof:
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
-        return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
+        proof = compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
+        others = self.unlike if proof.passed and two.part is None else ()
+        blank = replace(self.blank, tolerance=proof.tolerance)
+        for run in others:
+            (result,) = compared(blank, [run], session, two.known, self.hollow, self.rounding).runs
+            if result.failure:
+                gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
+                return replace(proof, caveats=(*proof.caveats, gap))
+        return proof
 
 
 def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:

@@ -16,14 +16,14 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, Relation, const, symbol
+from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.input_dims import read_alike
-from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
+from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced, solved
 
-__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "solve"]
+__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "needed_size", "sizes_beside", "solve"]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
@@ -31,13 +31,28 @@ RANK_OF = "?rank of "  # before the name of a value of unknown rank
 def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
     """Return, for each symbol of the inputs, those that it always equals, itself included, in the order of inputs."""
     names, rows = _facts(model)
-    solved = reduced(rows, names[::-1])
+    known = reduced(rows, names[::-1])
     classes: dict[frozenset[tuple[str, Fraction]], list[str]] = {}
     for name in names:
-        row = solved.get(name, {})
+        row = known.get(name, {})
         meaning = {symbol: -factor for symbol, factor in row.items() if symbol != name} if row else {name: Fraction(1)}
         classes.setdefault(frozenset(meaning.items()), []).append(name)
     return {name: tuple(members) for members in classes.values() for name in members}
+
+
+def needed_size(model: Model, name: str) -> Expr | None:
+    """Return what a symbol of the inputs must be, in others, None where no node says so."""
+    names, rows = _facts(model)
+    known = reduced(rows, [name, *(other for other in names if other != name)])
+    return solved(name, known, {other: symbol(other) for other in names})
+
+
+def sizes_beside(model: Model, name: str) -> list[Expr]:
+    """Return what a symbol is if nothing broadcasts, or by the role of a mask: it spans past and new tokens."""
+    legal, shapes = legal_sizes(model), infer(model)
+    totals = [legal.past + legal.tokens] if legal.past and legal.tokens and symbol(name) in legal.totals else []
+    sides = [side for fact in shapes.broadcasts for side in ((fact.left, fact.right), (fact.right, fact.left))]
+    return [*totals, *(right for left, right in sides if left.name == name)]
 
 
 def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
@@ -48,10 +63,10 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     """
     names, rows = _facts(model)
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
-    solved = reduced([*known, *rows], names)
-    if "" in solved:
+    together = reduced([*known, *rows], names)
+    if "" in together:
         raise _contradiction(model, sizes, known, rows)
-    return {name: size for name, size in fixed_sizes(solved).items() if name and name not in sizes}
+    return {name: size for name, size in fixed_sizes(together).items() if name and name not in sizes}
 
 
 def _contradiction(model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]) -> UsageError:
@@ -186,10 +201,10 @@ def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int
             if not relation.symbols and not Values.at({}).is_met(relation).all():
                 raise _unsolvable(pair, numbers)
         todo = [(pair, relation) for pair, relation in todo if relation.symbols]
-        solved = {name: size for _, relation in todo for name, size in _only(relation)}
-        if not solved:
+        found = {name: size for _, relation in todo for name, size in _only(relation)}
+        if not found:
             break
-        numbers.update(solved)
+        numbers.update(found)
     return numbers, [relation for _, relation in todo]
 
 

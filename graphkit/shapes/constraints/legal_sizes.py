@@ -184,13 +184,18 @@ class LegalSizes:
     tensors: tuple[tuple[Expr, ...], ...]
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
-        """Return the shape of each input; on the first step of a merged decoder, without the past."""
+        """Return the shape of each input; on the first step of a merged decoder, without the past.
+
+        An assignment may also have `INPUT.AXIS`, for a dim that is to be unlike others of its name.
+        """
         shapes: dict[str, tuple[int, ...] | None] = {}
         for name, dims in self.inputs.items():
             shapes[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
             if name in self.masks and dims is not None and self.tokens is not None:
                 past = 0 if is_first else self.past_size(assignment)
                 shapes[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
+            if (shape := shapes[name]) is not None:
+                shapes[name] = tuple(assignment.get(f"{name}.{axis}", size) for axis, size in enumerate(shape))
         return shapes
 
     def past_size(self, assignment: Assignment) -> int:

@@ -10,15 +10,17 @@ a wrong shape rule makes a wrong fold that is proven here, and that only a run f
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes import Shapes
+from graphkit.shapes import Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.input_dims import read_alike
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
@@ -64,6 +66,7 @@ def check_equivalence(
     axioms: Sequence[Axiom] = AXIOMS,
     loosenesses: Sequence[Looseness] = (),
     apart: bool = False,
+    computed: Sequence[str] = (),
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -81,6 +84,7 @@ def check_equivalence(
         loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
         apart: Whether dims of the inputs may differ that have one name; else they are one size, where roles or nodes
             say so: see `graphkit.shapes.input_dims`.
+        computed: Inputs of the original whose dims are those of its other ones, by their names.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -105,6 +109,7 @@ def check_equivalence(
         axioms=axioms,
         loosenesses=loosenesses or (ZEROS, ROUNDING),
         apart=apart,
+        computed=computed,
     )
     try:
         return check.run()
@@ -127,10 +132,12 @@ class _Check:
     axioms: Sequence[Axiom]
     loosenesses: Sequence[Looseness]
     apart: bool
+    computed: Sequence[str]
 
     def run(self) -> Equivalence:
-        names, free, narrower, apart = self.names, self.free, self.narrower, self.apart
+        names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
+        dims = read_alike(before, after, names, apart=self.apart, computed=self.computed)
         terms = Terms()
         constants = Constants(terms, (before, after))
         fixed = {*self.values, *self.unread}
@@ -138,7 +145,7 @@ class _Check:
         faults += output_faults(before, after, names, self.unwritten)
         if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(self.original, self.rewritten):
             return _unknown(after, fault)
-        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, apart=apart)
+        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, declared=dims)
         if isinstance(shapes, str):
             return _unknown(after, shapes)
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
@@ -161,11 +168,13 @@ class _Check:
                 break
         if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
             return _unknown(after, fault)
-        equal = narrowed_dims(before, after, names, apart=apart) if narrower else ()
+        equal = narrowed_dims(names, dims) if narrower else ()
         conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known), _shared_dims(shapes[0]))
+        return Equivalence(
+            proofs, dict(sorted(used.items())), conditions, len(terms.known), _shared_dims(shapes[0], self.computed)
+        )
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -252,11 +261,21 @@ def _bounds(name: str, low: Bound, high: Bound) -> str:
     return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
 
 
-def _shared_dims(shapes: Shapes) -> tuple[str, ...]:
-    """Return the names that several dims of inputs have, which are taken for one size: no runtime checks that."""
-    read = (value for value in shapes.model.graph.inputs if value.consumers and value in shapes.first)
-    counts = Counter(dim.name for value in read for dim in shapes.first[value].dims or ())
-    return tuple(name for name, count in counts.items() if name is not None and count > 1)
+def _shared_dims(shapes: Shapes, computed: Sequence[str]) -> tuple[str, ...]:
+    """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
+    places: dict[str, list[str]] = {}
+    called: dict[str, int] = {}  # how many dims a name is declared for
+    for value in shapes.model.graph.inputs:
+        is_read = value.consumers and value in shapes.first and value.name not in computed
+        known = shapes.first[value].dims if is_read else None
+        for axis, (dim, text) in enumerate(zip(known or (), declared_dims(value) or (), strict=False)):
+            called[str(text)] = called.get(str(text), 0) + 1
+            if dim.name is not None:
+                places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
+    shared = {name: dims for name, dims in places.items() if len(dims) > 1}
+    whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
+    first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"{family_labels(dims)} are equal" for name, dims in shared.items() if name not in whole))
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:

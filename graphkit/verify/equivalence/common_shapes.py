@@ -11,7 +11,7 @@ from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
-from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 
 __all__ = ["common_shapes"]
 
@@ -25,7 +25,7 @@ def common_shapes(
     narrower: bool,
     free: Container[str] = (),
     spec: DimSpec = AS_DECLARED,
-    apart: bool = False,
+    declared: tuple[DeclaredInputs, DeclaredInputs] | None = None,
 ) -> tuple[Shapes, Shapes] | str:
     """Return the shapes of both models over the same dims of inputs, or why there are none.
 
@@ -39,15 +39,15 @@ def common_shapes(
         narrower: Whether both have the dims that the rewrite declares.
         free: Inputs that are the rewrite's own.
         spec: Sizes of the inputs of the rewrite.
-        apart: Whether each dim of an input is a symbol of its own, whatever it is called.
+        declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
     """
-    declared, changed = read_alike(before, after, names, apart=apart)
+    read, changed = declared or read_alike(before, after, names)
     own = {
-        name: _taken_at_their_word(after.graph.values[name], dims, declared.groups)
+        name: _taken_at_their_word(after.graph.values[name], dims, read.groups)
         for name, dims in changed.dims.items()
         if name in free
     }
-    first = Inputs(before, values=values, declared=declared)
+    first = Inputs(before, values=values, declared=read)
     second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **own}))
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:

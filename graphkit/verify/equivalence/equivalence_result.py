@@ -47,7 +47,7 @@ class Equivalence:
         used: How often each axiom was used, in both models together.
         conditions: The sizes that the proof is about, such as `batch >= 1`.
         terms: How many distinct terms both models have.
-        shared_dims: Names that several dims of the inputs have, which it takes for one size.
+        shared_dims: Which dims of the inputs it takes for one size, in clauses.
     """
 
     outputs: tuple[OutputProof, ...]

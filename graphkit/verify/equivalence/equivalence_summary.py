@@ -30,7 +30,7 @@ class EquivalenceSummary:
         unproven: Why nothing is shown of the others, by name.
         axioms: How often each equality was used.
         conditions: The sizes that this is about, such as `batch >= 1`.
-        shared_dims: Names that several dims of the inputs have: it is about sizes at which those of one name are equal.
+        shared_dims: Which dims of the inputs it takes for one size, in clauses.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
@@ -109,8 +109,7 @@ class EquivalenceSummary:
     @property
     def sizes(self) -> str:
         """The sizes that it is about, in the words of a headline."""
-        names = [*self.shared_dims[:MAX_SHOWN], *(["..."] if len(self.shared_dims) > MAX_SHOWN else [])]
-        return f"every size at which all inputs have one {listed(names)}" if names else "every size"
+        return f"every size at which {listed(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -147,6 +146,7 @@ def limited_equivalence(
     seconds: float | None,
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
+    computed: Sequence[str] = (),
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.verify.equivalence.check_equivalence`.
 
@@ -160,6 +160,7 @@ def limited_equivalence(
         seconds: The time that this may take, None for a minute.
         unread: Inputs of the original that the rewrite may lack.
         unwritten: Outputs of the original that the rewrite may lack.
+        computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
 
     def check(*, apart: bool) -> Equivalence:
@@ -173,6 +174,7 @@ def limited_equivalence(
                     unread=unread,
                     unwritten=unwritten,
                     apart=apart,
+                    computed=computed,
                 )
         except (ModelError, OutOfTimeError) as error:
             outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]

@@ -10,7 +10,7 @@ from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
-from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.input_dims import DeclaredInputs
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.required_products import RequiredProducts
@@ -127,9 +127,9 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
     return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
 
 
-def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str], *, apart: bool = False) -> Iterator[str]:
+def narrowed_dims(names: Mapping[str, str], declared: tuple[DeclaredInputs, DeclaredInputs]) -> Iterator[str]:
     """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
-    theirs, mine = (read.dims for read in read_alike(original, rewritten, names, apart=apart))
+    theirs, mine = (read.dims for read in declared)
     meanings: dict[str, Expr] = {}
     pairs = [(name, dims) for name, dims in mine.items() if theirs.get(names.get(name, name)) is not None]
     both = [pair for name, dims in pairs for pair in zip(theirs[names.get(name, name)] or (), dims or (), strict=False)]
@@ -157,7 +157,8 @@ def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str], *
 def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:
     if not (isinstance(before, str) and isinstance(after, str)):
         return before == after
-    return before == after or parse(before).substitute(symbols) == parse(after)
+    meant = symbols.get(before) or parse(before).substitute(symbols)
+    return meant == (symbol(after) if symbol(after) in symbols.values() else parse(after))
 
 
 def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], symbols: Mapping[str, Expr]) -> str:
@@ -180,7 +181,7 @@ def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], sy
     known = [dims for dims in computed if dims is not None]
     for axis, dim in enumerate(after):
         is_same = before is not None and len(before) == len(after) and _is_declared_alike(before[axis], dim, symbols)
-        is_right = any(len(dims) == len(after) and str(dims[axis]) == str(dim) for dims in known)
+        is_right = any(len(dims) == len(after) and dims[axis].declared == str(dim) for dims in known)
         if dim is not None and not is_same and not is_right:
             return f"it is declared {shape_text(after)}, {shape_text(before)} in the original"
     return "" if all(len(dims) == len(after) for dims in known) else "it is declared with another rank"
@@ -222,10 +223,12 @@ def declared_faults(
     symbols = new_symbols(original, rewritten, names)
     for name, declared, dims in _wrongly_declared(rewritten, after, read[1]):
         theirs = known.get((names.get(name, name), _computed(dims)), ())
-        right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
+        right = (
+            [dim.declared for dim in dims] if dims is not None and len(dims) == len(declared) else [""] * len(declared)
+        )
         if len(theirs) != len(declared) or any(
-            mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != str(dim)
-            for mine, other, dim in zip(declared, theirs, right, strict=True)
+            mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != text
+            for mine, other, text in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
     places_before = _places(original, before, required)
