@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Literal
 
 from onnx import TensorShapeProto
 
@@ -30,6 +31,7 @@ from graphkit.shapes.symbols import Bound
 
 __all__ = [
     "DeclaredInputs",
+    "DimNames",
     "Group",
     "Place",
     "declare_dim",
@@ -43,6 +45,7 @@ __all__ = [
 
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
+DimNames = Literal["apart", "related", "named"]  # what a name tells of two dims: nothing, or that they are equal
 OF_SEQUENCES: tuple[Role, ...] = (
     "tokens", "embeddings", "mask", "positions", "token types",
     "encoder tokens", "encoder mask", "encoder state", "past", "state",
@@ -63,16 +66,20 @@ class DeclaredInputs:
 
     @classmethod
     def of(
-        cls, model: Model, groups: Mapping[str, Sequence[Group]], names: Mapping[str, str] = MappingProxyType({})
+        cls,
+        model: Model,
+        groups: Mapping[str, Sequence[Group]],
+        names: Mapping[str, str] = MappingProxyType({}),
+        taken: Collection[str] = (),
     ) -> DeclaredInputs:
         """Return the dims of a model, with one symbol for each group of dims: the first of a name has that itself.
 
-        `names` are other names of inputs, for `INPUT.AXIS`.
+        `INPUT.AXIS` has other names of inputs where these are given, and is none of the names that are taken.
         """
 
         def own_symbol(place: Place, least: Bound | None = None) -> Expr:
             called = f"{names.get(place[0], place[0])}.{place[1]}"
-            while called in groups:  # the name of a dim that is another one
+            while called in groups or called in taken:  # the name of a dim that is another one
                 called += "'"
             return symbol(called, least)
 
@@ -194,7 +201,7 @@ def read_alike(
     after: Model,
     names: Mapping[str, str] = MappingProxyType({}),
     *,
-    apart: bool = False,
+    dims: DimNames = "related",
     computed: Collection[str] = (),
 ) -> tuple[DeclaredInputs, DeclaredInputs]:
     """Return the dims of a model and of its rewrite, so that what is one symbol in the one is so in the other.
@@ -206,13 +213,13 @@ def read_alike(
         before: The original.
         after: Its rewrite.
         names: What inputs of the rewrite are called in the original.
-        apart: Whether each dim is a symbol of its own, whatever it is called.
+        dims: Which dims of one name are one symbol: no two, those that nodes or roles of inputs relate, or all.
         computed: Inputs of the original whose dims are those of others, by their names.
     """
     texts = {
         (names.get(name, name), axis): dim
-        for name, dims in declared_texts(after)
-        for axis, dim in enumerate(dims or ())
+        for name, known in declared_texts(after)
+        for axis, dim in enumerate(known or ())
     }
     numbers: dict[Place, int] = {}
     groups: dict[str, list[Group]] = {}
@@ -222,7 +229,7 @@ def read_alike(
             own = [place for place in group if place[0] not in computed]
             usual = next((texts[place] for place in own if place in texts), None)
             for place in own:
-                numbers[place] = len(numbers) if apart else number
+                numbers[place] = {"apart": len(numbers), "related": number, "named": 0}[dims]
                 keyed.setdefault((numbers[place], texts.get(place, usual)), []).append(place)
         keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
         groups |= {name: [tuple(keyed[key]) for key in keys]} if keys else {}
@@ -231,4 +238,5 @@ def read_alike(
         number = numbers.get((names.get(input_name, input_name), axis), 0)
         numbered.setdefault(name, {}).setdefault(number, []).append((input_name, axis))
     others = {name: [tuple(parts[number]) for number in sorted(parts)] for name, parts in numbered.items()}
-    return DeclaredInputs.of(before, groups), DeclaredInputs.of(after, others, names)
+    taken = {*groups, *others}
+    return DeclaredInputs.of(before, groups, taken=taken), DeclaredInputs.of(after, others, names, taken)

@@ -100,7 +100,9 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
     if faults:
         return _unknown(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
-    found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
+    found = check_equivalence(
+        *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
+    )
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
     return replace(

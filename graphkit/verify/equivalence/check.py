@@ -20,7 +20,7 @@ from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
@@ -65,7 +65,7 @@ def check_equivalence(
     free: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
     loosenesses: Sequence[Looseness] = (),
-    apart: bool = False,
+    dims: DimNames = "related",
     computed: Sequence[str] = (),
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
@@ -82,8 +82,7 @@ def check_equivalence(
         free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
         axioms: The equalities that may be used.
         loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
-        apart: Whether dims of the inputs may differ that have one name; else they are one size, where roles or nodes
-            say so: see `graphkit.shapes.input_dims`.
+        dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
 
     Returns:
@@ -108,7 +107,7 @@ def check_equivalence(
         free=free,
         axioms=axioms,
         loosenesses=loosenesses or (ZEROS, ROUNDING),
-        apart=apart,
+        dims=dims,
         computed=computed,
     )
     try:
@@ -131,13 +130,13 @@ class _Check:
     free: Sequence[str]
     axioms: Sequence[Axiom]
     loosenesses: Sequence[Looseness]
-    apart: bool
+    dims: DimNames
     computed: Sequence[str]
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
-        dims = read_alike(before, after, names, apart=self.apart, computed=self.computed)
+        declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
         constants = Constants(terms, (before, after))
         fixed = {*self.values, *self.unread}
@@ -145,7 +144,7 @@ class _Check:
         faults += output_faults(before, after, names, self.unwritten)
         if fault := next(iter(faults), functions_fault(before, after)) or loading_fault(self.original, self.rewritten):
             return _unknown(after, fault)
-        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, declared=dims)
+        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, declared=declared)
         if isinstance(shapes, str):
             return _unknown(after, shapes)
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
@@ -168,7 +167,7 @@ class _Check:
                 break
         if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
             return _unknown(after, fault)
-        equal = narrowed_dims(names, dims) if narrower else ()
+        equal = narrowed_dims(names, declared) if narrower else ()
         conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from graphkit.graph.declared_types import declared_dims, shape_text
@@ -42,20 +42,22 @@ def common_shapes(
         declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
     """
     read, changed = declared or read_alike(before, after, names)
-    own = {
+    new = {
         name: _taken_at_their_word(after.graph.values[name], dims, read.groups)
         for name, dims in changed.dims.items()
         if name in free
     }
     first = Inputs(before, values=values, declared=read)
-    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **own}))
+    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}))
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
         pairs = (pair for each in both for pair in zip(*each, strict=False))
         sizes = {dim.name: other for dim, other in pairs if dim.name is not None}
+        taken = {each for dims in theirs.values() for dim in dims or () for each in dim.symbols}
         for name, dims in first.symbolic.items():
-            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
+            own = None if dims is None else tuple(_own(name, dims, sizes, taken))
+            first.symbolic[name] = theirs.get(name, own)
         first.take_sizes_of(second)
     else:
         for name, dims in theirs.items():
@@ -75,17 +77,13 @@ def common_shapes(
     return infer_from(before, first), infer_from(after, second)
 
 
-def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) -> tuple[Expr, ...] | None:
-    """Return the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
-    if dims is None:
-        return None
-    own = (symbol(f"{name}.{axis}", 0) for axis in range(len(dims)))
-    known = (dim if dim.constant is not None else _sized(dim, sizes) for dim in dims)
-    return tuple(mine if dim is None else dim for dim, mine in zip(known, own, strict=True))
-
-
-def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
-    return None if dim.name is None else sizes.get(dim.name)
+def _own(name: str, dims: Iterable[Expr], sizes: Mapping[str, Expr], taken: Container[str]) -> Iterator[Expr]:
+    """Yield the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
+    for axis, dim in enumerate(dims):
+        own = f"{name}.{axis}"
+        while own in taken:
+            own += "'"
+        yield dim if dim.constant is not None else sizes.get(dim.name or "") or symbol(own, 0)
 
 
 def _taken_at_their_word(value: Value, dims: tuple[Expr, ...] | None, names: Container[str]) -> tuple[Expr, ...] | None:

@@ -10,6 +10,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
+from graphkit.shapes.input_dims import DimNames
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
@@ -163,7 +164,7 @@ def limited_equivalence(
         computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
 
-    def check(*, apart: bool) -> Equivalence:
+    def check(dims: DimNames) -> Equivalence:
         try:
             with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
                 return check_equivalence(
@@ -173,13 +174,13 @@ def limited_equivalence(
                     values=values,
                     unread=unread,
                     unwritten=unwritten,
-                    apart=apart,
+                    dims=dims,
                     computed=computed,
                 )
         except (ModelError, OutOfTimeError) as error:
             outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
             return Equivalence(tuple(outputs))
 
-    found = check(apart=False)
-    apart = check(apart=True) if found.proven and found.shared_dims else found
+    found = check("related")
+    apart = check("apart") if found.proven and found.shared_dims else found
     return apart if apart.strength >= found.strength else found

@@ -30,7 +30,8 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     A proof is about sizes at which dims of one name are equal, and no runtime checks that they are. A past is empty at
     first, so its dim must be a name of its own.
     """
-    dims = {name: each or () for name, each in Inputs(original.whole).symbolic.items()}
+    whole = original.whole
+    dims = {name: each or () for name, each in Inputs(whole, declared=named_inputs(whole)).symbolic.items()}
     tokens, grown = dims.get(original.role("tokens"), ()), original.grown_pasts
     with_tokens = {original.role(role) for role in OF_TOKENS}
     others = [dim for name, each in dims.items() if name not in with_tokens and name not in grown for dim in each]

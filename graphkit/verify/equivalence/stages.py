@@ -164,6 +164,7 @@ def _compared(stage: Stage) -> Equivalence:
         unread=[name for name in gone if name not in values],
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
         loosenesses=stage.loosenesses,
+        dims="named",  # a host feeds them so
     )
 
 
