@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
@@ -19,6 +19,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
 from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
 from graphkit.verify.layers.causes.order import attributes, order, weights
@@ -57,7 +58,8 @@ def compare_models(
         b: The other one; or an .npz file of its tensors by name, from a device or a run in PyTorch.
         spec: Sizes for generated inputs.
         options: How to compare.
-        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated.
+        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated. Where B is a file of
+            tensors, it has the inputs too, or they are given.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -119,15 +121,21 @@ class _Comparison:
 
     def _given(self, b: Model | None) -> dict[str, np.ndarray]:
         """Return the arrays for inputs; those of a file are checked before they are read."""
-        if self.inputs is None:
+        if self.inputs is None and not isinstance(self.other, ArrayFile):
             return {}
         if isinstance(self.inputs, Mapping):
             arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
             check_given(arrays, self.model, b)
             return arrays
-        file = ArrayFile(self.inputs, self.options.limits)
-        check_given({name: file.claimed(name) for name in file.names}, self.model, b)
-        return {name: file.read(name) for name in file.names}
+        file = self._dumps if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
+        names = tuple(fed_inputs(self.model)) if self.inputs is None else file.names
+        if missing := [name for name in names if name not in file.names]:
+            raise UsageError(
+                f"{file.label}: it has no '{missing[0]}', an input that its tensors were made with - give the inputs "
+                "with --inputs FILE.npz, or put them into that file"
+            )
+        check_given({name: file.claimed(name) for name in names}, self.model, b)
+        return {name: file.read(name) for name in names}
 
     def _inputs_told(self, names: Mapping[str, str]) -> dict[str, str]:
         input_names = {value.name for value in self.model.graph.inputs}
@@ -203,11 +211,8 @@ class _Comparison:
             return []
         if their_array.size > mine_array.size and not any(their_array.strides):
             return [Cause("dims", f"dims: B has {list(their_array.shape)}, and A {list(mine_array.shape)}.")]
-        if (
-            not np.isfinite(their_array[their_array > -np.inf]).all()
-            and np.isfinite(mine_array[mine_array > -np.inf]).all()
-        ):
-            return [Cause("unknown", "B has NaNs or infinities where A has none.")]
+        if special := _special_elements(mine_array, their_array):
+            return [Cause("unknown", f"B has {special} where A has none.")]
         case = Case.of(mine_array, their_array, tolerance, mine, theirs)
         masks = padded_masks(a.model, a.feed)
 
@@ -235,7 +240,8 @@ class _Comparison:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         unmatched_a = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
         if b is None:
-            return unmatched_a, tuple(name for name in self._dumps.names if name not in theirs)
+            known = {*theirs, *fed_inputs(a.model)}
+            return unmatched_a, tuple(name for name in self._dumps.names if name not in known)
         return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
     def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
@@ -249,6 +255,12 @@ class _Comparison:
         lost = [value.name for value in a.model.graph.outputs if value not in mine]
         if lost:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
+
+
+def _special_elements(mine: np.ndarray, theirs: np.ndarray) -> str:
+    """Return the NaNs or infinities that the second array alone has, in words; masks are minus infinity at times."""
+    tests = {"NaNs": np.isnan, "infinities": np.isposinf}
+    return " and ".join(name for name, has in tests.items() if has(theirs).any() and not has(mine).any())
 
 
 def _changed(side: Side, changed: Feed) -> Feed:
