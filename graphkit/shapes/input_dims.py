@@ -34,6 +34,7 @@ __all__ = [
     "DimNames",
     "Group",
     "Place",
+    "claimed_inputs",
     "declare_dim",
     "declared_inputs",
     "declared_texts",
@@ -70,16 +71,22 @@ class DeclaredInputs:
         model: Model,
         groups: Mapping[str, Sequence[Group]],
         names: Mapping[str, str] = MappingProxyType({}),
-        taken: Collection[str] = (),
+        taken: Mapping[str, Collection[Place]] = MappingProxyType({}),
     ) -> DeclaredInputs:
         """Return the dims of a model, with one symbol for each group of dims: the first of a name has that itself.
 
-        `INPUT.AXIS` has other names of inputs where these are given, and is none of the names that are taken.
+        Args:
+            model: The model.
+            groups: The dims that each name stands for.
+            names: Other names of inputs, for `INPUT.AXIS`.
+            taken: What has a name, here and in another model, by these names of inputs: nothing else gets it.
         """
+        taken = taken or {name: {place for group in parts for place in group} for name, parts in groups.items()}
 
-        def own_symbol(place: Place, least: Bound | None = None) -> Expr:
-            called = f"{names.get(place[0], place[0])}.{place[1]}"
-            while called in groups or called in taken:  # the name of a dim that is another one
+        def own_symbol(group: Group, least: Bound | None = None) -> Expr:
+            origins = {(names.get(name, name), axis) for name, axis in group}
+            called = "{}.{}".format(*next(iter(origins)))
+            while {*taken.get(called, ())} - origins:
                 called += "'"
             return symbol(called, least)
 
@@ -87,11 +94,11 @@ class DeclaredInputs:
         for name, (first, *others) in groups.items():
             known |= dict.fromkeys(first, symbol(name))
             for group in others:
-                known |= dict.fromkeys(group, own_symbol(group[0], lower(symbol(name))))
+                known |= dict.fromkeys(group, own_symbol(group, lower(symbol(name))))
         dims = dict[str, tuple[Expr, ...] | None]()
         for name, texts in declared_texts(model):
             read = [
-                own_symbol((name, axis)) if text is None else known.get((name, axis)) or read_dim(text, groups)
+                own_symbol(((name, axis),)) if text is None else known.get((name, axis)) or read_dim(text, groups)
                 for axis, text in enumerate(texts or ())
             ]
             dims[name] = None if texts is None else tuple(read)
@@ -134,10 +141,12 @@ def input_dims(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
 def declared_inputs(model: Model) -> DeclaredInputs:
     """Return the dims that the inputs of a model declare."""
     inputs = {value.name: value for value in model.graph.inputs}
+    unread = {value.name for value in model.graph.inputs if not value.consumers} - {v.name for v in model.graph.outputs}
     meanings: dict[str, dict[Meaning, list[Place]]] = {}
-    for (name, axis), text in _named(model):
-        meaning = _meaning(model.roles, inputs[name], axis)
-        meanings.setdefault(text, {}).setdefault(meaning, []).append((name, axis))
+    for (name, axis), text in sorted(_named(model), key=lambda entry: entry[0][0] in unread):
+        parts = meanings.setdefault(text, {})
+        meaning = next(iter(parts), UNREAD) if name in unread else _meaning(model.roles, inputs[name], axis)
+        parts.setdefault(meaning, []).append((name, axis))
     told = {tuple(places) for parts in meanings.values() for (name, _), places in parts.items() if not name}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
     if any(len(parts) > 1 and not told.issuperset(parts) for parts in groups.values()):
@@ -147,6 +156,17 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     for parts in groups.values():
         parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)
+
+
+def claimed_inputs(model: Model) -> DeclaredInputs:
+    """Return the dims that inputs declare, where those of one name are equal, but for those that roles tell apart."""
+    read, inputs = declared_inputs(model), {value.name: value for value in model.graph.inputs}
+    groups: dict[str, list[Group]] = {}
+    for name, (first, *others) in read.groups.items():
+        told = [group for group in others if model.roles.of(inputs[group[0][0]]) in OF_SEQUENCES]
+        groups[name] = [(*first, *(place for group in others if group not in told for place in group)), *told]
+    is_same = all(len(groups[name]) == len(parts) for name, parts in read.groups.items())
+    return read if is_same else DeclaredInputs.of(model, groups)
 
 
 def named_inputs(model: Model) -> DeclaredInputs:
@@ -186,6 +206,7 @@ def _is_expression(text: str, names: Collection[str]) -> bool:
 
 
 Meaning = tuple[str, str | int]  # of an axis, by the roles of inputs; or an input, and an axis
+UNREAD: Meaning = "", "unread"  # such a dim is whatever others of its name are
 
 
 def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
@@ -216,11 +237,11 @@ def read_alike(
         dims: Which dims of one name are one symbol: no two, those that nodes or roles of inputs relate, or all.
         computed: Inputs of the original whose dims are those of others, by their names.
     """
-    texts = {
-        (names.get(name, name), axis): dim
-        for name, known in declared_texts(after)
-        for axis, dim in enumerate(known or ())
-    }
+
+    def origin(place: Place) -> Place:
+        return names.get(place[0], place[0]), place[1]
+
+    texts = {origin((name, at)): dim for name, known in declared_texts(after) for at, dim in enumerate(known or ())}
     numbers: dict[Place, int] = {}
     groups: dict[str, list[Group]] = {}
     for name, parts in declared_inputs(before).groups.items():
@@ -234,9 +255,13 @@ def read_alike(
         keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
         groups |= {name: [tuple(keyed[key]) for key in keys]} if keys else {}
     numbered: dict[str, dict[int, list[Place]]] = {}
-    for (input_name, axis), name in _named(after):
-        number = numbers.get((names.get(input_name, input_name), axis), 0)
-        numbered.setdefault(name, {}).setdefault(number, []).append((input_name, axis))
+    for place, name in _named(after):
+        numbered.setdefault(name, {}).setdefault(numbers.get(origin(place), 0), []).append(place)
     others = {name: [tuple(parts[number]) for number in sorted(parts)] for name, parts in numbered.items()}
-    taken = {*groups, *others}
+    taken: dict[str, set[Place]] = {}
+    for parts in (groups, others):
+        for name, listed in parts.items():
+            taken.setdefault(name, set()).update(
+                place if parts is groups else origin(place) for group in listed for place in group
+            )
     return DeclaredInputs.of(before, groups, taken=taken), DeclaredInputs.of(after, others, names, taken)

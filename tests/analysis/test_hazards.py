@@ -288,7 +288,7 @@ def test_the_worst_comes_first() -> None:
             "  v = Reshape(p, t)",
         )
     )
-    assert [one.kind for one in found.hazards] == ["wrong shape", "fit", "fit"]
+    assert [one.kind for one in found.hazards] == ["wrong shape", "fit"]
 
 
 def test_what_a_reader_need_not_know_is_left_out_of_the_dims() -> None:

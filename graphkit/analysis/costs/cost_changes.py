@@ -24,7 +24,7 @@ from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.input_dims import input_dims
+from graphkit.shapes.input_dims import read_alike
 
 __all__ = [
     "BeforeAndAfter",
@@ -235,8 +235,8 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
 def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> DimSpec:
     """Return the sizes of symbols that are numbers in the result, those aside that a wish says."""
     wished = {name for name, role in symbol_roles(before).items() if role in wish} if wish else set[str]()
-    dims, both = input_dims(after), input_dims(before).items()
-    pairs = (pair for name, known in both for pair in _axes(known, dims.get(name)))
+    both, dims = (read.dims for read in read_alike(before, after))
+    pairs = (pair for name, known in both.items() for pair in _axes(known, dims.get(name)))
     sizes = {was.name: now.constant for was, now in pairs if was.name is not None and now.constant}
     return DimSpec.of({name: size for name, size in sizes.items() if name not in wished})
 

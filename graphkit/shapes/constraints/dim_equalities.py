@@ -20,10 +20,21 @@ from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.graph_inputs import DimSpec, Inputs
 from graphkit.shapes.input_dims import read_alike
 from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced, solved
 
-__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "needed_size", "sizes_beside", "solve"]
+__all__ = [
+    "RANK_OF",
+    "equal_symbols",
+    "fed_inputs",
+    "fixed_by",
+    "forced_sizes",
+    "needed_size",
+    "sizes_beside",
+    "solve",
+    "with_dims_apart",
+]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
@@ -185,6 +196,13 @@ def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | No
 def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
     where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
     return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
+
+
+def with_dims_apart(spec: DimSpec, model: Model, pairs: Iterable[Pair]) -> DimSpec:
+    """Return a specification in which dims have symbols of their own that have them in pairs."""
+    known = {*Inputs(model, spec).names}
+    apart = {name for pair in pairs for name in pair.dim.symbols - known if name[:1] != "?"}
+    return spec | DimSpec.of(ranges=dict.fromkeys(sorted(apart), (None, None)))
 
 
 def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:

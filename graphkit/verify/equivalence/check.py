@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
@@ -274,7 +274,12 @@ def _shared_dims(shapes: Shapes, computed: Sequence[str]) -> tuple[str, ...]:
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
     first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"{family_labels(dims)} are equal" for name, dims in shared.items() if name not in whole))
+    return (*first, *(f"{_places(dims)} are equal" for name, dims in shared.items() if name not in whole))
+
+
+def _places(dims: Sequence[str]) -> str:
+    labels = [*families(dims)]
+    return listed(labels) if len(labels) < 4 else family_labels(dims)
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ def sizes(model: Model) -> dict[str, int]:
     ("model", "expected"),
     [
         (graph(), {"nodes": 128, "edges": 512}),
-        (graph(more=", float[edges, 2] weights"), {"nodes": 128, "edges": 512, "weights.0": 1}),  # which nothing reads
+        (graph(more=", float[edges, 2] weights"), {"nodes": 128, "edges": 512}),
         (graph("batch_size"), {"batch_size": 1, "edges": 128}),
         (graph("9"), {"edges": 128}),
     ],
