@@ -13,12 +13,13 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
 from graphkit.shapes.constraints.arithmetic_preconditions import WindowFits
 from graphkit.shapes.constraints.body_guards import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_rules import SizeRule
+from graphkit.shapes.infer import infer_claimed
 
 __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
 
@@ -255,7 +256,7 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
         at sequence_length=33, Gather '/Gather_2' fails: index 32 (sequence_length - 1) into an axis of 32
     """
     model = as_model(model)
-    shapes = shapes or infer(model)
+    shapes = infer_claimed(model, shapes)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
         Hazard(

@@ -95,6 +95,7 @@ class KVCache(Judged):
         warnings: Ways to break the contract.
         states: The recurrent state, one family a row.
         length: The dim along which it grows, as declared; "" if that is no symbol.
+        positions: How many positions the tables of the model have; None where it has none, or it is not known.
     """
 
     title: ClassVar[str] = "KV cache"
@@ -111,6 +112,7 @@ class KVCache(Judged):
     warnings: tuple[Finding, ...]
     states: tuple[StateFeed, ...] = ()
     length: str = field(default="", metadata={"in_json": False})
+    positions: int | None = None
 
     def found(self) -> tuple[Finding, ...]:
         return self.warnings
@@ -150,9 +152,12 @@ class KVCache(Judged):
             yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
         elif self.bytes_per_token:
             first = self.memory[0]
+            known = (
+                f"{self.positions:,} positions are in its tables" if self.positions else "no table limits its positions"
+            )
             yield Prose(
                 f"{self.bytes_per_token:,} bytes for each token; {first.context:,} tokens = "
-                f"{first.megabytes:,.1f} MB = {_decimal(first.mebibytes)} MiB."
+                f"{first.megabytes:,.1f} MB = {_decimal(first.mebibytes)} MiB; {known}."
             )
             yield table(
                 "Context:number | Bytes:number | MB:number | MiB:number",
@@ -225,6 +230,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         warnings=tuple(_warnings(roles)),
         states=tuple(_state_feeds(roles)),
         length=next(filter(None, lengths), ""),
+        positions=most if entries else None,
     )
 
 

@@ -95,7 +95,7 @@ class PageSizes:
             (row for each in equal for row in linear_equations(each.left, each.right)),
             [variable.name for variable in reversed(legal.variables)],
         )
-        atoms = {name: expr for dims in legal.inputs.values() for expr in dims or () for name in _alone(expr)}
+        atoms = {name: expr for dims in legal.inputs.values() for expr in dims or () if (name := expr.name)}
         solutions = {name: solved(name, rows, atoms) for name in rows}
         return {
             name: expr
@@ -142,9 +142,3 @@ def _at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
         return expr.evaluate(sizes)
     except (KeyError, *FAILURES):
         return None
-
-
-def _alone(expr: Expr) -> Iterator[str]:
-    """Yield the name of a dim that is one symbol."""
-    if expr.atom is not None and expr.symbols == {repr(expr.atom)}:
-        yield repr(expr.atom)

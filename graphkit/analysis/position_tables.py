@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from onnx import TensorProto
+
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.traversal import postorder, reachable
+from graphkit.graph.traversal import chain_end, postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
+from graphkit.shapes import infer
 
 __all__ = ["table_positions"]
 
@@ -26,6 +29,7 @@ KEEPING = (
     "Min",
 )
 COUNTERS = ("Range", "CumSum")
+QUANTIZED = (TensorProto.UINT8, TensorProto.INT8)
 
 
 def table_positions(model: Model) -> int | None:
@@ -33,27 +37,30 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    lookups = [node for node in all_nodes(model.scopes) if node.is_op("Gather") and _table_rows(node) is not None]
-    offsets = _offsets(model, [indices for node in lookups if (indices := node.input(1)) is not None])
-    counts = [rows for node in lookups if (rows := _rows(node, offsets)) is not None]
-    return min(counts, default=None)
+    rows = {node: found for node in all_nodes(model.scopes) if (found := _table_rows(model, node)) is not None}
+    offsets = _offsets(model, [indices for node in rows if (indices := node.input(1)) is not None])
+    known = ((offsets.get(indices), rows[node]) for node in rows if (indices := node.input(1)) is not None)
+    counts = [count - offset for offset, count in known if offset is not None]
+    return min((count for count in counts if count > 0), default=None)
 
 
-def _table_rows(node: Node) -> int | None:
-    """Return the number of rows of the table that a Gather looks up, None where it reads something else."""
-    table = node.input(0)
-    declared = declared_type(table) if table is not None and table.is_constant else None
-    if declared is None or not declared.is_float or not declared.dims:
+def _table_rows(model: Model, node: Node) -> int | None:
+    """Return the number of rows of the table that a node looks up, None where it reads something else."""
+    data = node.input(0) if node.is_op("Gather", "GatherElements") else None
+    if data is None:
         return None
-    rows = declared.dims[0]
-    return rows if isinstance(rows, int) and len(declared.dims) == 2 and node.attr("axis", 0) == 0 else None
+    repeating = ("Tile", "Expand", "Unsqueeze") if node.op_type == "GatherElements" else ()
+    table = chain_end(data, lambda value: _source(value, ("DequantizeLinear", "Cast", "Identity", *repeating)))
+    declared = declared_type(table) if table.is_constant else None
+    if declared is None or not (declared.is_float or declared.dtype in QUANTIZED):
+        return None
+    dims, axis = infer(model)[data].dims or (), node.attr("axis", 0)
+    return dims[axis].constant if axis == len(dims) - 2 >= 0 else None
 
 
-def _rows(node: Node, offsets: Mapping[Value, int | None]) -> int | None:
-    """Return how many positions a lookup has rows for, None where it is no lookup by position."""
-    indices, rows = node.input(1), _table_rows(node)
-    offset = offsets.get(indices) if indices is not None else None
-    return rows - offset if rows is not None and offset is not None and rows > offset else None
+def _source(value: Value, operators: Collection[str]) -> Value | None:
+    node = value.producer
+    return node.input(0) if node is not None and node.is_op(*operators) else None
 
 
 def _offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int | None]:

@@ -132,9 +132,9 @@ def complete_explained(context: click.Context, parameter: click.Parameter, incom
 
 def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a symbol in the dims of the inputs of the model on the line."""
-    from graphkit.shapes.graph_inputs import input_dims
+    from graphkit.shapes.input_dims import input_dims
 
-    dims = (dim for model in _models(context) for value in model.graph.inputs for dim in input_dims(value) or ())
+    dims = (dim for model in _models(context) for known in input_dims(model).values() for dim in known or ())
     return _paired((name for dim in dims for name in sorted(dim.symbols)), incomplete)
 
 

@@ -136,17 +136,18 @@ class _Part:
         roles = self.model.roles
         names = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
         has_own = any(
-            str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
+            dim.name == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
         )
         for value in self.model.graph.inputs:
             for axis, dim in enumerate(self.shapes[value].dims or ()):
-                if dim.constant is None and dim.atom is not None and str(dim) not in names:
+                own = dim.declared
+                if dim.constant is None and dim.atom is not None and own not in names:
                     of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
-                    name = SIZE_NAMES.get(roles.axis(value, axis), str(dim))
-                    if name == "source" and not of_encoder and has_own and str(dim) != MASK_LENGTH:
-                        name = str(dim)  # the output of the encoder, which is shorter than its mask
+                    name = SIZE_NAMES.get(roles.axis(value, axis), own)
+                    if name == "source" and not of_encoder and has_own and own != MASK_LENGTH:
+                        name = own  # the output of the encoder, which is shorter than its mask
                     is_source = of_encoder and axis > 0 and name in ("source", "tokens", "other")
-                    names[str(dim)] = "source" if is_source or name == "source" else name
+                    names[own] = "source" if is_source or name == "source" else name
         return names
 
     @cached_property
@@ -168,7 +169,7 @@ class _Part:
     def _free(self) -> tuple[str, ...]:
         """The symbols of the inputs."""
         dims = (dim for value in self.model.graph.inputs for dim in self.shapes[value].dims or ())
-        return tuple(dict.fromkeys(str(dim) for dim in dims if dim.constant is None and dim.atom is not None))
+        return tuple(dict.fromkeys(dim.declared for dim in dims if dim.constant is None and dim.atom is not None))
 
     @cached_property
     def _there(self) -> Shapes:
@@ -187,7 +188,7 @@ class _Part:
             dims = self.shapes[self.values[name]].dims or ()
             axis = self._axis(state, self.values[name], len(dims))
             if axis is not None and dims[axis].atom is not None:
-                windows[str(dims[axis])] = self._window(self.values[name])
+                windows[dims[axis].declared] = self._window(self.values[name])
         return windows
 
     def _window(self, value: Value) -> int:
@@ -214,7 +215,7 @@ class _Part:
             if dims is None:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
-            batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
+            batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(dim.declared) == "batch"), None)
             axis = self._axis(state, value, len(dims))
             update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
             if axis is not None and shape[axis] < self.sizes.slots:
@@ -330,7 +331,7 @@ class _Part:
             return dim.constant
         if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
-        return self.symbols.get(str(dim), str(dim))
+        return self.symbols.get(dim.declared, dim.declared)
 
     def _input(self, value: Value) -> BundlePort:
         name, method = value.name, self.method

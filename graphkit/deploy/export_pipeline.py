@@ -19,7 +19,7 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
-from graphkit.shapes import infer, parse
+from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.tensor import Array, number
 from graphkit.verify.originals import Originals
@@ -220,7 +220,7 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
     tensor = infer(decoder)[mask] if mask is not None and has_shorter_output(encoder) else None
     if mask is None or tensor is None or tensor.dims is None or len(tensor.dims) < 2:
         return decoder
-    declared, dims = dim_at(mask, 1), (tensor.dims[0], parse(MASK_LENGTH), *tensor.dims[2:])
+    declared, dims = dim_at(mask, 1), (tensor.dims[0], symbol(MASK_LENGTH), *tensor.dims[2:])
     made = with_interface(decoder, {mask.name: NewInput(mask.name, tensor.dtype, dims)}, {})
     if isinstance(declared, str) and (fault := _fault(made, (declared,))):
         raise UsageError(

@@ -20,8 +20,9 @@ from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.shapes import Shapes, infer, parse
+from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import tied_symbols
+from graphkit.shapes.input_dims import read_dim
 
 __all__ = ["By", "HostPart", "host_part", "is_of_source", "kept_inputs", "sound_mask", "with_sound"]
 
@@ -141,7 +142,7 @@ def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
         return dim
     if dim is None:
         raise ModelError("a dim of an input is not declared", hint="give it a name")
-    expr = parse(dim)
+    expr = read_dim(dim, dims)
     if not expr.symbols <= dims.keys():
         raise ModelError(f"the host has to make an input with a dim '{dim}', whose size is not known")
     return int(expr.evaluate(dims))

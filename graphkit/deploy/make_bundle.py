@@ -275,7 +275,7 @@ def _legal(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, Lega
     for value in encoder.graph.inputs:
         dims = (shapes[value].dims or ()) if value.name in ports else ()
         for dim, name in zip(dims, ports[value.name].shape if dims else (), strict=False):
-            if (rule := rules.get(str(dim))) is not None and isinstance(name, str) and name in contract.sizes:
+            if (rule := rules.get(dim.declared)) is not None and isinstance(name, str) and name in contract.sizes:
                 yield name, LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, str(rule))
 
 

@@ -29,8 +29,9 @@ from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
-from graphkit.shapes import Expr, Shapes, infer, parse
+from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.input_dims import read_dim
 
 __all__ = ["Pooling", "pool_by_product"]
 
@@ -250,7 +251,7 @@ def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) ->
     declared, role = declared_type(value), part.roles.of(value)
     if declared is None or declared.dims is None or None in declared.dims:
         return None
-    shape = [dim if isinstance(dim, int) else int(parse(str(dim)).evaluate(dims)) for dim in declared.dims]
+    shape = [read_dim(dim, dims).evaluate(dims) for dim in declared.dims if dim is not None]
     kind = declared.numpy_dtype
     if declared.is_float:
         numbers = np.arange(np.prod(shape[:2])).reshape(*shape[:2], 1)

@@ -59,9 +59,9 @@ def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
         if dims is None or others is None or len(dims) != len(others):
             continue
         for dim, other_dim in zip(dims, others, strict=True):
-            if len(dim.symbols) == 1 and str(dim) in dim.symbols:
+            if dim.name is not None:
                 counterparts.setdefault(dim, other_dim)
-    return {str(dim): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
+    return {str(dim.name): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
 
 
 def _text(tensor: Tensor) -> str:

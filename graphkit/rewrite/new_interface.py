@@ -19,6 +19,7 @@ from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Expr
+from graphkit.shapes.input_dims import declare_dim
 
 __all__ = [
     "NewInput", "drop_dead_inputs", "with_constants", "with_exposed", "with_first_output", "with_inputs",
@@ -38,8 +39,10 @@ class NewInput:
 
     def info(self) -> onnx.ValueInfoProto:
         """Return its declaration."""
-        shape = [str(dim) if (size := Expr.of(dim).constant) is None else size for dim in self.dims]
-        return helper.make_tensor_value_info(self.name, self.dtype, shape, doc_string=self.text)
+        info = helper.make_tensor_value_info(self.name, self.dtype, [None] * len(self.dims), doc_string=self.text)
+        for declared, dim in zip(info.type.tensor_type.shape.dim, self.dims, strict=True):
+            declare_dim(declared, Expr.of(dim))
+        return info
 
 
 def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:

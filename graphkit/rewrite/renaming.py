@@ -9,7 +9,8 @@ import onnx
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
-from graphkit.shapes import Expr, parse
+from graphkit.shapes import Expr
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 
 __all__ = ["declared_dims_in", "graphs_with_scopes", "with_symbols", "with_value_names"]
 
@@ -24,18 +25,12 @@ def with_value_names(model: Model, names: Mapping[Value, str]) -> Model:
 
 def with_symbols(model: Model, symbols: Mapping[str, Expr]) -> Model:
     """Return a model that declares other symbols, wherever it declares these, in expressions too."""
-    proto = copy_proto(model)
+    proto, names = copy_proto(model), declared_inputs(model).groups
     for graph, _ in graphs_with_scopes(proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):
-            if not dim.dim_param:
-                continue
-            if (new := symbols.get(dim.dim_param)) is None:
-                declared = parse(dim.dim_param)
-                new = declared.substitute(symbols) if declared.symbols & symbols.keys() else None
-            if new is not None and new.constant is not None:
-                dim.dim_value = new.constant
-            elif new is not None:
-                dim.dim_param = str(new)
+            declared = read_dim(dim.dim_param, names)
+            if declared.symbols & symbols.keys():
+                declare_dim(dim, declared.substitute(symbols))
     return model.with_proto(proto)
 
 

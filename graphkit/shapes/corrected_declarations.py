@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from graphkit.graph.declared_types import declared_type, shape_text
+from graphkit.graph.declared_types import Dim, declared_type, shape_text
 from graphkit.graph.merged_decoder import captures
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import Role, rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
-from graphkit.shapes.graph_inputs import Inputs, input_dims
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.input_dims import declare_dim, declared_texts, input_dims, read_dim
 from graphkit.shapes.relations import Row, fixed_sizes, linear_equations, reduced, solved
 from graphkit.shapes.rule_registration import forget_on_registration
-from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import is_known
 
 __all__ = ["FOLLOWING", "Correction", "Declarations", "Length", "declarations", "lengths"]
@@ -65,7 +65,8 @@ class Length:
 def lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     places_of: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
-    dims = {value.name: input_dims(value) or () for value in model.graph.inputs if value.tensor is None}
+    given = {value.name for value in model.graph.inputs if value.tensor is None}
+    dims = {name: tuple(_claimed(name, texts or ())) for name, texts in declared_texts(model) if name in given}
     for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
         if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
@@ -84,9 +85,14 @@ def lengths(model: Model) -> tuple[Length, ...]:
     return tuple(result)
 
 
+def _claimed(name: str, texts: Iterable[Dim]) -> Iterator[Expr]:
+    """Yield the dims that an input declares, each text at its word: a past is called `past + sequence`."""
+    yield from (symbol(f"{name}.{axis}") if dim is None else read_dim(dim, ()) for axis, dim in enumerate(texts))
+
+
 def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
     """Return a symbol of the declared dim that nothing else has, preferably that of the past."""
-    if kind in FOLLOWING and not isinstance(declared.atom, Symbol):
+    if kind in FOLLOWING and declared.name is None:
         return None
     names = sorted(declared.symbols, key=lambda name: ("past" not in name, name))
     return next((name for name in names if name not in taken), None)
@@ -192,9 +198,9 @@ forget_on_registration(_declarations.cache_clear)
 
 def _is_suspicious(model: Model, known: Sequence[Length]) -> bool:
     """Whether a mask is declared as long as the tokens, or declarations exclude sizes that must be legal."""
-    literal = {place: length.declared for length in known for place in length.places}
-    inputs = Inputs(model).symbolic
-    if any((inputs[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
+    inputs = input_dims(model)
+    claims = {place: length.declared for length in known for place in length.places}
+    if any((inputs[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in claims.items()):
         return True
     shapes = infer(model)
     return any(_excludes_sizes(shapes, scopes, known) for _, scopes in _branches(model))
@@ -315,11 +321,6 @@ def _redeclared(model: Model, known: Sequence[Length], needs: Sequence[Expr]) ->
     infos = {info.name: info for info in proto.graph.input}
     for length, need in zip(known, needs, strict=True):
         for name, axis in length.places:
-            dim = infos[name].type.tensor_type.shape.dim[axis]
-            if str(need) == str(length.declared):
-                continue
-            if need.constant is not None:
-                dim.dim_value = need.constant
-            else:
-                dim.dim_param = str(need)
+            if str(need) != str(length.declared):
+                declare_dim(infos[name].type.tensor_type.shape.dim[axis], need)
     return model.with_proto(proto)

@@ -6,7 +6,8 @@ An expression is a polynomial with integer coefficients over atoms; an atom is a
 Why not sympy: on all dim operations of one inference, sympy 1.14 takes 3 to 23 times as long (Marian, Gemma, DETR,
 Swin) and decides nothing by bounds; `import sympy` alone (0.25 s) takes longer than inferring any of these models.
 
-As text, sums begin with a positive term, and `//` and `%` stand in parentheses inside others.
+As text, sums begin with a positive term, and `//` and `%` stand in parentheses inside others. A name that is no word is
+in quotes, so that `parse` of a text gives the expression again.
 """
 
 from __future__ import annotations
@@ -122,6 +123,17 @@ class Expr:
         if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0]
         return None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the symbol that it consists of, else None."""
+        atom = self.atom
+        return atom.name if isinstance(atom, Symbol) else None
+
+    @property
+    def declared(self) -> str:
+        """Its text as declarations have it: in these, a name alone needs no quotes."""
+        return self.name or str(self)
 
     @cached_property
     def symbols(self) -> frozenset[str]:

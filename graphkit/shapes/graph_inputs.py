@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name, integer_range
 from graphkit.errors import UsageError
-from graphkit.graph.declared_types import declared_dims, declared_type
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, symbol
-from graphkit.shapes.parse_dims import parse
+from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
 from graphkit.shapes.rule_context import Notes
-from graphkit.shapes.symbols import INF, Bound, Symbol
+from graphkit.shapes.symbols import INF, Bound
 from graphkit.shapes.tensor import Tensor, array_of, unknown
 from graphkit.suggest import did_you_mean
 
@@ -31,9 +31,6 @@ __all__ = [
     "Inputs",
     "SymbolRanges",
     "SymbolSizes",
-    "declared_dim",
-    "dim_names",
-    "input_dims",
 ]
 
 Bounds = tuple[int | None, int | None]
@@ -110,47 +107,12 @@ MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 
 
-def input_dims(
-    value: Value, make_symbol: Callable[[str], Expr] = symbol, *, names: Container[str] | None = None
-) -> tuple[Expr, ...] | None:
-    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown.
-
-    With `names`, a text is an expression only in these, and any other text is a name: see `declared_dim`.
-    """
-    dims = declared_dims(value)
-    if dims is None:
-        return None
-    unnamed = (make_symbol(f"{value.name}.{axis}") for axis in range(len(dims)))
-    return tuple(
-        declared_dim(dim, make_symbol, names) if isinstance(dim, str) else own if dim is None else Expr.of(dim)
-        for dim, own in zip(dims, unnamed, strict=True)
-    )
-
-
-def declared_dim(text: str, make_symbol: Callable[[str], Expr] = symbol, names: Container[str] | None = None) -> Expr:
-    """Return the dim that a text declares; with `names`, as strictly as a runtime takes it.
-
-    No runtime checks that `a + b` is the sum of `a` and `b`, that `2*n` is even or that ` n` is `n`. So with `names` an
-    expression is one only if each symbol in it is a name of another dim. Any other text is a symbol, in quotes.
-    """
-    dim = parse(text, make_symbol)
-    if names is None or (dim == make_symbol(text) and text[:1] not in ("'", "?")):
-        return dim
-    is_another = dim.constant is not None or isinstance(dim.atom, Symbol)
-    return make_symbol(f"'{text}'") if is_another or any(name not in names for name in dim.symbols) else dim
-
-
-def dim_names(values: Iterable[Value]) -> frozenset[str]:
-    """Return the names of dims that inputs declare, without those of expressions."""
-    texts = {dim for value in values for dim in declared_dims(value) or () if isinstance(dim, str)}
-    return frozenset(text for text in texts if parse(text) == symbol(text))
-
-
 class Inputs:
     """The dims of graph inputs as expressions, in a spec and with elements as `infer` takes them.
 
-    `renamed` gives dims, by input and axis, other names than those that they declare. `trusted` are the inputs whose
-    dims may be any expressions, None for all: those of others are read as `declared_dim` reads them with names.
+    A spec names the symbol of a dim, the name that dims declare, which means all of these, or one dim as `INPUT.AXIS`,
+    which then has a size of its own. `declared` are the dims as another reading has them, and `renamed` gives some, by
+    input and axis, other names.
 
     Raises:
         UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
@@ -162,37 +124,61 @@ class Inputs:
         spec: DimSpec = AS_DECLARED,
         values: Mapping[str, object] | None = None,
         *,
-        renamed: Mapping[tuple[str, int], str] | None = None,
-        trusted: Container[str] | None = None,
+        declared: DeclaredInputs | None = None,
+        renamed: Mapping[Place, str] | None = None,
     ) -> None:
         self.file = f"{model.name}: " if model.path is not None else ""
-        self.ranges: dict[str, tuple[Bound | None, Bound]] = {
-            name: (low, INF if high is None else high) for name, low, high in spec.ranges
-        }
         self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
+        self.ranges: dict[str, tuple[Bound | None, Bound]] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        typed = [value for value in model.graph.inputs if self.declared[value.name] is not None]
-        names = dim_names(typed)
-        self.symbolic = {
-            value.name: input_dims(
-                value, self._symbol, names=None if trusted is None or value.name in trusted else names
-            )
-            for value in typed
-        }
-        roles = model.roles
-        if renamed is not None:
-            for (name, axis), text in renamed.items():
-                self._rename(name, axis, text)
-        elif roles.pasts:
-            self._free_mask(roles)
+        reading = declared or declared_inputs(model)
+        self.symbolic, self.groups = dict(reading.dims), reading.groups
+        for (name, axis), text in (renamed or {}).items():
+            self._rename(name, axis, symbol(text))
+        self._part(spec)
         self.names = sorted(set().union(*(dim.symbols for dims in self.symbolic.values() for dim in dims or ())))
+        self._least = {each.name: each.lower for dim in self._dims() for each in dim.walk_symbols()}
         self._check_names(spec)
-        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(roles)})
+        asked = {name: (low, INF if high is None else high) for name, low, high in spec.ranges}
+        self.narrowed({each: bounds for name, bounds in asked.items() for each in self._meant(name, asked)})
+        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(model.roles)})
         self._check_ranges()
         for name, number in spec.dims:
-            self._set(name, number)
-        self._bind({**{name: array.shape for name, array in self.values.items()}, **spec.shapes})
+            for each in self._meant(name, spec.numbers):
+                self._set(each, number)
+        shapes = {**{name: array.shape for name, array in self.values.items()}, **spec.shapes}
+        places = {name: place for name in spec.numbers if (place := self._place(name)) and name not in self.names}
+        self._bind(shapes, [(place[0], self.at(place), spec.numbers[name]) for name, place in places.items()])
+
+    def _dims(self) -> Iterator[Expr]:
+        for dims in self.symbolic.values():
+            yield from dims or ()
+
+    def at(self, place: Place) -> Expr:
+        """Return the dim of an input whose rank is known."""
+        return (self.symbolic[place[0]] or ())[place[1]]
+
+    def _place(self, name: str) -> Place | None:
+        """Return the dim that `INPUT.AXIS` is, None for any other name."""
+        input_name, _, axis = name.rpartition(".")
+        known = self.symbolic.get(input_name) or ()
+        return (input_name, int(axis)) if axis.isdecimal() and int(axis) < len(known) else None
+
+    def _part(self, spec: DimSpec) -> None:
+        """Give dims that a spec names as `INPUT.AXIS` symbols of their own, unless they are expressions or numbers."""
+        known = set().union(*(dim.symbols for dim in self._dims()))
+        for name in (*spec.numbers, *spec.bounds):
+            place = self._place(name)
+            if place is not None and name not in known and self.at(place).name is not None:
+                self._rename(*place, symbol(name, lower(self.at(place))))
+
+    def _meant(self, name: str, asked: Container[str]) -> Sequence[str]:
+        """Return the symbols that a name means: those of all dims of that name but for the ones that are asked for."""
+        places = (place for group in self.groups.get(name, ()) for place in group)
+        symbols = dict.fromkeys(str(self.at(place).name) for place in places)
+        others = [each for each in symbols if each in self.names and (each == name or each not in asked)]
+        return others or [name] if name in self.names or others else []
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows: it starts empty, whatever its name."""
@@ -200,10 +186,8 @@ class Inputs:
         for past, entry in roles.pasts.items():
             axis = None if roles.is_cross(entry) else entry.axis
             dims = self.symbolic.get(past.name)
-            if axis is None or dims is None or dims[axis] in tokens or not isinstance(dims[axis].atom, Symbol):
-                continue
-            (name,) = dims[axis].symbols
-            if self.ranges.get(name, (None, INF))[0] is None:
+            name = None if axis is None or dims is None or dims[axis] in tokens else dims[axis].name
+            if name is not None and self.ranges.get(name, (None, INF))[0] is None:
                 yield name
 
     def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
@@ -211,34 +195,26 @@ class Inputs:
         shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
         return [dims[:2] for dims in shapes if dims]
 
-    def _rename(self, name: str, axis: int, text: str) -> None:
+    def _rename(self, name: str, axis: int, dim: Expr) -> None:
         """Give a dim a symbol of its own, whatever it declares."""
         dims = self.symbolic[name] or ()
-        self.symbolic[name] = (*dims[:axis], self._symbol(text), *dims[axis + 1 :])
-
-    def _free_mask(self, roles: Roles) -> None:
-        """Give a mask that is declared as long as the tokens a length of its own, if the model takes a past.
-
-        Such a declaration holds for the first step only. Exporters that merge two decoders keep it although the mask of
-        later steps covers the past as well. onnxruntime does not compare the dims of two inputs.
-        """
-        tokens = self._tokens(roles)
-        for name in (value.name for value in roles.all("mask")):
-            dims = self.symbolic.get(name)
-            if dims is None or len(dims) != 2 or dims[-1].constant is not None:
-                continue
-            if any(dims[-1] == token_dims[-1] for token_dims in tokens):
-                self._rename(name, 1, f"{name}.1")
+        self.symbolic[name] = (*dims[:axis], dim, *dims[axis + 1 :])
 
     def _symbol(self, name: str) -> Expr:
-        return symbol(name, *self.ranges.get(name, (None, INF)))
+        low, high = self.ranges.get(name, (None, INF))
+        return symbol(name, self._least.get(name) if low is None else low, high)
 
     @property
     def symbols(self) -> dict[str, Expr]:
         """The symbols in the inputs' dims that have no number."""
         return {name: self._symbol(name) for name in self.names if name not in self.numbers}
 
-    def narrowed(self, ranges: Mapping[str, tuple[Bound, Bound]]) -> None:
+    def take_sizes_of(self, other: Inputs) -> None:
+        """Take the symbols of other inputs, with their bounds and numbers."""
+        self.names, self._least = other.names, other._least
+        self.ranges, self.numbers = dict(other.ranges), dict(other.numbers)
+
+    def narrowed(self, ranges: Mapping[str, tuple[Bound | None, Bound]]) -> None:
         """Take other bounds of symbols."""
         before = self.symbols
         self.ranges.update(ranges)
@@ -247,8 +223,9 @@ class Inputs:
             self.symbolic[name] = None if dims is None else tuple(dim.substitute(after) for dim in dims)
 
     def _check_names(self, spec: DimSpec) -> None:
-        for name in [*spec.numbers, *self.ranges]:
-            if name not in self.names:
+        for name in [*spec.numbers, *spec.bounds]:
+            is_one = self._place(name) is not None and name in spec.numbers
+            if name not in self.names and name not in self.groups and not is_one:
                 hint = f"it is an input: give its shape, as in {name}=1x8" if name in self.declared else None
                 raise UsageError(f"no input has a dim '{name}' - {hint or did_you_mean(name, self.names)}")
         for name in [*spec.shapes, *self.values]:
@@ -273,9 +250,8 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"{self.file}'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the numbers of symbols from the shapes of inputs, in any order."""
-        pending: list[tuple[str, Expr, int]] = []
+    def _bind(self, shapes: Mapping[str, tuple[int, ...]], pending: list[tuple[str, Expr, int]]) -> None:
+        """Take the numbers of symbols from the shapes of inputs, and the sizes of dims of inputs, in any order."""
         for name, sizes in shapes.items():
             dims = self.symbolic.get(name)
             if dims is None:

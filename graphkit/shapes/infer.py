@@ -24,6 +24,7 @@ from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
 from graphkit.shapes.learned_facts import learned_ranges, narrower, replacement, rewriter_of, simplified
 from graphkit.shapes.onnx_inference import infer_node
 from graphkit.shapes.relations import Requirement
@@ -33,7 +34,7 @@ from graphkit.shapes.rules import RULES
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, agreed, array_of, is_known, unknown
 from graphkit.time_limit import check_time
 
-__all__ = ["infer", "infer_from"]
+__all__ = ["infer", "infer_claimed", "infer_from"]
 
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
@@ -84,6 +85,14 @@ def _as_declared(model: Model) -> Shapes:
 
 
 forget_on_registration(_as_declared.cache_clear)
+
+
+def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
+    """Return the shapes at sizes at which dims of one name are equal, as the inputs claim; those known if they are."""
+    claimed = claimed_inputs(model)
+    if claimed is not declared_inputs(model):
+        return infer_from(model, Inputs(model, declared=claimed))
+    return known or infer(model)
 
 
 def infer_from(model: Model, inputs: Inputs) -> Shapes:

@@ -1,6 +1,8 @@
 """Read the symbolic dims that exporters write: `past_sequence_length + 1`, `((s0 - 127) // 64 + 1)`, `floor(h/2)`.
 
-Any other text is a symbol: `unk__12`, `batch-size`, `LayerNormalizationlast_hidden_state_dim_1`.
+Any other text is a symbol: `unk__12`, `batch-size`, `LayerNormalizationlast_hidden_state_dim_1`. In an expression the
+name of a symbol that is no word is in quotes: `'batch-size' + 1`. `graphkit.shapes.input_dims` says which of the dims
+that a model declares are expressions.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from collections.abc import Callable
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum, modulo
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.symbols import WORD
 
 __all__ = ["parse"]
 
 MAX_LENGTH, MAX_DEPTH = 400, 24
 MAX_NUMBER = 1 << 63
-TOKEN = re.compile(r"\s*(\d+|[A-Za-z_][\w.:]*|\*\*|//|[-+*/%(),])")
-HYPHENATED = re.compile(r"[A-Za-z_]-[A-Za-z_]")  # a name, no difference: exporters put spaces around a minus
+QUOTED = r"'(?:[^']|'')*'"
+TOKEN = re.compile(rf"\s*(\d+|{WORD}|{QUOTED}|\*\*|//|[-+*/%(),])")
+HYPHENATED = re.compile(r"^[^']*[A-Za-z_]-[A-Za-z_]")  # a name, no difference: exporters put spaces around a minus
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "floordiv": floor_div,
     "ceildiv": ceil_div,
@@ -35,11 +39,8 @@ class _NotAnExpressionError(Exception):
     pass
 
 
-def parse(text: str, make_symbol: Callable[[str], Expr] = symbol) -> Expr:
+def parse(text: str) -> Expr:
     """Return the expression that a dim's name stands for, or a symbol of that name.
-
-    Returns:
-        An expression in symbols that `make_symbol` makes.
 
     Example:
         >>> from graphkit.shapes import parse
@@ -49,10 +50,10 @@ def parse(text: str, make_symbol: Callable[[str], Expr] = symbol) -> Expr:
     text = text.strip()
     if len(text) <= MAX_LENGTH and not HYPHENATED.search(text) and (tokens := _tokens(text)):
         try:
-            return _Parser(tokens, make_symbol).whole()
+            return _Parser(tokens).whole()
         except (_NotAnExpressionError, TooComplexError, ZeroDivisionError):
             pass
-    return make_symbol(text)
+    return symbol(text)
 
 
 def _tokens(text: str) -> list[str]:
@@ -69,8 +70,8 @@ def _tokens(text: str) -> list[str]:
 class _Parser:
     """Recursive descent: sum, product, factor."""
 
-    def __init__(self, tokens: list[str], make_symbol: Callable[[str], Expr]) -> None:
-        self.tokens, self.position, self.depth, self.make_symbol = tokens, 0, 0, make_symbol
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens, self.position, self.depth = tokens, 0, 0
 
     def whole(self) -> Expr:
         result = self.sum()
@@ -123,9 +124,11 @@ class _Parser:
             result = self.sum()
             self.take(")")
             return self.power(result)
+        if token[0] == "'":
+            return self.power(symbol(token[1:-1].replace("''", "'")))
         if not (token[0].isalpha() or token[0] == "_"):
             raise _NotAnExpressionError
-        return self.power(self.call(token.lower()) if self.peek() == "(" else self.make_symbol(token))
+        return self.power(self.call(token.lower()) if self.peek() == "(" else symbol(token))
 
     def power(self, base: Expr) -> Expr:
         if self.peek() != "**":

@@ -87,9 +87,10 @@ def linear_row(total: Expr) -> Row | None:
     """Return the equation that an expression is 0, None if it is not linear in symbols."""
     row: dict[str, Fraction] = {}
     for monomial, factor in total.terms:
-        if len(monomial) > 1 or not all(isinstance(atom, Symbol) for atom in monomial):
+        names = [atom.name for atom in monomial if isinstance(atom, Symbol)]
+        if len(monomial) > 1 or len(names) < len(monomial):
             return None
-        row[repr(monomial[0]) if monomial else ""] = Fraction(factor)
+        row[names[0] if names else ""] = Fraction(factor)
     return row
 
 

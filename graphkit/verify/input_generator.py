@@ -27,7 +27,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
-from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shape, symbol_roles, symbol_sizes
+from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shapes, symbol_roles
 from graphkit.verify.input_elements import (
     UNPADDED,
     USUAL,
@@ -188,8 +188,7 @@ class InputGenerator:
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input of the model, None where its rank is not known."""
-        roles, symbols = self.model.roles, symbol_sizes(self.model, sizes, self._symbol_roles)
-        return {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
+        return input_shapes(self.model, sizes, self._symbol_roles)
 
     def arrays(
         self,

@@ -18,10 +18,8 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, parse
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
-from graphkit.shapes.constraints.symbol_sizes import plain_symbol
-from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.input_dims import DeclaredInputs, declared_inputs, read_dim
 from graphkit.verify.original_runs import Run
 
 __all__ = ["Branch", "Change", "InterfaceFailures", "input_changes", "interface_failures", "narrowed", "output_changes"]
@@ -86,15 +84,14 @@ def _order(before: Model, after: Model) -> Iterator[Change]:
 def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
     """Yield dims of inputs by other labels: new ones, or those that stood for other dims before."""
     renamed: dict[str, str] = {}
-    ours, theirs = fed_inputs(before), fed_inputs(after)
-    for name in theirs.keys() & ours.keys():
-        for was, now in zip(input_dims(ours[name]) or (), input_dims(theirs[name]) or (), strict=False):
-            old, new = plain_symbol(was), plain_symbol(now)
-            if old is not None and new is not None and old not in (new, symbols.get(new)):
+    ours, theirs = (declared_inputs(model).groups for model in (before, after))
+    now = {place: name for name, groups in theirs.items() for group in groups for place in group}
+    for old, groups in ours.items():
+        for new in {now[place] for group in groups for place in group if place in now} - {old}:
+            if old != symbols.get(new):
                 renamed.setdefault(old, new)
-    known = {symbol for value in ours.values() for dim in input_dims(value) or () for symbol in dim.symbols}
     taken = sorted(f"{new} stands for what was {old}" for old, new in renamed.items() if new in renamed)
-    fresh = sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in known and "." not in old)
+    fresh = sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in ours)
     if taken:
         yield Change(f"dims have changed their labels: {'; '.join(taken)}", narrows=True)
     if fresh:
@@ -143,9 +140,9 @@ def output_changes(
 
 def _says_less(was: Sequence[Dim] | None, now: Sequence[Dim], claims: _Claims) -> bool:
     """Whether a dim that had a number or another label has one that stands for no dim of the inputs."""
-    known = {symbol for dims in claims.inputs.values() for dim in dims or () for symbol in dim.symbols}
+    known = {symbol for dims in claims.inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
     pairs = zip(was or (), now, strict=False)
-    return any(a != b and isinstance(b, str) and not parse(b).symbols <= known for a, b in pairs)
+    return any(a != b and isinstance(b, str) and not read_dim(b, claims.inputs.groups).symbols <= known for a, b in pairs)
 
 
 def _text(dims: Sequence[Dim] | None) -> str:
@@ -163,21 +160,20 @@ def _is_told(was: Sequence[Dim] | None, now: Sequence[Dim]) -> bool:
 class _Claims:
     """The dims that a model declares of its inputs and outputs."""
 
-    inputs: Mapping[str, tuple[Expr, ...] | None]
+    inputs: DeclaredInputs
     outputs: Mapping[str, tuple[Dim, ...] | None]
 
     @classmethod
     def of(cls, model: Model) -> _Claims:
-        inputs = {name: input_dims(value) for name, value in fed_inputs(model).items()}
-        return cls(inputs, {value.name: declared_dims(value) for value in model.graph.outputs})
+        return cls(declared_inputs(model), {value.name: declared_dims(value) for value in model.graph.outputs})
 
     def sizes(self, fed: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
         """Return the size of each symbol in a run, from the inputs that were fed."""
         sizes: dict[str, int] = {}
-        for name, dims in self.inputs.items():
+        for name, dims in self.inputs.dims.items():
             for dim, size in zip(dims or (), fed.get(name) or (), strict=False):
-                if (symbol := plain_symbol(dim)) is not None:
-                    sizes.setdefault(symbol, size)
+                if dim.name is not None:
+                    sizes.setdefault(dim.name, size)
         return sizes
 
     def contradicted(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
@@ -194,7 +190,7 @@ class _Claims:
             if isinstance(dim, int) and dim != size:
                 wrong.add(axis)
             elif isinstance(dim, str):
-                expr = parse(dim)
+                expr = read_dim(dim, self.inputs.groups)
                 if expr.symbols <= sizes.keys():
                     wrong |= {axis} if expr.evaluate(sizes) != size else set()
                 elif len(unbound.get(dim, ())) > 1:
@@ -209,7 +205,7 @@ class _Claims:
             if dims is None or not isinstance(array, np.ndarray) or len(dims) != array.ndim:
                 continue
             for dim, size in zip(dims, array.shape, strict=True):
-                if isinstance(dim, str) and not parse(dim).symbols <= sizes.keys():
+                if isinstance(dim, str) and not read_dim(dim, self.inputs.groups).symbols <= sizes.keys():
                     label_sizes.setdefault(dim, set()).add(size)
         return label_sizes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -75,6 +76,7 @@ class RunRecord:
         uncovered: Edges at which it fails, and why.
         fatal: The runs that end the process, and how, the edges not among them.
         empty: Runs at which a dim is 0, for each dim that may be.
+        unlike: Runs at which dims of one name differ.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -83,6 +85,7 @@ class RunRecord:
     uncovered: dict[str, str] = field(default_factory=dict)
     fatal: list[tuple[Run, str]] = field(default_factory=list)
     empty: list[Run] = field(default_factory=list)
+    unlike: list[Run] = field(default_factory=list)
 
 
 class Feeder:
@@ -148,6 +151,20 @@ class Feeder:
         """The constants that dims meet; those of the rewritten model alone come first."""
         original, *others = map(thresholds, self.models)
         return (*(met for rewritten in others for met in rewritten if met not in original), *original)
+
+    def unlike(self, dims: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """Yield sizes at which dims of one name differ: no runtime checks that they are equal."""
+        roles, places = self.models[0].roles, dict[str, dict[tuple[str, int], list[str]]]()
+        for name, value in self.inputs.items():
+            role = roles.of(value)
+            for axis, dim in enumerate((self.sizes.inputs[name] or ()) if value.consumers else ()):
+                if dim.name is not None:
+                    kinds = places.setdefault(dim.name, {})
+                    kinds.setdefault((name if role == "other" else role, axis), []).append(f"{name}.{axis}")
+        for symbol, kinds in places.items():
+            for others in [*kinds.values()][1:]:
+                for size in {1, 2 * dims[symbol]} - {dims[symbol]}:
+                    yield {**dims, **dict.fromkeys(others, size)}
 
     def again(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run once more."""
@@ -318,6 +335,12 @@ def run_with(
         _run_edges(session, feeder, flags, edges, successes, record, end)
     if successes:
         _run_empty(session, feeder, flags, min(successes, key=legal.cost), record)
+    if successes and has_edges:
+        dims = min(successes, key=lambda dims: (sum(size < 2 for size in dims.values()), legal.cost(dims)))
+        for unlike in feeder.unlike(dims):
+            with suppress(RunError, TooLargeError):
+                expected = session.run(feeder.feed(unlike, flags, 0))
+                record.unlike.append(Run(unlike, flags, 0, expected))
     if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(

@@ -31,8 +31,9 @@ from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve, with_dims_apart
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_runs import (
     FACTOR,
     compared,
@@ -167,6 +168,7 @@ class _Proof:
         notes: What to know of the original, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
         gaps: What the runs do not cover, at whatever sizes.
+        unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
     """
 
     two: TwoModels
@@ -179,6 +181,7 @@ class _Proof:
     is_default: bool
     gaps: Sequence[str]
     progress: Progress
+    unlike: list[Run]
 
     @classmethod
     def of(
@@ -205,10 +208,11 @@ class _Proof:
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
-        asked, fixed = given_shapes(before, spec.shapes), fixed_by(before, after, computed_dims(before, cuts))
+        fixed = fixed_by(before, after, computed_dims(before, cuts))
         unsure = unknown_pairs(fixed)
         fixed = [pair for pair in fixed if pair not in unsure]
-        numbers, relations = solve([*fixed, *asked], spec.numbers)
+        spec = with_dims_apart(spec, before, fixed)
+        numbers, relations = solve(fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         is_default = options.tolerance is None and has_float16(before) and copies is None
         tolerance = (
@@ -233,6 +237,7 @@ class _Proof:
             is_default=is_default,
             gaps=(NO_KERNELS,) if copies is not None else (),
             progress=progress,
+            unlike=[],
         )
 
     def run(self) -> RewriteProof:
@@ -296,6 +301,7 @@ class _Proof:
             coverage=coverage(feeder, record),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
+        self.unlike[:] = record.unlike
         if not record.runs:
             for run, problem in record.fatal:
                 raise fatal_error(two.models[0], two.feed(run), problem)
@@ -326,6 +332,7 @@ class _Proof:
             values=self.options.values,
             seconds=self.options.limits.seconds,
             seed=self.options.seed,
+            computed=() if self.two.part is None else self.two.part.cuts,
         )
 
     def _input_changes(self) -> list[Change]:
@@ -427,7 +434,15 @@ class _Proof:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
         proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
-        return compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
+        proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
+        others = self.unlike if proof.passed and two.part is None else ()
+        blank = replace(self.blank, tolerance=proof.tolerance)
+        for run in others:
+            (result,) = compared(blank, [run], session, two.known, self.hollow, proven, self.rounding).runs
+            if result.failure:
+                gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
+                return replace(proof, caveats=(*proof.caveats, gap))
+        return proof
 
 
 def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
@@ -438,8 +453,7 @@ def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
 def _narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
     before = feeder.models[0]
-    asked, _ = solve(given_shapes(before, spec.shapes), spec.numbers)
-    return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
+    return narrowing(session, fixed, Inputs(before, spec).numbers, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:

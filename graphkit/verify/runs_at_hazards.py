@@ -22,8 +22,9 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import Shapes
 from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.infer import infer_claimed
 from graphkit.verify.input_elements import UNPADDED
 from graphkit.verify.input_generator import InputGenerator
 
@@ -70,7 +71,7 @@ def check_hazards(
 
 def _checked(model: Model, hazards: Hazards, shapes: Shapes | None) -> Hazards:
     try:
-        runs = _Runs(model, shapes or infer(model))
+        runs = _Runs(model, infer_claimed(model, shapes))
     except ModelError as error:
         checks = [Check(None, _short(error.problem))] * len(hazards.hazards)
     else:

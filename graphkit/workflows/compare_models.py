@@ -59,7 +59,8 @@ def compare_models(
         b: The other one; or an .npz file of its tensors by name, from a device or a run in PyTorch.
         spec: Sizes for generated inputs.
         options: How to compare.
-        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated.
+        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated. Where B is a file of
+            tensors, it has the inputs too, or they are given.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -121,20 +122,21 @@ class _Comparison:
 
     def _given(self, b: Model | None) -> dict[str, np.ndarray]:
         """Return the arrays for inputs; those of a file are checked before they are read."""
-        if self.inputs is None:
-            if b is None and fed_inputs(self.model):
-                raise UsageError(
-                    f"{self._dumps.label} has the tensors of one run, and generated inputs are not those of that run - "
-                    "give them by --inputs FILE"
-                )
+        if self.inputs is None and not isinstance(self.other, ArrayFile):
             return {}
         if isinstance(self.inputs, Mapping):
             arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
             check_given(arrays, self.model, b)
             return arrays
-        file = ArrayFile(self.inputs, self.options.limits)
-        check_given({name: file.claimed(name) for name in file.names}, self.model, b)
-        return {name: file.read(name) for name in file.names}
+        file = self._dumps if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
+        names = tuple(fed_inputs(self.model)) if self.inputs is None else file.names
+        if missing := [name for name in names if name not in file.names]:
+            raise UsageError(
+                f"{file.label}: it has no '{missing[0]}', an input that its tensors were made with - give the inputs "
+                "with --inputs FILE.npz, or put them into that file"
+            )
+        check_given({name: file.claimed(name) for name in names}, self.model, b)
+        return {name: file.read(name) for name in names}
 
     def _inputs_told(self, names: Mapping[str, str]) -> dict[str, str]:
         input_names = {value.name for value in self.model.graph.inputs}
@@ -239,7 +241,8 @@ class _Comparison:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         unmatched_a = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
         if b is None:
-            return unmatched_a, tuple(name for name in self._dumps.names if name not in theirs)
+            known = {*theirs, *fed_inputs(a.model)}
+            return unmatched_a, tuple(name for name in self._dumps.names if name not in known)
         return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
     def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:

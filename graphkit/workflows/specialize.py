@@ -23,7 +23,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
-from graphkit.shapes.constraints.dim_equalities import fed_inputs, given_shapes, solve
+from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
 
@@ -196,8 +196,7 @@ class Specializer:
 
     def _known(self, wish: DimSpec) -> DimSpec:
         """Return the dims that a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
-        solved, _ = solve(given_shapes(self._model, wish.shapes), wish.numbers)
-        inputs = Inputs(self._model, self._spec | DimSpec.of(solved, wish.shapes))
+        inputs = Inputs(self._model, self._spec | wish)
         numbers = {name: size for name, size in sorted(inputs.numbers.items()) if name not in self._dynamic}
         kinds = ((name, shape, inputs.declared[name]) for name, shape in wish.inputs)
         unranked = {name: shape for name, shape, kind in kinds if kind and kind.dims is None}

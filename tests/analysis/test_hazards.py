@@ -191,8 +191,8 @@ def test_a_hazard_in_full(real_model: RealModel) -> None:
 
 
 LAYERS = model(
-    "(float[b, past_n, 8] x, float[b, past_n, 8] w) => (float[A, B, C, D] y, float[E, F, G, H] v)",
-    """s = Shape(x)  b = Gather(s, i0)  n = Gather(s, i1)  m = Constant <value_ints = [2, -1]> ()
+    "(float[b, past_n, 8] x) => (float[A, B, C, D] y, float[E, F, G, H] v)",
+    """w = Neg(x)  s = Shape(x)  b = Gather(s, i0)  n = Gather(s, i1)  m = Constant <value_ints = [2, -1]> ()
     t = Concat <axis = 0> (b, n, m)  [one] y = Reshape(x, t)  [two] v = Reshape(w, t)""",
 )
 

@@ -283,7 +283,7 @@ def test_what_is_not_known_says_so(nodes: str, shape: str, why: str) -> None:
 def test_a_scalar_and_a_fraction() -> None:
     found = origins(
         model(
-            """g (float[1,1,N,N] x, float[M] w) => (y) <float[1] h = {0.03125}, int64 z = {0}, int64 o = {1}> {
+            """g (float[1,1,N,P] x, float[M] w) => (y) <float[1] h = {0.03125}, int64 z = {0}, int64 o = {1}> {
                 m = Shape(w)  n = Squeeze(m)  r = Range(z, n, o)
                 s = Shape(x)  f = Cast <to = 1> (s)  k = Mul(f, h)  y = Resize(x, , k)
             }"""
@@ -291,7 +291,7 @@ def test_a_scalar_and_a_fraction() -> None:
     )
     texts = {(group.op, group.input): group.meanings[0].shape for group in found.groups}
     assert texts["Range", "limit"] == "M"
-    assert texts["Resize", "scales"] == "[0.03125, 0.03125, (N) / 32, (N) / 32]"
+    assert texts["Resize", "scales"] == "[0.03125, 0.03125, (N) / 32, (P) / 32]"
 
 
 def test_detr_says_what_its_reshapes_mean(real_model: RealModel) -> None:

@@ -20,7 +20,7 @@ from graphkit.shapes import Expr, ceil_div, floor_div, maximum, minimum, symbol
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
 Open = Callable[..., Page]
-NAMES = ("a", "a1", "past", "past_x", "min", "h//2", "b c", "a.b", "é")
+NAMES = ("a", "a1", "past", "past_x", "min", "h//2", "b c", "a.b", "é", "2*a", "3", "-1", "it's")
 
 
 def page_of(model: str) -> str:

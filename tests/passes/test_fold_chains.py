@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx
 import pytest
-from chains import Chain
+from chains import Chain, sizes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -126,7 +126,7 @@ def loads(model: Model) -> bool:
 
 
 def check(model: Model, assignments: list[dict[str, int]], frozen: dict[str, int]) -> None:
-    shapes = infer(model)
+    shapes, assignments = infer(model), [sizes_of(model, dims) for dims in assignments]
     if not is_legal(shapes, assignments[0]):
         return
     result = fold(model, dims=frozen).model

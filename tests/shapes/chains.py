@@ -10,8 +10,17 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from graphkit.model import Model
+from graphkit.shapes import DimSpec
+from graphkit.shapes.graph_inputs import Inputs
+
 onnxruntime.set_default_logger_severity(4)
 DIMS = ("batch", "seq", "past")
+
+
+def sizes_of(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of each symbol at sizes of declared names: a name may stand for dims that no node relates."""
+    return Inputs(model, DimSpec.of(dims)).numbers
 
 
 def run(nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], outputs: list[str]) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from chains import Chain
+from chains import Chain, sizes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -24,7 +24,8 @@ def check(seed: int) -> Truth:
     shapes = infer(model)
     session = session_of(proto)
     names = [output.name for output in session.get_outputs()]
-    for index, dims in enumerate([chain.assignment, *OTHER_DIMS]):
+    for index, names_and_sizes in enumerate([chain.assignment, *OTHER_DIMS]):
+        dims = sizes_of(model, names_and_sizes)
         if not is_legal(shapes, dims):
             continue
         feeds = {}

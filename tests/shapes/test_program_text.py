@@ -9,10 +9,11 @@ import pytest
 from generated import JSEvalException, in_javascript, in_python
 from graphs import model
 
-from graphkit.shapes import Program, program
+from graphkit.shapes import Program, program, symbol
 
 MODEL = """
-g (float[n, 1, h, w] image, float[n, past, 4] cache, float[n, rest, 4] mask, float[n, a, c] x) => (y, u, v, l) {
+g (float[n, 1, h, w] image, float[m, past, 4] cache, float[o, rest, 4] mask, float[p, a, c] x, float[rest] others
+) => (y, u, v, l) {
   t = Shape(image) hw = Gather(t, i23) f = Cast<to = 1>(hw) r = Div(f, three)
   ones = Constant<value_floats = [1.0, 1.0]>() scales = Concat<axis = 0>(ones, r) y = Resize(image, "", scales)
   d = Shape(cache) n0 = Gather(d, i0) p0 = Gather(d, i1) np = Mul(n0, p0) q = Div(np, p0)
@@ -22,27 +23,33 @@ g (float[n, 1, h, w] image, float[n, past, 4] cache, float[n, rest, 4] mask, flo
 
 PYTHON = """\
     x0 = read('image', '[n, 1, h, w]', 4)
-    x1 = read('cache', '[n, past, 4]', 3)
-    x2 = read('x', '[n, a, c]', 3)
-    x3 = read('mask', '[n, past + 2*rest, 4]', 3)
+    x1 = read('cache', '[m, past, 4]', 3)
+    x2 = read('mask', '[o, past + 2*rest, 4]', 3)
+    x3 = read('x', '[p, a, c]', 3)
+    x4 = read('others', '[rest]', 1)
     s0 = inside(x0[0], 1, None, "n, which axis 0 of input 'image' gives,", '1 or more')
     s1 = inside(x0[2], 1, None, "h, which axis 2 of input 'image' gives,", '1 or more')
     s2 = inside(x0[3], 1, None, "w, which axis 3 of input 'image' gives,", '1 or more')
-    s3 = inside(x1[1], 0, None, "past, which axis 1 of input 'cache' gives,", '0 or more')
-    s4 = inside(x2[1], 1, None, "a, which axis 1 of input 'x' gives,", '1 or more')
-    s5 = inside(x2[2], 1, None, "c, which axis 2 of input 'x' gives,", '1 or more')
-    s6 = inside((x3[1] - s3) // 2, 1, None, "rest, which axis 1 of input 'mask' gives,", '1 or more')
-    t0 = s4 * s5
-    t1 = None if s3 == 0 else (s0 * s3) // s3
+    s3 = inside(x1[0], 1, None, "m, which axis 0 of input 'cache' gives,", '1 or more')
+    s4 = inside(x1[1], 0, None, "past, which axis 1 of input 'cache' gives,", '0 or more')
+    s5 = inside(x2[0], 1, None, "o, which axis 0 of input 'mask' gives,", '1 or more')
+    s6 = inside(x3[0], 1, None, "p, which axis 0 of input 'x' gives,", '1 or more')
+    s7 = inside(x3[1], 1, None, "a, which axis 1 of input 'x' gives,", '1 or more')
+    s8 = inside(x3[2], 1, None, "c, which axis 2 of input 'x' gives,", '1 or more')
+    s9 = inside(x4[0], 1, None, "rest, which axis 0 of input 'others' gives,", '1 or more')
+    t0 = s7 * s8
+    t1 = None if s4 == 0 else (s3 * s4) // s4
     c0 = ('[n, 1, h, w]', (s0, 1, s1, s2))
-    c1 = ('[n, past, 4]', (s0, s3, 4))
-    c2 = ('[n, past + 2*rest, 4]', (s0, s3 + 2 * s6, 4))
-    c3 = ('[n, a, c]', (s0, s4, s5))
+    c1 = ('[m, past, 4]', (s3, s4, 4))
+    c2 = ('[o, past + 2*rest, 4]', (s5, s4 + 2 * s9, 4))
+    c3 = ('[p, a, c]', (s6, s7, s8))
+    c4 = ('[rest]', (s9,))
     checks = {
         'image': c0,
         'cache': c1,
         'mask': c2,
         'x': c3,
+        'others': c4,
     }
     for name in inputs:
         if name not in checks:
@@ -63,32 +70,38 @@ PYTHON = """\
         'Expand#17:shape': v0,
         'Expand#17:output.0': v0,
         'Reshape#18:shape': (0, -1),
-        'Reshape#18:output.0': (s0, t0),
+        'Reshape#18:output.0': (s6, t0),
     }
 """
 JAVASCRIPT = """\
   const x0 = read("image", "[n, 1, h, w]", 4);
-  const x1 = read("cache", "[n, past, 4]", 3);
-  const x2 = read("x", "[n, a, c]", 3);
-  const x3 = read("mask", "[n, past + 2*rest, 4]", 3);
+  const x1 = read("cache", "[m, past, 4]", 3);
+  const x2 = read("mask", "[o, past + 2*rest, 4]", 3);
+  const x3 = read("x", "[p, a, c]", 3);
+  const x4 = read("others", "[rest]", 1);
   const s0 = inside(x0[0], 1, null, "n, which axis 0 of input 'image' gives,", "1 or more");
   const s1 = inside(x0[2], 1, null, "h, which axis 2 of input 'image' gives,", "1 or more");
   const s2 = inside(x0[3], 1, null, "w, which axis 3 of input 'image' gives,", "1 or more");
-  const s3 = inside(x1[1], 0, null, "past, which axis 1 of input 'cache' gives,", "0 or more");
-  const s4 = inside(x2[1], 1, null, "a, which axis 1 of input 'x' gives,", "1 or more");
-  const s5 = inside(x2[2], 1, null, "c, which axis 2 of input 'x' gives,", "1 or more");
-  const s6 = inside(div(int(x3[1] - s3), 2), 1, null, "rest, which axis 1 of input 'mask' gives,", "1 or more");
-  const t0 = int(s4 * s5);
-  const t1 = s3 === 0 ? null : div(int(s0 * s3), s3);
+  const s3 = inside(x1[0], 1, null, "m, which axis 0 of input 'cache' gives,", "1 or more");
+  const s4 = inside(x1[1], 0, null, "past, which axis 1 of input 'cache' gives,", "0 or more");
+  const s5 = inside(x2[0], 1, null, "o, which axis 0 of input 'mask' gives,", "1 or more");
+  const s6 = inside(x3[0], 1, null, "p, which axis 0 of input 'x' gives,", "1 or more");
+  const s7 = inside(x3[1], 1, null, "a, which axis 1 of input 'x' gives,", "1 or more");
+  const s8 = inside(x3[2], 1, null, "c, which axis 2 of input 'x' gives,", "1 or more");
+  const s9 = inside(x4[0], 1, null, "rest, which axis 0 of input 'others' gives,", "1 or more");
+  const t0 = int(s7 * s8);
+  const t1 = s4 === 0 ? null : div(int(s3 * s4), s4);
   const c0 = ["[n, 1, h, w]", [s0, 1, s1, s2]];
-  const c1 = ["[n, past, 4]", [s0, s3, 4]];
-  const c2 = ["[n, past + 2*rest, 4]", [s0, int(s3 + int(2 * s6)), 4]];
-  const c3 = ["[n, a, c]", [s0, s4, s5]];
+  const c1 = ["[m, past, 4]", [s3, s4, 4]];
+  const c2 = ["[o, past + 2*rest, 4]", [s5, int(s4 + int(2 * s9)), 4]];
+  const c3 = ["[p, a, c]", [s6, s7, s8]];
+  const c4 = ["[rest]", [s9]];
   const checks = new Map([
     ["image", c0],
     ["cache", c1],
     ["mask", c2],
     ["x", c3],
+    ["others", c4],
   ]);
   for (const name of given.keys()) {
     if (!checks.has(name)) throw new RangeError(`there is no input '${name}' - names are case-sensitive`);
@@ -108,7 +121,7 @@ JAVASCRIPT = """\
     "Expand#17:shape": v0,
     "Expand#17:output.0": v0,
     "Reshape#18:shape": [0, -1],
-    "Reshape#18:output.0": [s0, t0],
+    "Reshape#18:output.0": [s6, t0],
   };
 }
 
@@ -145,7 +158,7 @@ def test_javascript_text():
     assert body(example().javascript(), "  const x0 = ") == JAVASCRIPT
 
 
-SHAPES = {"image": (2, 1, 10, 7), "cache": (2, 5, 4), "mask": (2, 11, 4), "x": (2, 2, 8)}
+SHAPES = {"image": (2, 1, 10, 7), "cache": (2, 5, 4), "mask": (2, 11, 4), "x": (2, 2, 8), "others": (3,)}
 RESULT = {
     "Resize#6:scales": (1.0, 1.0, float(np.float32(10) / np.float32(3)), float(np.float32(7) / np.float32(3))),
     "Resize#6:output.0": (2, 1, None, None),
@@ -176,7 +189,7 @@ def test_a_node_that_would_divide_by_zero_has_no_number():
 
 
 def test_inputs_from_which_nothing_is_read_may_be_left_out():
-    made = program(model("g (float[b, s] x, float[b, s] y) => (z) { z = Reshape(x, flat) }", flat=[0, -1]))
+    made = program(model("g (float[b, s] x, float[2, 3] y) => (z) { z = Reshape(x, flat) }", flat=[0, -1]))
     assert in_python(made)({"x": (2, 3)}) == in_javascript(made)({"x": (2, 3)})
     assert in_python(made)({"x": (2, 3)})["Reshape#0:output.0"] == (2, 3)
 
@@ -190,9 +203,9 @@ def test_inputs_from_which_nothing_is_read_may_be_left_out():
         ({"image": (2, 3, 10, 7)}, "[2, 3, 10, 7] - it must be [n, 1, h, w], here [2, 1, 10, 7]"),
         ({"image": (2, 1, 0, 7)}, "h, which axis 2 of input 'image' gives, is 0 - it must be 1 or more"),
         ({"image": (2, 1, 1.5, 7)}, "give integers, for [n, 1, h, w]"),
-        ({"cache": (3, 5, 4)}, "input 'cache' has the shape [3, 5, 4] - it must be [n, past, 4], here [2, 5, 4]"),
-        ({"mask": (2, 12, 4)}, "[2, 12, 4] - it must be [n, past + 2*rest, 4], here [2, 11, 4]"),
-        ({"mask": (2, 5, 4)}, "rest, which axis 1 of input 'mask' gives, is 0 - it must be 1 or more"),
+        ({"cache": (2, 5, 3)}, "input 'cache' has the shape [2, 5, 3] - it must be [m, past, 4], here [2, 5, 4]"),
+        ({"mask": (2, 12, 4)}, "[2, 12, 4] - it must be [o, past + 2*rest, 4], here [2, 11, 4]"),
+        ({"others": (0,)}, "rest, which axis 0 of input 'others' gives, is 0 - it must be 1 or more"),
         ({"x": (2, 2, 9)}, "the model runs only where a*c == 16 - here these are 18 and 16"),
     ],
 )
@@ -260,4 +273,4 @@ def test_names_that_no_language_likes():
     assert result.python().isascii()
     read = json.loads(result.to_json())
     assert [consumer["node"] for consumer in read["consumers"]] == list(names)
-    assert {name: read["expressions"][name] for name in names} == {name: name for name in names}
+    assert {name: read["expressions"][str(symbol(name))] for name in names} == {name: name for name in names}

@@ -214,28 +214,29 @@ def test_what_is_not_linear_is_not_solved(dim):
     assert [entry.symbol for entry in unread] == ["b"]
 
 
-def test_symbols_that_no_shape_gives_are_unknown_and_not_checked():
+def test_a_name_that_looks_like_a_product_is_a_name():
     text = "g (float[k, s] x) => (y, z) { y = Reshape(x, flat) t = Shape(x) z = Expand(x, t) }"
     built = model(text, flat=[-1])
     built.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "p*q"
     made = program(built)
-    assert [entry.symbol for entry in made.unread] == ["p", "q"]
+    assert [source.symbol for source in made.sources] == ["p*q", "s"]
     for run in (in_python(made), in_javascript(made)):
-        assert run({"x": (6, 3)})["Expand#2:shape"] == (None, 3)
-    assert made.consumers[1].reads[0].elements[0] == symbol("p") * symbol("q")
+        assert run({"x": (6, 3)})["Expand#2:shape"] == (6, 3)
+    assert made.consumers[1].reads[0].elements[0] == symbol("p*q")
+    assert json.loads(made.to_json())["expressions"]["'p*q'"] == "p*q"
 
 
-def test_a_question_mark_is_any_number():
-    text = "g (float[p, s] x, float[q, s] z) => (y, w) { y = Reshape(x, flat) w = Reshape(z, flat) }"
+def test_a_question_mark_is_no_name():
+    text = "g (float[p, s] x, float[q, 3] z) => (y, w) { y = Reshape(x, flat) w = Reshape(z, flat) }"
     built = model(text, flat=[0, -1])
     for entry in built.proto.graph.input:
         entry.type.tensor_type.shape.dim[0].dim_param = "?"
     made = program(built)
-    assert [source.symbol for source in made.sources] == ["s"]
-    assert [entry.dims for entry in made.inputs] == [(None, s), (None, s)]
+    assert [source.symbol for source in made.sources] == ["x.0", "s", "z.0"]
+    assert [entry.dims for entry in made.inputs] == [(symbol("x.0"), s), (symbol("z.0"), const(3))]
     assert not made.unread
     for run in (in_python(made), in_javascript(made)):
-        assert run({"x": (2, 3), "z": (4, 3)})["Reshape#1:output.0"] == (None, 3)
+        assert run({"x": (2, 3), "z": (4, 3)})["Reshape#1:output.0"] == (4, 3)
 
 
 def test_numpy_sizes_are_sizes():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chains import Chain, Skip
+from chains import Chain, Skip, sizes_of
 from graphs import model
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -187,14 +187,15 @@ def check(seed: int) -> tuple[int, int, int]:
     Only affine functions hold of all inputs: ranges are those at typical ones.
     """
     chain = Indices(seed)
-    shapes = infer(Model.from_proto(chain.model()))
+    model = Model.from_proto(chain.model())
+    shapes = infer(model)
     made = {name: shapes.find(name) for node in chain.nodes for name in node.output}
     integers = {name: value for name, value in made.items() if shapes[value].dtype == TensorProto.INT64}
     plain, typical = analysis(shapes), analysis(shapes, typical=True)
     affine = {name: one for name, value in integers.items() if (one := plain.affine(value)) is not None}
     ranges = {name: one for name, value in integers.items() if (one := typical.range(value)) is not None}
-    for dims, is_typical, results in runs(chain, list(integers)) if integers else ():
-        at = f"seed {seed}, {dims}"
+    for names_and_sizes, is_typical, results in runs(chain, list(integers)) if integers else ():
+        dims, at = sizes_of(model, names_and_sizes), f"seed {seed}, {names_and_sizes}"
         for name, one in affine.items():
             if all(is_known(expr) for expr in (one.start, *one.dims, *one.strides)):
                 np.testing.assert_array_equal(elements(one, dims), results[name], f"{name}, {at}")

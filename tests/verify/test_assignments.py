@@ -122,7 +122,7 @@ def test_dims_without_a_name_are_told_apart() -> None:
 
 def test_sizes_that_are_given_are_no_choice() -> None:
     legal = legal_sizes(model(CONV, kernel=KERNEL), DimSpec.of({"batch": 2}, {"image": (2, 3, 16, 24)}))
-    assert (legal.variables, legal.fixed) == ((), {"batch": 2})
+    assert (legal.variables, legal.fixed) == ((), {"batch": 2, "channels": 3, "height": 16, "width": 24})
     assert legal.shapes({}) == {"image": (2, 3, 16, 24)}
 
 

@@ -450,21 +450,25 @@ def test_dumps_are_compared(tmp_path: Path) -> None:
     assert (found.unmatched_a, found.unmatched_b) == (("y",), ("other",))
 
 
-def test_dumps_without_the_inputs_of_their_run_are_not_compared(tmp_path: Path) -> None:
-    np.savez(tmp_path / "dumps.npz", left=np.zeros((3, 4), np.float32))
-    same = np.eye(4, dtype=np.float32)
-    with pytest.raises(UsageError, match=r"dumps.npz has the tensors of one run, .* - give them by --inputs FILE"):
-        compare_models(twins("left", "right", a=same, b=same), tmp_path / "dumps.npz")
+def test_dumps_are_compared_on_the_inputs_that_they_were_made_with(tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    one, two = RNG.standard_normal((2, 4, 4)).astype(np.float32)
+    made, path = twins("left", "right", a=one, b=two), tmp_path / "dumps.npz"
+    np.savez(path, left=x @ one, right=x @ two)
+    with pytest.raises(UsageError, match="it has no 'x', an input that its tensors were made with - give the inputs"):
+        compare_models(made, path)
+    np.savez(path, left=x @ one, right=x @ two, x=x)
+    found = compare_models(made, path)
+    assert found.passed
+    assert found.unmatched_b == ()
 
 
-def test_a_row_of_a_batch_that_is_missing_is_not_off_by_one(tmp_path: Path) -> None:
-    x, same = RNG.standard_normal((3, 4)).astype(np.float32), np.eye(4, dtype=np.float32)
-    np.savez(tmp_path / "dumps.npz", left=x[:2], right=x)
-    np.savez(tmp_path / "inputs.npz", x=x)
-    found = compare_models(
-        twins("left", "right", a=same, b=same), tmp_path / "dumps.npz", inputs=tmp_path / "inputs.npz"
-    )
-    assert told(found, "left") == "dims: along axis 0, B is A from 0 to 2, of 3."
+def test_a_row_fewer_is_no_length_that_is_off_by_one(tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    one, two = RNG.standard_normal((2, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "dumps.npz", left=x[:2] @ one, right=x @ two, x=x)
+    found = compare_models(twins("left", "right", a=one, b=two), tmp_path / "dumps.npz")
+    assert told(found, "left") == "dims: along axis 0, B is A from 0 to 2, of 3; a row is missing."
 
 
 @pytest.mark.parametrize(
@@ -595,8 +599,8 @@ def test_a_dump_of_other_dims_is_not_read(tmp_path: Path) -> None:
     one = twins("left", "right", a=np.eye(4, dtype=np.float32), b=np.eye(4, dtype=np.float32))
     path = deflated(tmp_path / "dumps.npz", "left", (64, 1 << 17))
     tracemalloc.start()
-    x = np.ones((12, 4), np.float32)
-    found = compare_models(one, path, options=CompareOptions(limits=MANY), inputs={"x": x})
+    inputs = {"x": np.ones((12, 4), np.float32)}
+    found = compare_models(one, path, options=CompareOptions(limits=MANY), inputs=inputs)
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
     assert told(found, "left") == "dims: B has [64, 131072], and A [12, 4]."

@@ -82,11 +82,12 @@ def test_arrays_can_be_given() -> None:
 
 
 def test_expressions_of_symbols_follow_from_them() -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "past_len + seq + 1"])
-    graph = helper.make_graph([], "g", [value], [])
+    dims = {"x": ["batch", "past_len + seq + 1"], "k": ["past_len"], "ids": ["seq"]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, texts) for name, texts in dims.items()]
+    graph = helper.make_graph([], "g", values, [])
     model = Model.from_proto(helper.make_model(graph))
     sizes = Sizes(batch=2, symbols=(("past_len", 4), ("seq", 3)))
-    assert shapes(model, sizes) == {"x": (2, 8)}
+    assert shapes(model, sizes) == {"x": (2, 8), "k": (4,), "ids": (3,)}
     assert symbol_sizes(model, sizes) == {"batch": 2, "past_len": 4, "seq": 3}
 
 

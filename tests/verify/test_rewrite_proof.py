@@ -176,7 +176,8 @@ def test_a_rewritten_model_of_fixed_dims_is_run_at_these() -> None:
 
 
 def test_fixed_lengths_follow_through_expressions() -> None:
-    text = "g (float[b, s] x, float[b, past_plus_s] m) => (float[b, n] y) { y = Concat <axis = 1> (x, m) }"
+    inputs = "float[b, s] x, float[b, past_plus_s] m, float[past] p"
+    text = f"g ({inputs}) => (float[b, n] y) {{ y = Concat <axis = 1> (x, m) }}"
     rewritten = model(text.replace("b, s]", "b, 1]").replace("past_plus_s", "9"))
     found = proof(model(text), rewritten, DimSpec.of(dims={"past": 8}, inputs={"x": (2, 1)}))
     assert (found.passed, found.fixed) == (True, {"b": 2, "s": 1, "past": 8})

@@ -141,7 +141,11 @@ def test_real_exports_give_what_they_give(name: str, sizes: list[Sizes], model_f
         ({"z": (1,)}, {}, "there is no input 'z' - there are x, scale"),
         ({"x": (1, 2)}, {}, "input 'x' has 3 dims - 1x2 has 2"),
         ({"x": (1, 2, 5)}, {}, "a dim of input 'x' is 4 - it cannot be 5$"),
-        ({"x": (1, 2, 4), "scale": (2,)}, {}, "a dim of input 'x' is batch - it cannot be 1 with batch=2"),
+        (
+            {"x": (1, 2, 4), "scale": (2,)},
+            {},
+            "a dim of input 'x' is batch, which is 2 as given elsewhere - it cannot be 1 too",
+        ),
         ({}, {"width": 1}, "no input has a dim 'width' - there are batch, length"),
     ],
 )
@@ -268,7 +272,7 @@ def test_a_feed_that_only_the_model_itself_takes_runs_there_and_is_told_once(sma
     """`batch` is declared of both inputs, and one of scale broadcasts."""
     specializer = Specializer(small)
     given = {**feed(3, 2), "scale": np.array([2.0], np.float32)}
-    reason = "a dim of input 'x' is batch - it cannot be 3 with batch=1"
+    reason = "a dim of input 'x' is batch, which is 1 as given elsewhere - it cannot be 3 too"
     with pytest.warns(RuntimeWarning, match=f"the model itself is run: {reason}"):
         found = specializer.run(given)
     np.testing.assert_array_equal(found["y"], expected({**given, "scale": np.full(3, 2.0, np.float32)}))
@@ -282,7 +286,7 @@ def test_a_feed_that_only_the_model_itself_takes_runs_there_and_is_told_once(sma
 
 def test_a_feed_that_the_model_does_not_take_either_is_the_first_error(small: Model) -> None:
     specializer = Specializer(small)
-    with pytest.raises(UsageError, match="it cannot be 3 with batch=2"):
+    with pytest.raises(UsageError, match="which is 2 as given elsewhere - it cannot be 3 too"):
         specializer.run({**feed(3, 2), "scale": np.ones(2, np.float32)})
     with pytest.raises(UsageError, match="there is no input 'z'"):
         specializer.run({**feed(3, 2), "z": np.ones(2, np.float32)})

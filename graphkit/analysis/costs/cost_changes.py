@@ -22,8 +22,9 @@ from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, sized, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
-from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol, symbol_roles
-from graphkit.shapes.graph_inputs import Inputs, input_dims
+from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.input_dims import read_alike
 
 __all__ = [
     "BeforeAndAfter",
@@ -234,14 +235,9 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
 def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> DimSpec:
     """Return the sizes of symbols that are numbers in the result, those aside that a wish says."""
     wished = {name for name, role in symbol_roles(before).items() if role in wish} if wish else set[str]()
-    dims = {value.name: input_dims(value) for value in after.graph.inputs}
-    pairs = (
-        pair
-        for value in before.graph.inputs
-        for pair in _axes(input_dims(value), dims.get(value.name))
-        if pair[1].constant is not None
-    )
-    sizes = {name: now.constant for was, now in pairs if (name := plain_symbol(was)) and now.constant}
+    both, dims = (read.dims for read in read_alike(before, after))
+    pairs = (pair for name, known in both.items() for pair in _axes(known, dims.get(name)))
+    sizes = {was.name: now.constant for was, now in pairs if was.name is not None and now.constant}
     return DimSpec.of({name: size for name, size in sizes.items() if name not in wished})
 
 
@@ -262,8 +258,8 @@ def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
         is_cache = known in before.shapes.model.roles.pasts
         dims = before.shapes.dims(known) if known is not None and not is_cache else None
         for now, was in _axes(symbolic.get(value.name), dims):
-            if (name := plain_symbol(now)) and Amount.of(was).at(before.sizes) is not None:
-                by_symbol[name] = was
+            if now.name is not None and Amount.of(was).at(before.sizes) is not None:
+                by_symbol[now.name] = was
     return by_symbol
 
 

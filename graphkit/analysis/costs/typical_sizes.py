@@ -20,8 +20,8 @@ from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
 from graphkit.shapes.constraints.collect_preconditions import collect
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, nearest
-from graphkit.shapes.constraints.symbol_sizes import Role, plain_symbol
-from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.constraints.symbol_sizes import Role
+from graphkit.shapes.input_dims import input_dims
 
 __all__ = ["TYPICAL", "TypicalSizes", "indexed_dims", "sizes_by_input"]
 
@@ -130,9 +130,9 @@ def sizes_by_input(shapes: Shapes) -> dict[str, int]:
     A symbol that is called a batch has none of these.
     """
     sizes: dict[str, int] = {}
-    inputs = shapes.model.roles.inputs
+    inputs, known = shapes.model.roles.inputs, input_dims(shapes.model)
     for value, role in inputs.items():
-        dims = input_dims(value) or ()
+        dims = known.get(value.name) or ()
         if role == "image" and len(dims) == 4 and dims[3].constant in (1, 3) and dims[1].constant is None:
             sizes |= dict.fromkeys(_symbols(dims[1:3]), PIXELS)  # channels last
         if _is_raw_audio(value, dims, is_audio=role == "audio"):
@@ -140,12 +140,12 @@ def sizes_by_input(shapes: Shapes) -> dict[str, int]:
     for value in inputs if not shapes.model.roles.pasts else ():  # rows of a cache are sequences of a batch
         rows = {name for name in _symbols(indexed_dims(value, shapes)) if "batch" not in name}
         if rows:
-            sizes |= dict.fromkeys(_symbols(input_dims(value) or ()), EDGES) | dict.fromkeys(rows, NODES)
+            sizes |= dict.fromkeys(_symbols(known.get(value.name) or ()), EDGES) | dict.fromkeys(rows, NODES)
     return sizes
 
 
 def _symbols(dims: Iterable[Expr]) -> list[str]:
-    return [name for dim in dims if (name := plain_symbol(dim)) is not None]
+    return [dim.name for dim in dims if dim.name is not None]
 
 
 def _is_raw_audio(value: Value, dims: tuple[Expr, ...], *, is_audio: bool) -> bool:

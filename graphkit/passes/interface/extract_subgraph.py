@@ -172,7 +172,7 @@ def _inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.Va
             if name[:1] == "?" and name not in unknown:
                 unknown[name] = symbol(next(free))
         dims = [dim.substitute(unknown) for dim in shapes[value].dims or ()]
-        sizes: list[Dim] = [str(dim) if (size := dim.constant) is None else size for dim in dims]
+        sizes: list[Dim] = [dim.declared if (size := dim.constant) is None else size for dim in dims]
         infos.append(_declared(value, _dtype(value, shapes), sizes))
     return infos
 

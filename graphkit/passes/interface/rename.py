@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
-from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.find_by_name import find_value
-from graphkit.graph.view import Value
+from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto
-from graphkit.rewrite.new_interface import with_names
 from graphkit.rewrite.pass_options import Renames
-from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols
-from graphkit.shapes import Expr, lower, parse, symbol, upper
-from graphkit.shapes.constraints.dim_equalities import equal_symbols
+from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols, with_value_names
+from graphkit.shapes import lower, parse, symbol, upper
+from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.suggest import did_you_mean
 
 __all__ = ["Rename"]
@@ -25,14 +24,15 @@ __all__ = ["Rename"]
 
 @dataclass(frozen=True)
 class Rename(Pass):
-    """Give inputs, outputs, other values and symbols of dims other names, wherever these occur.
+    """Give inputs, outputs, other values and dims other names, wherever these occur.
 
-    Nodes, bodies, declared types, quantisation annotations and initializers follow. A symbol that the graph forces to
-    equal the renamed one gets the same name, and outputs declare what follows. A dim without a symbol is `INPUT.AXIS`,
-    such as `x.0`. Names may be swapped.
+    Nodes, bodies, declared types, quantisation annotations and initializers follow. A dim that the graph forces to
+    equal the renamed one gets the same name, and outputs declare what follows. `INPUT.AXIS`, such as `x.0`, is one dim,
+    whether it has a name or not. Names may be swapped. A dim that the graph needs to be an expression of others, such
+    as a mask that spans past and new tokens, may be called that: `total=past + sequence`.
 
-    Legality: no other value has the new name in the main graph or in a body, and no other symbol, unless the graph
-    forces the two to be equal.
+    Legality: no other value that a node may see has the new name, and no other dim, unless the graph forces the two to
+    be equal.
 
     Before:
 
@@ -48,8 +48,8 @@ class Rename(Pass):
 
     Attributes:
         inputs, outputs: New names of inputs and outputs: `input_ids=tokens;attention_mask=mask`.
-        values: New names of any values of the main graph.
-        dims: New names of symbols: `batch_size=batch`.
+        values: New names of any values; those of bodies that have one name get one, and `BODY::NAME` is one of them.
+        dims: New names of dims: `batch_size=batch`.
     """
 
     changes_interface: ClassVar[bool] = True
@@ -65,17 +65,17 @@ class Rename(Pass):
             raise UsageError(f"{model.label}: has graphs for training, whose names would not fit - drop them first")
         names = self.new_names(model)
         _check_free(model, names)
-        symbols, notes = _symbols(model, self.dims)
-        if not names and not symbols:
+        result, notes = _with_dims(model, tuple(pair for pair in self.dims if not _is_expression(pair[1])))
+        for old, new in self.dims:
+            if _is_expression(new):
+                result, more = _with_expression(result, old, new)
+                notes += more
+        if not names and result is model:
             return Outcome(model)
         changes = [f"{value.name} is called {new}" for value, new in names.items()]
-        result = model
-        if symbols:
-            inferred = InferOutputShapes().run(_unified(_with_places(model, symbols), symbols))
-            notes += inferred.changes
-            result = with_symbols(inferred.model, {old: _with_bounds_of(old, new) for old, new in symbols.items()})
-        result = with_names(result, {value.name: new for value, new in names.items()})
-        return Outcome(result, (*changes, *notes))
+        scopes = dict(zip(model.graph.walk(), result.graph.walk(), strict=True))
+        values = {scopes[value.scope].values[value.name]: new for value, new in names.items()}
+        return Outcome(with_value_names(result, values), (*changes, *notes))
 
     def new_names(self, model: Model) -> dict[Value, str]:
         """Return the new names of values.
@@ -86,16 +86,17 @@ class Rename(Pass):
         names: dict[Value, str] = {}
         for what, pairs in (("input", self.inputs), ("output", self.outputs), ("value", self.values)):
             for old, new in pairs:
-                value = _find(model, what, old)
-                if names.setdefault(value, new) != new:
-                    both = f"'{names[value]}' and '{new}'"
-                    raise UsageError(f"{model.label}: '{old}' is to be both {both} - give one name")
+                for value in _find(model, what, old):
+                    if names.setdefault(value, new) != new:
+                        both = f"'{names[value]}' and '{new}'"
+                        raise UsageError(f"{model.label}: '{old}' is to be both {both} - give one name")
         return {value: new for value, new in names.items() if value.name != new}
 
 
-def _find(model: Model, what: str, name: str) -> Value:
+def _find(model: Model, what: str, name: str) -> list[Value]:
+    """Return the input, the output, the value of the main graph, or those of bodies that have a name."""
     if what == "value":
-        return find_value(model.scopes, name, model.label)
+        return _find_values(model, name)
     graph = model.graph
     inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
     known = inputs if what == "input" else outputs
@@ -105,27 +106,56 @@ def _find(model: Model, what: str, name: str) -> Value:
         raise UsageError(
             f"{model.label}: '{name}' is an input and an output - rename both with --value-name {name}=NEW"
         )
-    return known[name]
+    return [known[name]]
+
+
+def _find_values(model: Model, name: str) -> list[Value]:
+    path, _, inner = name.rpartition("::")
+    bodies = [scope for scope in model.graph.walk() if scope is not model.graph]
+    found = [scope.values[name] for scope in bodies if name in scope.values]
+    found += [scope.values[inner] for scope in bodies if scope.path == path and inner in scope.values]
+    if name in model.graph.values or not found:
+        return [find_value(model.scopes, name, model.label)]
+    return found
 
 
 def _check_free(model: Model, names: Mapping[Value, str]) -> None:
-    """Check that no value gets a name that another one has, in any scope."""
-    taken: dict[str, Value] = {}
+    """Check that no value gets a name that another one has, in any scope that sees both."""
+    taken: dict[str, list[Value]] = {}
     for value, new in names.items():
-        if new in taken:
-            raise UsageError(f"{model.label}: '{taken[new].name}' and '{value.name}' cannot both be '{new}'")
-        taken[new] = value
+        for other in taken.setdefault(new, []):
+            if _is_seen(value.scope, other.scope):
+                raise UsageError(f"{model.label}: '{other.name}' and '{value.name}' cannot both be '{new}'")
+        taken[new].append(value)
     for scope in model.graph.walk():
         for name, value in scope.values.items():
-            if name in taken and value not in names:
+            clash = next((each for each in taken.get(name, ()) if _is_seen(each.scope, scope)), None)
+            if clash is not None and value not in names:
                 where = f"of '{scope.path}'" if scope.path else "of the graph"
                 raise UsageError(
-                    f"{model.label}: '{taken[name].name}' cannot be '{name}', as another value {where} is called - "
+                    f"{model.label}: '{clash.name}' cannot be '{name}', as another value {where} is called - "
                     "choose another name, or rename that one too"
                 )
 
 
-def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]:
+def _is_seen(scope: Scope, other: Scope) -> bool:
+    """Whether one of two scopes is in the other, so that names in both must differ."""
+    return scope.contains(other) or other.contains(scope)
+
+
+def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
+    """Return a model with other names of dims, and notes about them."""
+    placed = _with_places(model, [old for old, _ in renames])
+    symbols, notes = _new_symbols(placed, renames)
+    placed = _with_places(placed, symbols)
+    if not symbols:
+        return model, notes
+    inferred = InferOutputShapes().run(_unified(placed, symbols))
+    bounded = {old: symbol(new, lower(symbol(old)), upper(symbol(old))) for old, new in symbols.items()}
+    return with_symbols(inferred.model, bounded), [*notes, *inferred.changes]
+
+
+def _new_symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]:
     """Return the new names of symbols, those included that equal others, and notes about them."""
     if not renames:
         return {}, []
@@ -134,9 +164,8 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
     notes: list[str] = []
     for old, new in renames:
         if old not in declared and old not in classes:
-            hint = did_you_mean(old, sorted(declared | classes.keys()))
-            raise UsageError(f"{model.label}: no dim is called '{old}' - {hint}")
-        if parse(new) != symbol(new) or new[:1] in "?0123456789":
+            raise _no_such_dim(model, old)
+        if parse(new).name != new or new[:1] in "?'0123456789":
             raise UsageError(f"'{new}' is no name of a dim - write a word; `graphkit set-dims` sets a size")
         members = classes.get(old, (old,))
         for name in members:
@@ -153,6 +182,11 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
                 "another name"
             )
     return {old: new for old, new in new_names.items() if old != new}, notes
+
+
+def _no_such_dim(model: Model, name: str) -> UsageError:
+    hint = did_you_mean(name, sorted(_declared_symbols(model) | declared_inputs(model).symbols))
+    return UsageError(f"{model.label}: no dim is called '{name}' - {hint}")
 
 
 def _check_equal(model: Model, names: Mapping[str, str], classes: Mapping[str, tuple[str, ...]]) -> None:
@@ -172,40 +206,45 @@ def _unified(model: Model, symbols: Mapping[str, str]) -> Model:
     return with_symbols(model, {old: symbol(first[new]) for old, new in symbols.items() if first[new] != old})
 
 
-def _with_bounds_of(old: str, new: str) -> Expr:
-    """Return a symbol of another name and the same bounds, by which expressions are simplified."""
-    return symbol(new, lower(symbol(old)), upper(symbol(old)))
+def _is_expression(text: str) -> bool:
+    dim = parse(text)
+    return bool(dim.symbols) and dim.name is None
+
+
+def _with_expression(model: Model, old: str, new: str) -> tuple[Model, list[str]]:
+    """Return a model in which a dim is an expression in others, as exporters write it, and notes about that."""
+    placed, dim = _with_places(model, [old]), parse(new)
+    names = declared_inputs(placed).groups
+    for name in (old, *sorted(dim.symbols)):
+        if name not in names:
+            raise _no_such_dim(placed, name)
+    needed = needed_size(placed, old)
+    if old in dim.symbols or (needed != dim and dim not in sizes_beside(placed, old)):
+        reason = f"the graph needs it to be {needed}" if needed is not None else "no node says that it is"
+        reason = "that has it itself" if old in dim.symbols else reason
+        raise UsageError(f"{model.label}: '{old}' cannot be '{new}', for {reason} - give another expression, or a word")
+    inferred = InferOutputShapes().run(with_symbols(placed, {old: dim}))
+    return inferred.model, [f"{old} is {dim}", *inferred.changes]
 
 
 def _declared_symbols(model: Model) -> set[str]:
     """Return the symbols in all declarations of the main graph and its bodies."""
-    symbols: set[str] = set()
+    names, symbols = declared_inputs(model).groups, set[str]()
     for graph, _ in graphs_with_scopes(model.proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):
-            if dim.dim_param:
-                symbols |= {dim.dim_param} if _is_name(dim.dim_param) else parse(dim.dim_param).symbols
+            symbols |= read_dim(dim.dim_param, names).symbols if dim.dim_param else set()
     return symbols
 
 
-def _is_name(text: str) -> bool:
-    return parse(text) == symbol(text)
-
-
 def _with_places(model: Model, symbols: Iterable[str]) -> Model:
-    """Return a model in which the dims without a symbol that are to get one are called `INPUT.AXIS`."""
-    places = list(_places(model, symbols))
-    if not places:
-        return model
-    proto = copy_proto(model)
+    """Return a model in which `INPUT.AXIS`, of those to be renamed, is the name of that dim, or of its group."""
+    read, proto = declared_inputs(model), copy_proto(model)
     infos = {info.name: info for info in proto.graph.input}
-    for name, axis in places:
-        infos[name].type.tensor_type.shape.dim[axis].dim_param = f"{name}.{axis}"
-    return model.with_proto(proto)
-
-
-def _places(model: Model, symbols: Iterable[str]) -> Iterator[tuple[str, int]]:
-    renamed = set(symbols)
-    for value in model.graph.inputs:
-        for axis in range(len(declared_dims(value) or ())):
-            if f"{value.name}.{axis}" in renamed:
-                yield value.name, axis
+    wanted = [name for name in symbols if name not in read.groups]
+    for name in wanted:
+        groups = [group for parts in read.groups.values() for group in parts if read.at(group[0]).name == name]
+        input_name, _, axis = name.rpartition(".")
+        is_place = axis.isdecimal() and int(axis) < len(read.dims.get(input_name) or ())
+        for at_input, at in groups[0] if groups else [(input_name, int(axis))] if is_place else ():
+            declare_dim(infos[at_input].type.tensor_type.shape.dim[at], symbol(name))
+    return model.with_proto(proto) if wanted else model

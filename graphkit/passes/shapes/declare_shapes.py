@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import onnx
 
-from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import counted
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
-from graphkit.shapes import Expr, Shapes, declarations, infer, parse
+from graphkit.shapes import Expr, Shapes, declarations, infer
+from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 from graphkit.shapes.tensor import Tensor
 
-__all__ = ["DeclareShapes", "InferOutputShapes", "declare", "declare_outputs", "input_symbols", "with_shapes"]
+__all__ = ["DeclareShapes", "InferOutputShapes", "declare_outputs", "with_shapes"]
 
 
 @dataclass(frozen=True)
@@ -41,51 +41,38 @@ class InferOutputShapes(Pass):
 
     def run(self, model: Model) -> Outcome:
         proto = copy_proto(model)
-        changed = declare_outputs(model, proto, infer(model), input_symbols(model))
+        changed = declare_outputs(model, proto, infer(model))
         if not changed:
             return Outcome(model)
         return Outcome(model.with_proto(proto), (counted(len(changed), "output(s) redeclared with the inferred dims"),))
 
 
-def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes, symbols: frozenset[str]) -> list[str]:
+def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> list[str]:
     """Declare the inferred dims of the outputs in a copy of a model, and return the names of those that change."""
-    changed = []
+    read, changed = declared_inputs(model), []
     for output, value in zip(proto.graph.output, model.graph.outputs, strict=True):
         dims = shapes[value].dims
         if dims is not None and output.type.HasField("tensor_type"):
             before = output.SerializeToString(deterministic=True)
-            declare(output.type.tensor_type, dims, symbols)
+            _declare(output.type.tensor_type, dims, read)
             changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
     return changed
 
 
-def input_symbols(model: Model) -> frozenset[str]:
-    """Return the symbols in the declared dims of the inputs."""
-    declared = [declared_type(value) for value in model.graph.inputs]
-    dims = [dim for known in declared if known is not None for dim in known.dims or ()]
-    return frozenset().union(*(parse(dim).symbols for dim in dims if isinstance(dim, str)))
-
-
-def declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], symbols: frozenset[str]) -> None:
-    """Declare the dims that follow from the symbols of the inputs, in the spelling that is there if that is equal."""
+def _declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read: DeclaredInputs) -> None:
+    """Declare the dims that follow from names of the inputs, in the spelling that is there if that is equal."""
     if not tensor.HasField("shape") or len(tensor.shape.dim) != len(dims):
         tensor.shape.Clear()
         for _ in dims:
             tensor.shape.dim.add()
+    symbols = read.symbols
     for declared, dim in zip(tensor.shape.dim, dims, strict=True):
-        if dim.symbols <= symbols:
-            _set(declared, dim)
-        elif declared.dim_param and not parse(declared.dim_param).symbols <= symbols:
+        text = str(declared.dim_param)
+        before = read_dim(text, read.groups) if text else None
+        if dim.symbols <= symbols and dim != before:
+            declare_dim(declared, dim, read.groups)
+        elif before is not None and dim != before and not before.symbols <= symbols:
             declared.ClearField("dim_param")
-
-
-def _set(declared: onnx.TensorShapeProto.Dimension, dim: Expr) -> None:
-    if dim.constant is not None and not -(1 << 63) <= dim.constant < 1 << 63:
-        declared.Clear()  # no declaration can say it, and no tensor can have it
-    elif dim.constant is not None:
-        declared.dim_value = dim.constant
-    elif not declared.dim_param or parse(declared.dim_param) != dim:
-        declared.dim_param = str(dim)
 
 
 MAX_TEXT = 200  # characters of a dim that anybody wants to read
@@ -134,8 +121,8 @@ def with_shapes(model: Model) -> tuple[Model, int]:
     shapes = infer(base)
     if shapes.contradictions:
         return model, 0
-    proto, declarer = copy_proto(base), _Declarer(shapes, input_symbols(base))
-    count = len(declare_outputs(base, proto, shapes, declarer.symbols))
+    proto, declarer = copy_proto(base), _Declarer(shapes, declared_inputs(base))
+    count = len(declare_outputs(base, proto, shapes))
     count += sum(declarer.graph(scope, graph) for scope, graph in _graphs(base, proto, shapes))
     return (base.with_proto(proto), count) if count else (base, 0)
 
@@ -154,8 +141,8 @@ def _graphs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> Iterator[tu
 class _Declarer:
     """Declares tensors; many have the same dims, which are written out once."""
 
-    def __init__(self, shapes: Shapes, symbols: frozenset[str]) -> None:
-        self.shapes, self.symbols = shapes, symbols
+    def __init__(self, shapes: Shapes, read: DeclaredInputs) -> None:
+        self.shapes, self.read = shapes, read
         self._known: dict[tuple[Expr, ...], onnx.TensorShapeProto | None] = {}
 
     def graph(self, scope: Scope, graph: onnx.GraphProto) -> int:
@@ -182,14 +169,14 @@ class _Declarer:
             return False
         before = info.SerializeToString(deterministic=True)
         info.type.tensor_type.elem_type = inferred.dtype
-        declare(info.type.tensor_type, inferred.dims, self.symbols)
+        _declare(info.type.tensor_type, inferred.dims, self.read)
         return bool(info.SerializeToString(deterministic=True) != before)
 
     def _shape(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:
         """Return the declaration of dims, None where it is more than anybody reads."""
         if dims not in self._known:
             tensor = onnx.TypeProto.Tensor()
-            declare(tensor, dims, self.symbols)
+            _declare(tensor, dims, self.read)
             is_short = all(len(dim.dim_param) <= MAX_TEXT for dim in tensor.shape.dim)
             self._known[dims] = tensor.shape if is_short else None
         return self._known[dims]

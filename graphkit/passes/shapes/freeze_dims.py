@@ -9,7 +9,7 @@ computes the same, or fails in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -22,10 +22,11 @@ from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Editor, NewNode, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
-from graphkit.shapes import Shapes, declarations, infer, parse
+from graphkit.shapes import Expr, Shapes, declarations, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
+from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 
 __all__ = ["FreezeDims", "SetDims", "hide_frozen_dims"]
 
@@ -121,23 +122,25 @@ class FreezeDims(Pass):
     def run(self, model: Model) -> Outcome:
         spec = self.premise().spec
         input_shapes = spec.shapes
-        numbers = Inputs(model, spec).numbers
+        inputs = Inputs(model, spec)
+        numbers = inputs.numbers
         declared = {value.name: declared_type(value) for value in model.graph.inputs}
         unranked = [name for name in input_shapes if (known := declared[name]) is None or known.dims is None]
         if not numbers and not unranked:
             return Outcome(model)
         shapes = infer(model, spec)
         proto = copy_proto(model)
+        frozen = _Frozen(declared_inputs(model), inputs)
         for info in proto.graph.input:
             if (dims := shapes[info.name].dims) is not None:
-                _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in dims], numbers, True)
+                frozen.declare_input(info, dims)
         outputs = {info.name for info in proto.graph.output}
         for graph, scope in graphs_with_scopes(proto.graph, model.graph):
             is_possible = not any(body.contains(scope) for body in shapes.impossible)
             is_body = scope.parent is not None
             for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
                 is_inner = is_body or info.name not in outputs
-                _follow(info, scope, shapes if is_possible else None, numbers, is_inner=is_inner)
+                frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
         return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
@@ -152,51 +155,48 @@ def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
     return hide_frozen_dims(frozen, bodies, infer(frozen))
 
 
-def _follow(
-    info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int], *, is_inner: bool
-) -> None:
-    """Declare the dims with frozen symbols anew; those that the engine does not know are left open.
+class _Frozen:
+    """Declares dims that are numbers now.
 
-    Of an inner value, other dims are left open too where the engine does not know that they are what is declared.
+    Args:
+        read: The dims of the inputs as they are declared.
+        inputs: The same with numbers.
     """
-    tensor = info.type.tensor_type
-    if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
-        return
-    value = scope.values.get(info.name)
-    dims = shapes[value].dims if value is not None and shapes is not None else None
-    if dims is None or len(dims) != len(tensor.shape.dim):
-        dims = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
-    texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in dims or ()]
-    known = [None if isinstance(text, str) and "?" in text else text for text in texts]
-    _declare(info, known, numbers, False)
-    if is_inner:  # a number that the exporter wrote down may hold at its own sizes alone
-        for declared, text in zip(tensor.shape.dim, known, strict=True):
-            if declared.HasField("dim_value") and text != declared.dim_value:
-                declared.ClearField("value")
 
+    def __init__(self, read: DeclaredInputs, inputs: Inputs) -> None:
+        self.names, self.inputs = read.groups, inputs
+        places = ((name, place) for name, parts in read.groups.items() for group in parts for place in group)
+        self.frozen = {name for name, place in places if inputs.at(place).name in inputs.numbers}
 
-def _is_frozen(dim: onnx.TensorShapeProto.Dimension, numbers: Mapping[str, int]) -> bool:
-    return bool(dim.dim_param) and any(name in numbers for name in parse(dim.dim_param).symbols)
+    def declare_input(self, info: onnx.ValueInfoProto, dims: Sequence[Expr]) -> None:
+        """Declare the dims of an input that have frozen symbols in them, or the rank that it had not."""
+        tensor, before = info.type.tensor_type, self.inputs.symbolic.get(info.name)
+        if info.type.HasField("tensor_type") and not tensor.HasField("shape"):
+            tensor.shape.SetInParent()
+            for _ in dims:
+                tensor.shape.dim.add()
+        for declared, dim, old in zip(tensor.shape.dim, dims, before or dims, strict=False):
+            is_open = declared.WhichOneof("value") is None and dim.constant is not None
+            if is_open or old.symbols & self.inputs.numbers.keys():
+                declare_dim(declared, dim, self.names)
 
+    def follow(self, info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, *, is_inner: bool) -> None:
+        """Declare the dims with frozen symbols anew; those that the engine does not know are left open.
 
-def _declare(
-    info: onnx.ValueInfoProto, dims: Iterable[int | str | None], numbers: Mapping[str, int], is_input: bool
-) -> None:
-    """Set the dims that are not numbers yet and are frozen now."""
-    tensor = info.type.tensor_type
-    if is_input and info.type.HasField("tensor_type") and not tensor.HasField("shape"):
-        tensor.shape.SetInParent()
-        for _ in dims:
-            tensor.shape.dim.add()
-    for declared, dim in zip(tensor.shape.dim, dims, strict=False):
-        is_open = is_input and not declared.HasField("dim_value") and isinstance(dim, int)
-        if not is_open and not _is_frozen(declared, numbers):
-            continue
-        declared.ClearField("dim_param")
-        if isinstance(dim, int):
-            declared.dim_value = dim
-        elif dim is not None:
-            declared.dim_param = dim
+        Of an inner value, other dims are left open too where the engine does not know that they are what is declared.
+        """
+        tensor = info.type.tensor_type
+        is_frozen = [bool(read_dim(dim.dim_param, self.names).symbols & self.frozen) for dim in tensor.shape.dim]
+        if not any(is_frozen):
+            return
+        value = scope.values.get(info.name)
+        dims = shapes[value].dims if value is not None and shapes is not None else None
+        known: Sequence[Expr | None] = [None] * len(is_frozen) if dims is None or len(dims) != len(is_frozen) else dims
+        for declared, dim, is_due in zip(tensor.shape.dim, known, is_frozen, strict=True):
+            if is_due and dim is not None and is_known(dim):
+                declare_dim(declared, dim, self.names)
+            elif is_due or (is_inner and declared.HasField("dim_value") and dim != declared.dim_value):
+                declared.ClearField("value")  # a number that the exporter wrote may hold at its own sizes alone
 
 
 @dataclass(frozen=True)

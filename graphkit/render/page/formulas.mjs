@@ -7,11 +7,18 @@ const FUNCTIONS = new Map([
   ["max(", (/** @type {bigint[]} */ values) => values.reduce((a, b) => (b > a ? b : a))],
 ]);
 
+/** A name as expressions have it: in quotes where it is no word.
+ * @param {string} name */
+function spelled(name) {
+  return /^(?:[A-Za-z_][A-Za-z0-9_.:]*|\?.*)$/s.test(name) ? name : `'${name.replaceAll("'", "''")}'`;
+}
+
 /** A function that parses expressions over these symbols, of which the longest name that fits is meant.
  * @param {Iterable<string>} names
  * @returns {(text: string) => Formula} that throws a SyntaxError where a text is no such expression */
 export function parserOf(names) {
-  const known = [...names].sort((a, b) => b.length - a.length).map((name) => name.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));
+  const texts = [...names].map(spelled).sort((a, b) => b.length - a.length);
+  const known = texts.map((text) => text.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));
   const symbol = known.length ? `(${known.join("|")})(?![\\w.])` : "([^\\s\\S])";
   const token = new RegExp(`\\s*(?:(min\\(|max\\()|${symbol}|(\\d+)|(\\*\\*|//|[-+*%(),]))\\s*`, "y");
   return (text) => new Parser(tokensOf(text, token)).whole();
@@ -104,7 +111,10 @@ class Parser {
       const number = BigInt(text);
       return () => number;
     }
-    if (kind === "symbol") return (sizes) => sizeOf(sizes, text);
+    if (kind === "symbol") {
+      const name = text.startsWith("'") ? text.slice(1, -1).replaceAll("''", "'") : text;
+      return (sizes) => sizeOf(sizes, name);
+    }
     if (kind === "call") {
       const parts = [this.sum()];
       while (this.takes(",")) parts.push(this.sum());

@@ -16,15 +16,25 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, Relation, const, symbol
+from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.shapes.constraints.symbol_sizes import plain_symbol
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced
+from graphkit.shapes.graph_inputs import DimSpec, Inputs
+from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced, solved
 
-__all__ = ["RANK_OF", "equal_symbols", "fed_inputs", "fixed_by", "forced_sizes", "given_shapes", "solve"]
+__all__ = [
+    "RANK_OF",
+    "equal_symbols",
+    "fed_inputs",
+    "fixed_by",
+    "forced_sizes",
+    "needed_size",
+    "sizes_beside",
+    "solve",
+    "with_dims_apart",
+]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
@@ -32,13 +42,28 @@ RANK_OF = "?rank of "  # before the name of a value of unknown rank
 def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
     """Return, for each symbol of the inputs, those that it always equals, itself included, in the order of inputs."""
     names, rows = _facts(model)
-    solved = reduced(rows, names[::-1])
+    known = reduced(rows, names[::-1])
     classes: dict[frozenset[tuple[str, Fraction]], list[str]] = {}
     for name in names:
-        row = solved.get(name, {})
+        row = known.get(name, {})
         meaning = {symbol: -factor for symbol, factor in row.items() if symbol != name} if row else {name: Fraction(1)}
         classes.setdefault(frozenset(meaning.items()), []).append(name)
     return {name: tuple(members) for members in classes.values() for name in members}
+
+
+def needed_size(model: Model, name: str) -> Expr | None:
+    """Return what a symbol of the inputs must be, in others, None where no node says so."""
+    names, rows = _facts(model)
+    known = reduced(rows, [name, *(other for other in names if other != name)])
+    return solved(name, known, {other: symbol(other) for other in names})
+
+
+def sizes_beside(model: Model, name: str) -> list[Expr]:
+    """Return what a symbol is if nothing broadcasts, or by the role of a mask: it spans past and new tokens."""
+    legal, shapes = legal_sizes(model), infer(model)
+    totals = [legal.past + legal.tokens] if legal.past and legal.tokens and symbol(name) in legal.totals else []
+    sides = [side for fact in shapes.broadcasts for side in ((fact.left, fact.right), (fact.right, fact.left))]
+    return [*totals, *(right for left, right in sides if left.name == name)]
 
 
 def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
@@ -49,10 +74,10 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     """
     names, rows = _facts(model)
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
-    solved = reduced([*known, *rows], names)
-    if "" in solved:
+    together = reduced([*known, *rows], names)
+    if "" in together:
         raise _contradiction(model, sizes, known, rows)
-    return {name: size for name, size in fixed_sizes(solved).items() if name and name not in sizes}
+    return {name: size for name, size in fixed_sizes(together).items() if name and name not in sizes}
 
 
 def _contradiction(model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]) -> UsageError:
@@ -119,7 +144,7 @@ def fixed_by(
     """
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
-    now, was = _symbolic(rewritten), _symbolic(original)
+    was, now = (read.dims for read in read_alike(original, rewritten))
     labels = original.label, rewritten.label
     for name in theirs:
         if name in computed:
@@ -131,8 +156,8 @@ def fixed_by(
         pairs += _paired(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
     for pair in pairs:
-        if (symbol := plain_symbol(pair.size)) is not None:
-            meanings.setdefault(symbol, pair.dim)
+        if pair.size.name is not None:
+            meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size]
 
@@ -141,11 +166,6 @@ def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
     has_default = any(value.name == name for value in original.graph.inputs)
     reason = f"has no default, as it has in {original.label}" if has_default else f"is none of {original.label}"
     return UsageError(f"{rewritten.label}: its input '{name}' {reason} - compare other models")
-
-
-def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
-    """Return the dims of inputs as the shape engine knows them: a mask may have a length of its own."""
-    return Inputs(model).symbolic
 
 
 def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
@@ -178,13 +198,11 @@ def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> Usage
     return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
 
 
-def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair]:
-    """Return the dims that given shapes fix. The shape engine reports wrong names and ranks."""
-    pairs: list[Pair] = []
-    for name, dims in _symbolic(model).items():
-        if name in inputs and dims is not None:
-            pairs += [Pair(name, dim, const(size)) for dim, size in zip(dims, inputs[name], strict=False)]
-    return pairs
+def with_dims_apart(spec: DimSpec, model: Model, pairs: Iterable[Pair]) -> DimSpec:
+    """Return a specification in which dims have symbols of their own that have them in pairs."""
+    known = {*Inputs(model, spec).names}
+    apart = {name for pair in pairs for name in pair.dim.symbols - known if name[:1] != "?"}
+    return spec | DimSpec.of(ranges=dict.fromkeys(sorted(apart), (None, None)))
 
 
 def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
@@ -201,10 +219,10 @@ def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int
             if not relation.symbols and not Values.at({}).is_met(relation).all():
                 raise _unsolvable(pair, numbers)
         todo = [(pair, relation) for pair, relation in todo if relation.symbols]
-        solved = {name: size for _, relation in todo for name, size in _only(relation)}
-        if not solved:
+        found = {name: size for _, relation in todo for name, size in _only(relation)}
+        if not found:
             break
-        numbers.update(solved)
+        numbers.update(found)
     return numbers, [relation for _, relation in todo]
 
 

@@ -20,8 +20,9 @@ from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constra
 from graphkit.shapes.constraints.preconditions import Concatenated, Related
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.graph_inputs import Inputs
 
-__all__ = ["LegalSizes", "Variable", "legal_sizes", "nearest"]
+__all__ = ["LegalSizes", "Variable", "concatenated", "legal_sizes", "nearest"]
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256
@@ -183,13 +184,18 @@ class LegalSizes:
     tensors: tuple[tuple[Expr, ...], ...]
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
-        """Return the shape of each input; on the first step of a merged decoder, without the past."""
+        """Return the shape of each input; on the first step of a merged decoder, without the past.
+
+        An assignment may also have `INPUT.AXIS`, for a dim that is to be unlike others of its name.
+        """
         shapes: dict[str, tuple[int, ...] | None] = {}
         for name, dims in self.inputs.items():
             shapes[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
             if name in self.masks and dims is not None and self.tokens is not None:
                 past = 0 if is_first else self.past_size(assignment)
                 shapes[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
+            if (shape := shapes[name]) is not None:
+                shapes[name] = tuple(assignment.get(f"{name}.{axis}", size) for axis, size in enumerate(shape))
         return shapes
 
     def past_size(self, assignment: Assignment) -> int:
@@ -234,19 +240,19 @@ def legal_sizes(
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
-    roles, numbers = symbol_roles(model), spec.numbers
+    inputs = Inputs(model, spec)
+    roles, numbers = symbol_roles(model, inputs.symbolic), inputs.numbers
     shapes = shapes or infer(model, with_empty_past(spec, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for dims in table.values() for dim in dims or ()]
     symbols = {dims.name: dims for dim in all_dims for dims in dim.walk_symbols()}
-    roles |= {f"{name}.1": "total" for name in _masks(model, table)}  # the engine's, for its length
     variables = [
         Variable(name, roles.get(name, "other"), int(max(dims.lower, 0)), dims.upper) for name, dims in symbols.items()
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
     added = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *added))
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *concatenated(shapes), *added))
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -282,7 +288,7 @@ def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozen
     return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
-def _concatenated(shapes: Shapes) -> Iterator[Relation]:
+def concatenated(shapes: Shapes) -> Iterator[Relation]:
     """Yield the relations that concatenated tensors of the main graph differ along the axis only.
 
     onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.

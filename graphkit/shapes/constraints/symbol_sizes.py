@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphkit.graph.roles import MASKS, Roles
+from graphkit.graph.roles import MASKS
 from graphkit.graph.roles import Axis as Role
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, infer
 from graphkit.shapes.expr import Call
-from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.input_dims import input_dims
+from graphkit.shapes.symbols import Symbol
 
 __all__ = [
     "Role",
     "Sizes",
-    "input_shape",
-    "plain_symbol",
+    "input_shapes",
     "symbol_roles",
     "symbol_sizes",
     "tied_symbols",
@@ -55,16 +54,17 @@ class Sizes:
         return text + "".join(f", {name} {size}" for name, size in self.symbols)
 
 
-def symbol_roles(model: Model) -> dict[str, Role]:
-    """Return the role of each symbol in the declared dims of a model's inputs."""
+def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | None = None) -> dict[str, Role]:
+    """Return the role of each symbol in the dims of a model's inputs, by default the declared ones."""
     roles: dict[str, Role] = {}
-    inputs = model.roles.inputs
+    inputs, dims = model.roles.inputs, dims or input_dims(model)
     known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))
     for value in known:  # the cache first, masks last: their dims may be those of the tokens
-        for axis, name in _plain_symbols(value):
-            roles.setdefault(name, model.roles.axis(value, axis))
+        for axis, dim in enumerate(dims.get(value.name) or ()):
+            if dim.name is not None:
+                roles.setdefault(dim.name, model.roles.axis(value, axis))
     for value in inputs:
-        for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
+        for dim in (dims.get(value.name) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
                 roles.setdefault(name, _by_name(name))
     if not model.roles.cache and {"other", "total"} & set(roles.values()):
@@ -82,12 +82,13 @@ def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
 
     A mask of a sound may be read by its sum alone. Then it is as long as the sound.
     """
-    roles, shapes = model.roles, infer(model)
-    names = {name for value in roles.inputs for _, name in _plain_symbols(value)}
+    roles, shapes, dims = model.roles, infer(model), input_dims(model)
+    names = {dim.name for value in roles.inputs for dim in dims.get(value.name) or () if dim.name is not None}
     meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
     groups = _joined(names & _met(meeting) for meeting in meetings)
     if not roles.cache and (sound := roles.first("audio")) is not None:
-        lengths = [dims[1] for value in (sound, *roles.all("mask", "encoder mask")) if (dims := input_dims(value))]
+        known = map(dims.get, (value.name for value in (sound, *roles.all("mask", "encoder mask"))))
+        lengths = [each[1] for each in known if each is not None and len(each) > 1]
         tied = frozenset[str]().union(*groups)
         untied = {name for length in lengths[1:] for name in length.symbols - tied}
         groups = _joined([*groups, lengths[0].symbols | untied] if lengths else groups)
@@ -108,7 +109,7 @@ def _met(sides: tuple[Expr, Expr]) -> set[str]:
     """Return the symbols of two dims that meet: these, or those whose squares they are."""
     powers = [monomial for dim in sides for monomial, factor in dim.terms if factor == 1 and len(dim.terms) == 1]
     if len(powers) == 2 and len(powers[0]) == len(powers[1]) > 1 and all(len(set(atoms)) == 1 for atoms in powers):
-        return {repr(atoms[0]) for atoms in powers}
+        return {atoms[0].name for atoms in powers if isinstance(atoms[0], Symbol)}
     return {name for dim in sides for name in _broadcast(dim)}
 
 
@@ -117,26 +118,14 @@ def _broadcast(dim: Expr) -> Iterator[str]:
     if isinstance(dim.atom, Call) and dim.atom.op in ("max", "min"):
         for argument in dim.atom.args:
             yield from _broadcast(argument)
-    elif (name := plain_symbol(dim)) is not None:
-        yield name
+    elif dim.name is not None:
+        yield dim.name
 
 
 def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
     """Return a spec in which a past may be empty unless the given one says otherwise."""
     empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
-
-
-def plain_symbol(dim: Expr) -> str | None:
-    """Return the name of a dim that is a single symbol, None for any other dim."""
-    return repr(dim.atom) if dim.atom is not None and repr(dim.atom) in dim.symbols else None
-
-
-def _plain_symbols(value: Value) -> Iterator[tuple[int, str]]:
-    """Yield each axis whose dim is a single symbol, and its name."""
-    for axis, dim in enumerate(input_dims(value) or ()):
-        if (name := plain_symbol(dim)) is not None:
-            yield axis, name
 
 
 def _by_name(name: str) -> Role:
@@ -165,16 +154,23 @@ def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = 
     return {**{name: by_role.get(role, OTHER) for name, role in roles.items()}, **dict(sizes.symbols)}
 
 
-def input_shape(value: Value, roles: Roles, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
-    """Return the shape of an input at these sizes, or None if its rank is unknown.
+def input_shapes(
+    model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = None
+) -> dict[str, tuple[int, ...] | None]:
+    """Return the shape of each input at these sizes, None if its rank is unknown.
 
     The mask of a decoder spans past and new tokens, even if a merged decoder declares the length that one branch
     needs.
     """
-    dims = input_dims(value)
-    if dims is None:
-        return None
-    shape = tuple(max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0) for dim in dims)
-    if roles.spans_past(value) and dims[1].constant is None:
-        return shape[0], sizes.past + sizes.sequence
-    return shape
+    symbols, dims = symbol_sizes(model, sizes, roles), input_dims(model)
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for value in model.roles.inputs:
+        known = dims.get(value.name)
+        shapes[value.name] = None if known is None else tuple(_size(dim, symbols) for dim in known)
+        if known is not None and model.roles.spans_past(value) and known[1].constant is None:
+            shapes[value.name] = _size(known[0], symbols), sizes.past + sizes.sequence
+    return shapes
+
+
+def _size(dim: Expr, symbols: Mapping[str, int]) -> int:
+    return max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0)

@@ -20,8 +20,10 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import Block, Prose
+from graphkit.shapes.expr import const, symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
@@ -98,7 +100,9 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
     if faults:
         return _unknown(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
-    found = check_equivalence(*pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free)
+    found = check_equivalence(
+        *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
+    )
     found = found.up_to(_capacity(contract, method))
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
@@ -229,8 +233,13 @@ class _Adapter:
         if not all((*dims, *tokens[1:2])):
             raise UnknownMethodError(f"the dims of {source} have no names")
         assert state.axis is not None
-        dims.insert(state.axis, tokens[1] if state.prefix else f"{tokens[1]} + past_unused_slots")
-        return helper.make_tensor_value_info(name, declared[0].elem_type, dims)
+        info = helper.make_tensor_value_info(name, declared[0].elem_type, [*dims, None])
+        made, names = info.type.tensor_type.shape.dim, declared_inputs(self.original.whole).groups
+        dims.insert(state.axis, tokens[1])
+        for at, dim in enumerate(dims):
+            unused = symbol("past_unused_slots") if at == state.axis and not state.prefix else const(0)
+            declare_dim(made[at], read_dim(dim, names) + unused)
+        return info
 
     # Outputs
 

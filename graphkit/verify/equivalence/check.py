@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.name_families import families, family_labels
+from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes import Shapes
+from graphkit.shapes import Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.symbols import INF, Symbol
+from graphkit.shapes.input_dims import DimNames, read_alike
+from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.branches import branch_faults, unread_fault
@@ -63,6 +67,8 @@ def check_equivalence(
     axioms: Sequence[Axiom] = AXIOMS,
     loosenesses: Sequence[Looseness] = (),
     seed: int = 0,
+    dims: DimNames = "related",
+    computed: Sequence[str] = (),
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -79,6 +85,8 @@ def check_equivalence(
         axioms: The equalities that may be used.
         loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
+        dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
+        computed: Inputs of the original whose dims are those of its other ones, by their names.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -103,6 +111,8 @@ def check_equivalence(
         axioms=axioms,
         loosenesses=loosenesses or (ZEROS, ROUNDING),
         seed=seed,
+        dims=dims,
+        computed=computed,
     )
     try:
         return check.run()
@@ -125,10 +135,13 @@ class _Check:
     axioms: Sequence[Axiom]
     loosenesses: Sequence[Looseness]
     seed: int
+    dims: DimNames
+    computed: Sequence[str]
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
+        declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
         constants = Constants(terms, (before, after))
         fixed = {*self.values, *self.unread}
@@ -136,7 +149,7 @@ class _Check:
         faults += output_faults(before, after, names, self.unwritten)
         if fault := next(iter(faults), "") or loading_fault(self.original, self.rewritten):
             return _unknown(after, fault)
-        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free)
+        shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, declared=declared)
         if isinstance(shapes, str):
             return _unknown(after, shapes)
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
@@ -165,12 +178,12 @@ class _Check:
         compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
         if fault := fault or whole_fault(self.original, self.rewritten):
             return found.unproven(fault)
-        equal = narrowed_dims(before, after, names) if narrower else ()
+        equal = narrowed_dims(names, declared) if narrower else ()
         sizes = (*found.conditions, *map(str, limits), *equal)
         conditions = (*sizes, *counting_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        found = replace(found, conditions=conditions, compared=compared)
+        found = replace(found, conditions=conditions, compared=compared, shared_dims=_shared_dims(shapes[0], self.computed))
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
             return found.unproven(f"it would hold for {odd}, and so for {where}")
@@ -245,16 +258,42 @@ def _proofs(
 
 def _conditions(rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
-    inputs = [rewritten.first[value] for value in rewritten.model.graph.inputs if value in rewritten.first]
-    found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
-    return tuple(_bounds(each) for _, each in sorted(found.items()))
+    found = set[tuple[str, Bound, Bound]]()
+    for value in rewritten.model.graph.inputs:
+        dims = rewritten.first[value].dims if value in rewritten.first else None
+        for dim, text in zip(dims or (), declared_dims(value) or (), strict=False):
+            called = text if isinstance(text, str) and dim.name else None  # one name of dims that may differ
+            found |= {(called or each.name, each.lower, each.upper) for each in dim.walk_symbols()}
+    return tuple(_bounds(*each) for each in sorted(found))
 
 
-def _bounds(dim: Symbol) -> str:
+def _bounds(name: str, low: Bound, high: Bound) -> str:
     """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
-    if dim.lower == dim.upper:
-        return f"{dim.name} = {dim.lower}"
-    return f"{dim.name} >= {dim.lower}" if dim.upper == INF else f"{dim.lower} <= {dim.name} <= {dim.upper}"
+    if low == high:
+        return f"{name} = {low}"
+    return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
+
+
+def _shared_dims(shapes: Shapes, computed: Sequence[str]) -> tuple[str, ...]:
+    """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
+    places: dict[str, list[str]] = {}
+    called: dict[str, int] = {}  # how many dims a name is declared for
+    for value in shapes.model.graph.inputs:
+        is_read = value.consumers and value in shapes.first and value.name not in computed
+        known = shapes.first[value].dims if is_read else None
+        for axis, (dim, text) in enumerate(zip(known or (), declared_dims(value) or (), strict=False)):
+            called[str(text)] = called.get(str(text), 0) + 1
+            if dim.name is not None:
+                places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
+    shared = {name: dims for name, dims in places.items() if len(dims) > 1}
+    whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
+    first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"{_places(dims)} are equal" for name, dims in shared.items() if name not in whole))
+
+
+def _places(dims: Sequence[str]) -> str:
+    labels = [*families(dims)]
+    return listed(labels) if len(labels) < 4 else family_labels(dims)
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
@@ -265,5 +304,5 @@ def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequenc
         for value, dims in inputs
         if value.name not in free
         for axis, dim in enumerate(dims)
-        if dim.constant is None and not isinstance(dim.atom, Symbol)
+        if dim.constant is None and dim.name is None
     ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from graphkit.graph.declared_types import shape_text
+from graphkit.graph.declared_types import declared_dims, shape_text
+from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, symbol
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 
 __all__ = ["common_shapes"]
 
@@ -23,6 +25,7 @@ def common_shapes(
     narrower: bool,
     free: Container[str] = (),
     spec: DimSpec = AS_DECLARED,
+    declared: tuple[DeclaredInputs, DeclaredInputs] | None = None,
 ) -> tuple[Shapes, Shapes] | str:
     """Return the shapes of both models over the same dims of inputs, or why there are none.
 
@@ -36,16 +39,26 @@ def common_shapes(
         narrower: Whether both have the dims that the rewrite declares.
         free: Inputs that are the rewrite's own.
         spec: Sizes of the inputs of the rewrite.
+        declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
     """
-    first, second = Inputs(before, values=values, trusted=()), Inputs(after, spec, trusted=free)
+    read, changed = declared or read_alike(before, after, names)
+    new = {
+        name: _taken_at_their_word(after.graph.values[name], dims, read.groups)
+        for name, dims in changed.dims.items()
+        if name in free
+    }
+    first = Inputs(before, values=values, declared=read)
+    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}))
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]
         pairs = (pair for each in both for pair in zip(*each, strict=False))
-        sizes = {dim.atom.name: other for dim, other in pairs if isinstance(dim.atom, Symbol)}
+        sizes = {dim.name: other for dim, other in pairs if dim.name is not None}
+        taken = {each for dims in theirs.values() for dim in dims or () for each in dim.symbols}
         for name, dims in first.symbolic.items():
-            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims, sizes)
-        first.ranges, first.names, first.numbers = dict(second.ranges), second.names, dict(second.numbers)
+            own = None if dims is None else tuple(_own(name, dims, sizes, taken))
+            first.symbolic[name] = theirs.get(name, own)
+        first.take_sizes_of(second)
     else:
         for name, dims in theirs.items():
             if first.symbolic.get(name) != dims:
@@ -64,14 +77,18 @@ def common_shapes(
     return infer_from(before, first), infer_from(after, second)
 
 
-def _own(name: str, dims: tuple[Expr, ...] | None, sizes: Mapping[str, Expr]) -> tuple[Expr, ...] | None:
-    """Return the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
+def _own(name: str, dims: Iterable[Expr], sizes: Mapping[str, Expr], taken: Container[str]) -> Iterator[Expr]:
+    """Yield the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
+    for axis, dim in enumerate(dims):
+        own = f"{name}.{axis}"
+        while own in taken:
+            own += "'"
+        yield dim if dim.constant is not None else sizes.get(dim.name or "") or symbol(own, 0)
+
+
+def _taken_at_their_word(value: Value, dims: tuple[Expr, ...] | None, names: Container[str]) -> tuple[Expr, ...] | None:
+    """Return the dims of an input, of which any text that is not one of these names is an expression."""
     if dims is None:
         return None
-    own = (symbol(f"{name}.{axis}", 0) for axis in range(len(dims)))
-    known = (dim if dim.constant is not None else _sized(dim, sizes) for dim in dims)
-    return tuple(mine if dim is None else dim for dim, mine in zip(known, own, strict=True))
-
-
-def _sized(dim: Expr, sizes: Mapping[str, Expr]) -> Expr | None:
-    return sizes.get(dim.atom.name) if isinstance(dim.atom, Symbol) else None
+    pairs = zip(dims, declared_dims(value) or (), strict=True)
+    return tuple(parse(text) if isinstance(text, str) and text not in names else dim for dim, text in pairs)

@@ -10,6 +10,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.shapes import Expr, infer, is_known
+from graphkit.shapes.input_dims import declare_dim
 
 __all__ = ["cut_open"]
 
@@ -73,9 +74,9 @@ def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoPr
         shape = made.type.tensor_type.shape
         shape.SetInParent()  # also of no dims
         for dim in dims:
-            size = dim.constant
-            named = {"dim_param": str(dim)} if is_known(dim) and size is None else {}
-            shape.dim.add(**(named if size is None else {"dim_value": size}))
+            declared = shape.dim.add()
+            if is_known(dim):
+                declare_dim(declared, dim)
     return made
 
 

@@ -113,6 +113,7 @@ class Equivalence:
         turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
         terms: How many distinct terms both models have.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
+        shared_dims: Which dims of the inputs it takes for one size, in clauses.
     """
 
     outputs: tuple[OutputProof, ...]
@@ -122,6 +123,7 @@ class Equivalence:
     turns: tuple[ExprPair, ...] = ()
     terms: int = 0
     compared: int = 0
+    shared_dims: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -132,6 +134,11 @@ class Equivalence:
     def proven(self) -> tuple[OutputProof, ...]:
         """The outputs that are proven."""
         return tuple(output for output in self.outputs if output.verdict == "proven")
+
+    @property
+    def strength(self) -> tuple[int, int]:
+        """How much is proven: of how many outputs, and how exactly."""
+        return len(self.proven), -max((GRADES.index(output.exactness) for output in self.proven), default=0)
 
     @property
     def differing(self) -> tuple[ExprPair, ...]:

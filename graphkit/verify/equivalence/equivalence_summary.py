@@ -10,6 +10,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
+from graphkit.shapes.input_dims import DimNames
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
@@ -34,6 +35,7 @@ class EquivalenceSummary:
         conditions: The sizes that this is about, such as `batch >= 1`.
         limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
+        shared_dims: Which dims of the inputs it takes for one size, in clauses.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class EquivalenceSummary:
     conditions: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     compared: int = 0
+    shared_dims: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -68,6 +71,7 @@ class EquivalenceSummary:
             conditions=found.conditions,
             limits=tuple(map(str, found.limits)) if found.proven else (),
             compared=found.compared,
+            shared_dims=found.shared_dims,
         )
 
     @classmethod
@@ -105,12 +109,12 @@ class EquivalenceSummary:
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
             run = f"run {_times(runs)}{checked}"
-            return f"Proven {self.exactness} at every size{self.reach} ({outputs}), and {run}{difference}{without}."
+            return f"Proven {self.exactness} at {self.sizes}{self.reach} ({outputs}), and {run}{difference}{without}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
         count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
-        return f"{text} Proven {self.exactness} at every size{self.reach}: {count}." if self.proven else text
+        return f"{text} Proven {self.exactness} at {self.sizes}{self.reach}: {count}." if self.proven else text
 
     @property
     def reach(self) -> str:
@@ -118,6 +122,11 @@ class EquivalenceSummary:
         if len(self.limits) > MAX_LIMITS:
             return f" within {counted(len(self.limits), 'limit(s)')} that are told below"
         return f" with {listed(self.limits)}" if self.limits else ""
+
+    @property
+    def sizes(self) -> str:
+        """The sizes that it is about, in the words of a headline."""
+        return f"every size at which {listed(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -160,8 +169,11 @@ def limited_equivalence(
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
     seed: int = 0,
+    computed: Sequence[str] = (),
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.verify.equivalence.check_equivalence`.
+
+    Where as much is proven without it, dims of one name need not be one size.
 
     Args:
         original: The original.
@@ -172,18 +184,27 @@ def limited_equivalence(
         unread: Inputs of the original that the rewrite may lack.
         unwritten: Outputs of the original that the rewrite may lack.
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
+        computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
-    try:
-        with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
-            return check_equivalence(
-                original,
-                rewritten,
-                narrower=narrower,
-                values=values,
-                unread=unread,
-                unwritten=unwritten,
-                seed=seed,
-            )
-    except (ModelError, OutOfTimeError) as error:
-        outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
-        return Equivalence(tuple(outputs))
+
+    def check(dims: DimNames) -> Equivalence:
+        try:
+            with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
+                return check_equivalence(
+                    original,
+                    rewritten,
+                    narrower=narrower,
+                    values=values,
+                    unread=unread,
+                    unwritten=unwritten,
+                    dims=dims,
+                    seed=seed,
+                    computed=computed,
+                )
+        except (ModelError, OutOfTimeError) as error:
+            outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
+            return Equivalence(tuple(outputs))
+
+    found = check("related")
+    apart = check("apart") if found.proven and found.shared_dims else found
+    return apart if apart.strength >= found.strength else found

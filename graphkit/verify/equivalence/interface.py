@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
@@ -10,8 +10,7 @@ from graphkit.graph.operator_traits import names as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
-from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.input_dims import DeclaredInputs
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.required_products import RequiredProducts
@@ -59,8 +58,6 @@ def input_faults(
     given = [names.get(value.name, value.name) for value in callable_inputs(rewritten) if value.name not in free]
     yield from (f"two inputs are input {name} of the original" for name in {*mine} if given.count(name) > 1)
     yield from (f"input {name} of the original is free" for name in theirs if name in free)
-    if twice := _names_of_two_dims((original, rewritten)):
-        yield f"'{min(twice)}' is the name of a dim, and stands for another one that has no name"
     missing = [name for name in theirs if name not in mine and name not in fixed]
     if missing:
         yield f"input {missing[0]} is missing"
@@ -71,19 +68,6 @@ def input_faults(
         yield "the inputs come in another order"
     for name in kept:
         yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
-
-
-def _names_of_two_dims(models: Iterable[Model]) -> set[str]:
-    """Return the declared names that the shape engine gives to other dims, which have none, of any of the models."""
-    values = [value for model in models for value in model.graph.inputs]
-    dims = [(f"{value.name}.{axis}", dim) for value in values for axis, dim in _declared(value)]
-    unnamed = {name for name, dim in dims if dim is None}
-    named = [(name, parse(dim).symbols) for name, dim in dims if isinstance(dim, str)]
-    return {each for name, symbols in named for each in symbols if each in unnamed and each != name}
-
-
-def _declared(value: Value) -> Iterator[tuple[int, object]]:
-    yield from enumerate(declared_dims(value) or ())
 
 
 def _input_fault(
@@ -143,15 +127,15 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
     return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
 
 
-def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -> Iterator[str]:
+def narrowed_dims(names: Mapping[str, str], declared: tuple[DeclaredInputs, DeclaredInputs]) -> Iterator[str]:
     """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
-    theirs, mine = (Inputs(model, trusted=()).symbolic for model in (original, rewritten))
+    theirs, mine = (read.dims for read in declared)
     meanings: dict[str, Expr] = {}
     pairs = [(name, dims) for name, dims in mine.items() if theirs.get(names.get(name, name)) is not None]
     both = [pair for name, dims in pairs for pair in zip(theirs[names.get(name, name)] or (), dims or (), strict=False)]
     for before, after in both:
-        if isinstance(after.atom, Symbol):
-            meanings.setdefault(after.atom.name, before)
+        if after.name is not None:
+            meanings.setdefault(after.name, before)
     told = dict[str, None]()
     others: dict[str, set[str]] = {}  # what the symbols of the original are called
     for before, after in both:
@@ -173,7 +157,8 @@ def narrowed_dims(original: Model, rewritten: Model, names: Mapping[str, str]) -
 def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:
     if not (isinstance(before, str) and isinstance(after, str)):
         return before == after
-    return parse(before).substitute(symbols) == parse(after)
+    meant = symbols.get(before) or parse(before).substitute(symbols)
+    return meant == (symbol(after) if symbol(after) in symbols.values() else parse(after))
 
 
 def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], symbols: Mapping[str, Expr]) -> str:
@@ -196,7 +181,7 @@ def output_fault(value: Value, other: Value, computed: Sequence[Dims | None], sy
     known = [dims for dims in computed if dims is not None]
     for axis, dim in enumerate(after):
         is_same = before is not None and len(before) == len(after) and _is_declared_alike(before[axis], dim, symbols)
-        is_right = any(len(dims) == len(after) and str(dims[axis]) == str(dim) for dims in known)
+        is_right = any(len(dims) == len(after) and dims[axis].declared == str(dim) for dims in known)
         if dim is not None and not is_same and not is_right:
             return f"it is declared {shape_text(after)}, {shape_text(before)} in the original"
     return "" if all(len(dims) == len(after) for dims in known) else "it is declared with another rank"
@@ -238,10 +223,12 @@ def declared_faults(
     symbols = new_symbols(original, rewritten, names)
     for name, declared, dims in _wrongly_declared(rewritten, after, read[1]):
         theirs = known.get((names.get(name, name), _computed(dims)), ())
-        right = dims if dims is not None and len(dims) == len(declared) else [None] * len(declared)
+        right = (
+            [dim.declared for dim in dims] if dims is not None and len(dims) == len(declared) else [""] * len(declared)
+        )
         if len(theirs) != len(declared) or any(
-            mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != str(dim)
-            for mine, other, dim in zip(declared, theirs, right, strict=True)
+            mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != text
+            for mine, other, text in zip(declared, theirs, right, strict=True)
         ):
             yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
     places_before = _places(original, before, required)

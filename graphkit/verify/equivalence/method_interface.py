@@ -10,9 +10,10 @@ from graphkit.graph.declared_types import Dim, declared_dims, declared_type
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, infer, is_known
+from graphkit.shapes import Expr, Shapes, is_known, lower
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.infer import infer_from
+from graphkit.shapes.input_dims import named_inputs
 from graphkit.shapes.tensor import Tensor
 from graphkit.verify.equivalence.method_originals import MethodOriginal
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
@@ -29,7 +30,8 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     A proof is about sizes at which dims of one name are equal, and no runtime checks that they are. A past is empty at
     first, so its dim must be a name of its own.
     """
-    dims = {name: each or () for name, each in Inputs(original.whole).symbolic.items()}
+    whole = original.whole
+    dims = {name: each or () for name, each in Inputs(whole, declared=named_inputs(whole)).symbolic.items()}
     tokens, grown = dims.get(original.role("tokens"), ()), original.grown_pasts
     with_tokens = {original.role(role) for role in OF_TOKENS}
     others = [dim for name, each in dims.items() if name not in with_tokens and name not in grown for dim in each]
@@ -41,8 +43,7 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
         f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in sorted(shared)
     )
     for name, axis in grown.items():
-        atom = dims[name][axis].atom
-        if not isinstance(atom, Symbol) or atom.lower != 0:
+        if dims[name][axis].name is None or lower(dims[name][axis]) != 0:
             yield f"the past {name} is declared {dims[name][axis]} along axis {axis}, which is no dim that may be 0"
 
 
@@ -107,7 +108,7 @@ def port_faults(
             yield f"{value.name} is {port.dtype} to a host, and {dtype_name(declared.dtype)} in its model"
         if declared is not None and declared.dims is not None and len(declared.dims) != len(port.shape):
             yield f"{value.name} has {len(port.shape)} dims to a host, and {len(declared.dims)} in its model"
-    shapes = infer(adapted)
+    shapes = infer_from(adapted, Inputs(adapted, declared=named_inputs(adapted)))  # a host feeds them so
     yield from declaration_faults(values, shapes, original, is_all_slots)
     yield from _shape_faults(values, ports, shapes)
 

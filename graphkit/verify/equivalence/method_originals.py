@@ -16,6 +16,7 @@ from graphkit.deploy.contract.bundle_contract import BundleMethod
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.verify.originals import Originals
 
 __all__ = [
@@ -129,7 +130,9 @@ class MethodOriginal:
         info.name = as_ or name
         if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
             tokens, past = (self.whole_dims(each) for each in (self.role("tokens"), self.grown.past.name))
-            info.type.tensor_type.shape.dim[1].dim_param = f"{past[self.grown.axis or 0]} + {tokens[1]}"
+            names = declared_inputs(self.whole).groups
+            total = read_dim(past[self.grown.axis or 0], names) + read_dim(tokens[1], names)
+            declare_dim(info.type.tensor_type.shape.dim[1], total)
         return info
 
     def whole_dims(self, name: str) -> list[str | int]:

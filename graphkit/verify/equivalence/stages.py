@@ -16,7 +16,8 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.shapes import Shapes, infer, is_known, parse
+from graphkit.shapes import Shapes, infer, is_known
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence
@@ -163,6 +164,7 @@ def _compared(stage: Stage) -> Equivalence:
         unread=[name for name in gone if name not in values],
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
         loosenesses=stage.loosenesses,
+        dims="named",  # a host feeds them so
     )
 
 
@@ -196,15 +198,12 @@ def _counts_or_tells(array: np.ndarray) -> bool:
 
 def _at_its_sizes(stage: Stage) -> Stage:
     """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
-    proto = ModelProto()
+    proto, names = ModelProto(), declared_inputs(stage.after).groups
     proto.CopyFrom(stage.after.proto)
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
-                found = parse(dim.dim_param).substitute(stage.sizes)
-                dim.dim_param = str(found)
-                if found.constant is not None:
-                    dim.dim_value = found.constant
+                declare_dim(dim, read_dim(dim.dim_param, names).substitute(stage.sizes))
     return replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True)
 
 

@@ -197,7 +197,7 @@ def test_what_cannot_be_renamed_is_refused(step: Rename, reason: str) -> None:
     assert refused(model_of(PLAIN), step) == reason
 
 
-@pytest.mark.parametrize("name", ["8", "N + 1", "2*N", "?a"])
+@pytest.mark.parametrize("name", ["8", "-1", "'n'", "?a"])
 def test_a_dim_is_called_by_a_word(name: str) -> None:
     reason = f"'{name}' is no name of a dim - write a word; `graphkit set-dims` sets a size"
     assert refused(model_of(PLAIN), Rename(dims=(("N", name),))) == reason

@@ -10,7 +10,7 @@ from graphkit.model import Model
 from graphkit.passes.shapes.freeze_dims import SetDims
 
 JOINED = """
-agraph (float[A, L] x, float[B, L] z) => (float[M, K] y) {
+agraph (float[A, L] x, float[B, K] z) => (float[M, N] y) {
     y = Concat <axis = 1> (x, z)
 }"""
 
@@ -26,8 +26,8 @@ def refused(model: Model, step: SetDims) -> str:
 
 
 def test_what_the_graph_forces_gets_its_size_and_outputs_follow() -> None:
-    outcome = check(SetDims((("A", 2),)), model_of(JOINED), [{"A": 2, "B": 2, "L": 3}])
-    assert head(outcome.model) == "agraph (float[2,L] x, float[2,L] z) => (float[2,2*L] y)"
+    outcome = check(SetDims((("A", 2),)), model_of(JOINED), [{"A": 2, "B": 2, "K": 3, "L": 3}])
+    assert head(outcome.model) == "agraph (float[2,L] x, float[2,K] z) => (float[2,K + L] y)"
     assert outcome.changes == (
         "A is 2",
         "B is 2, for the graph forces it",
@@ -37,14 +37,14 @@ def test_what_the_graph_forces_gets_its_size_and_outputs_follow() -> None:
 
 def test_shapes_of_inputs_set_their_symbols() -> None:
     outcome = SetDims((), (("x", (2, 3)),)).run(model_of(JOINED))
-    assert head(outcome.model) == "agraph (float[2,3] x, float[2,3] z) => (float[2,6] y)"
+    assert head(outcome.model) == "agraph (float[2,3] x, float[2,K] z) => (float[2,K + 3] y)"
 
 
 def test_a_dim_without_a_symbol_is_set_by_its_place() -> None:
     model = model_of(JOINED)
     model.proto.graph.input[0].type.tensor_type.shape.dim[0].Clear()
     outcome = SetDims((("x.0", 2),)).run(Model.from_proto(model.proto))
-    assert head(outcome.model) == "agraph (float[2,L] x, float[2,L] z) => (float[2,2*L] y)"
+    assert head(outcome.model) == "agraph (float[2,L] x, float[2,K] z) => (float[2,K + L] y)"
 
 
 def test_dims_that_only_broadcast_are_not_forced() -> None:
@@ -58,7 +58,7 @@ def test_nodes_stay() -> None:
 
 
 def test_a_size_of_zero_is_a_size() -> None:
-    outcome = check(SetDims((("L", 0),)), model_of(JOINED), [{"A": 2, "B": 2, "L": 0}])
+    outcome = check(SetDims((("L", 0), ("K", 0))), model_of(JOINED), [{"A": 2, "B": 2, "K": 0, "L": 0}])
     assert (
         head(outcome.model) == "agraph (float[A,0] x, float[B,0] z) => (float[?,0] y)"
     )  # whose dims may differ, without elements
@@ -70,7 +70,7 @@ WINDOW = "agraph (float[N, 1, L] x) => (float[N, 1, M] y) { y = Conv (x, kernel)
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (SetDims((("Q", 2),)), "no input has a dim 'Q' - there are A, B, L"),
+        (SetDims((("Q", 2),)), "no input has a dim 'Q' - there are A, B, K, L"),
         (SetDims((), (("q", (2,)),)), "there is no input 'q' - there are x, z"),
         (SetDims((), (("x", (2,)),)), "input 'x' has 2 dims - 2 has 1"),
         (

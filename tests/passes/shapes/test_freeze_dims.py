@@ -14,6 +14,7 @@ from graphkit.passes.shapes.freeze_dims import FreezeDims
 TEXT = """g (float[N, L] x, float[N, "L + 1"] z, float[M] w) => (float[N, L] y, float[N, Q] v) {
     y = Neg (x)
     v = Abs (z)
+    rows = Concat <axis = 1> (x, z)
 }"""
 
 

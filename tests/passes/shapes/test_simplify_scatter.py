@@ -351,7 +351,7 @@ def test_updates_that_no_constant_reshape_makes_the_box_stay() -> None:
         <int64 zero = {{0}}, int64 one = {{1}}, int64[1] last = {{-1}}, int64[1] middle = {{2}}> {{
             s = Shape (x)  n = Gather (s, zero)  r = Range (zero, n, one)
             i = Unsqueeze (r, last)  j = Mul (i, zero)  k = Add (j, middle)  at = Concat <axis = -1> (i, k)
-            y = ScatterND (x, at, u) }}"""
+            row = Gather <axis = 1> (x, zero)  both = Add (row, u)  y = ScatterND (x, at, u) }}"""
     (declined,) = SimplifyScatter().run(model_of(proto)).declined
     assert declined.reason == "its updates are [past_A, past_B], which no constant Reshape makes the box"
 

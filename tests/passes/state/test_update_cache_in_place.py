@@ -338,12 +338,12 @@ DECLINED = {
     ),
     "a first cache of unknown heads": (
         lambda: model_of(
-            """g (int64[N, L] input_ids, float[N, heads, L, 4] k) => (float[N, heads, L, 4] present_key_0) {
+            """g (int64[N, L] input_ids, float[B, heads, K, 4] k) => (float[B, heads, K, 4] present_key_0) {
                 present_key_0 = Identity (k) }""",
             24,
             11,
         ),
-        "present_key_0: it is [N, heads, L, 4], and its slots are not known",
+        "present_key_0: it is [B, heads, K, 4], and its slots are not known",
     ),
     "positions for all rows": (
         lambda: joined("p = Neg (position_ids)", "int64[L] p", ", int64[L] position_ids"),

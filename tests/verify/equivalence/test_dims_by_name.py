@@ -77,8 +77,7 @@ def test_a_name_that_another_dim_without_one_gets() -> None:
     after = model("g (float[n, 6] x) => (int64[1] y) { y = Shape <end = 1> (x) }")
     after.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "past.0"
     pair = Model.from_proto(before.proto), Model.from_proto(after.proto)
-    found = check_equivalence(*pair, narrower=True, unread=["past"])
-    assert found.outputs[0].reason == "'past.0' is the name of a dim, and stands for another one that has no name"
+    assert not check_equivalence(*pair, narrower=True, unread=["past"]).proven
 
 
 def test_dims_that_a_narrower_rewrite_takes_for_equal_are_a_condition() -> None:

@@ -19,7 +19,7 @@ from graphkit.passes.interface.rename import Rename
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import SetDims
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.shapes.graph_inputs import input_dims
+from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.equivalence import Equivalence, check_equivalence
 from graphkit.verify.equivalence.cut_model import cut_open
@@ -133,7 +133,7 @@ DIMS = [name for name in MODEL_NAMES if name not in BODIES]
 @pytest.mark.parametrize("name", params(DIMS, slow=[name for name in DIMS if name not in QUICK]))
 def test_dims_that_are_set_are_proven(name: str, model_file: ModelFile) -> None:
     model = graphkit.load(model_file(name))
-    symbols = [str(dim) for value in model.graph.inputs for dim in input_dims(value) or () if dim.atom is not None]
+    symbols = [dim.name for dims in input_dims(model).values() for dim in dims or () if dim.name is not None]
     if not symbols:
         pytest.skip("all dims of its inputs are numbers")
     made = SetDims(dims=((symbols[0], 2),)).run(model)

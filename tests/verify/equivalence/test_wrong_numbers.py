@@ -185,7 +185,7 @@ INT64 = f"m*m*n*n <= {(1 << 63) - 1:,}"
 
 def conditions(head: str, body: str) -> tuple[str, ...]:
     made = model(f"g {head} {{ {body} }}")
-    found = check_equivalence(made, made)
+    found = check_equivalence(made, made, dims="named")
     assert found.is_proven
     assert [*map(str, found.limits)] == [text for text in found.conditions if "<=" in text]
     return tuple(text for text in found.conditions if ">=" not in text)

@@ -134,8 +134,8 @@ def _cut(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
     for start in range(len(long) - len(short) + 1):
         if len(short) and equal(long[start : start + len(short)], short):
             text = f"along axis {axes[0]}, {names[0]} is {names[1]} from {start} to {start + len(short)}"
-            is_row = axes[0] == 0 and x.ndim > 1  # of a batch, which has no positions to be off by one
-            more = "; off by one" if len(long) - len(short) == 1 and not is_row else ""
+            is_row = axes[0] == 0 and x.ndim > 1  # of a batch
+            more = f"; {'a row is missing' if is_row else 'off by one'}" if len(long) - len(short) == 1 else ""
             yield Cause("dims", f"dims: {text}, of {len(long)}{more}.")
             return
 

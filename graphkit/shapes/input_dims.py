@@ -1,0 +1,267 @@
+"""The dims that a model's inputs declare, as expressions: the one reading of a declaration.
+
+No runtime checks what a dim is called. So a text is a name, whatever it looks like (`-1`, `3`, `2*n`), except for an
+expression in names of other dims, as exporters write it (`past + sequence`): that is taken at its word. A dim without a
+name, or with one that begins with `?`, is the symbol `INPUT.AXIS`.
+
+A name may stand for dims that differ: exporters call the numbers of texts and of pictures `batch`, or height and width
+`dyn`. Dims of one name are one symbol where the roles of their inputs say that they mean the same, such as the batch of
+tokens, masks and caches, or where a node relates them. The others are symbols `INPUT.AXIS`. That a name is one size is
+still a claim: at a node that broadcasts, one of the dims may be 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from onnx import TensorShapeProto
+
+from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.roles import MASKS, Role, Roles
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes.bounds import lower
+from graphkit.shapes.expr import Expr, symbol
+from graphkit.shapes.parse_dims import parse
+from graphkit.shapes.symbols import Bound
+
+__all__ = [
+    "DeclaredInputs",
+    "DimNames",
+    "Group",
+    "Place",
+    "claimed_inputs",
+    "declare_dim",
+    "declared_inputs",
+    "declared_texts",
+    "input_dims",
+    "named_inputs",
+    "read_alike",
+    "read_dim",
+]
+
+Place = tuple[str, int]  # an input, and an axis
+Group = tuple[Place, ...]  # dims of one name that are one symbol
+DimNames = Literal["apart", "related", "named"]  # what a name tells of two dims: nothing, or that they are equal
+OF_SEQUENCES: tuple[Role, ...] = (
+    "tokens", "embeddings", "mask", "positions", "token types",
+    "encoder tokens", "encoder mask", "encoder state", "past", "state",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredInputs:
+    """The dims of the inputs that are tensors.
+
+    Attributes:
+        dims: Of each input, None where its rank is unknown.
+        groups: The dims that each name stands for.
+    """
+
+    dims: Mapping[str, tuple[Expr, ...] | None]
+    groups: Mapping[str, tuple[Group, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        groups: Mapping[str, Sequence[Group]],
+        names: Mapping[str, str] = MappingProxyType({}),
+        taken: Mapping[str, Collection[Place]] = MappingProxyType({}),
+    ) -> DeclaredInputs:
+        """Return the dims of a model, with one symbol for each group of dims: the first of a name has that itself.
+
+        Args:
+            model: The model.
+            groups: The dims that each name stands for.
+            names: Other names of inputs, for `INPUT.AXIS`.
+            taken: What has a name, here and in another model, by these names of inputs: nothing else gets it.
+        """
+        taken = taken or {name: {place for group in parts for place in group} for name, parts in groups.items()}
+
+        def own_symbol(group: Group, least: Bound | None = None) -> Expr:
+            origins = {(names.get(name, name), axis) for name, axis in group}
+            called = "{}.{}".format(*next(iter(origins)))
+            while {*taken.get(called, ())} - origins:
+                called += "'"
+            return symbol(called, least)
+
+        known: dict[Place, Expr] = {}
+        for name, (first, *others) in groups.items():
+            known |= dict.fromkeys(first, symbol(name))
+            for group in others:
+                known |= dict.fromkeys(group, own_symbol(group, lower(symbol(name))))
+        dims = dict[str, tuple[Expr, ...] | None]()
+        for name, texts in declared_texts(model):
+            read = [
+                own_symbol(((name, axis),)) if text is None else known.get((name, axis)) or read_dim(text, groups)
+                for axis, text in enumerate(texts or ())
+            ]
+            dims[name] = None if texts is None else tuple(read)
+        return cls(dims, {name: tuple(parts) for name, parts in groups.items()})
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols of the dims that have a name, without those in expressions, which are among them."""
+        return frozenset(str(self.at(group[0]).name) for parts in self.groups.values() for group in parts)
+
+    def at(self, place: Place) -> Expr:
+        """Return the dim of an input whose rank is known."""
+        return (self.dims[place[0]] or ())[place[1]]
+
+
+def read_dim(text: str | int, names: Collection[str]) -> Expr:
+    """Return the dim that a text stands for in a model whose inputs declare some names; a number is itself."""
+    if isinstance(text, int):
+        return Expr.of(text)
+    dim = symbol(text) if text in names else parse(text)
+    return dim if dim.symbols else symbol(text)
+
+
+def declare_dim(declared: TensorShapeProto.Dimension, dim: Expr, names: Collection[str] = ()) -> None:
+    """Declare a dim, of which `read_dim` reads the same: it stays open where its text would be the name of another."""
+    declared.ClearField("value")
+    size, text = dim.constant, dim.declared
+    if size is None and (dim.name is not None or text not in names):
+        declared.dim_param = text
+    elif size is not None and -(1 << 63) <= size < 1 << 63:  # no tensor can have any other
+        declared.dim_value = size
+
+
+def input_dims(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
+    """Return the dims of each input that is a tensor, None where its rank is unknown."""
+    return declared_inputs(model).dims
+
+
+@lru_cache(maxsize=16)
+def declared_inputs(model: Model) -> DeclaredInputs:
+    """Return the dims that the inputs of a model declare."""
+    inputs = {value.name: value for value in model.graph.inputs}
+    unread = {value.name for value in model.graph.inputs if not value.consumers} - {v.name for v in model.graph.outputs}
+    meanings: dict[str, dict[Meaning, list[Place]]] = {}
+    for (name, axis), text in sorted(_named(model), key=lambda entry: entry[0][0] in unread):
+        parts = meanings.setdefault(text, {})
+        meaning = next(iter(parts), UNREAD) if name in unread else _meaning(model.roles, inputs[name], axis)
+        parts.setdefault(meaning, []).append((name, axis))
+    told = {tuple(places) for parts in meanings.values() for (name, _), places in parts.items() if not name}
+    groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
+    if any(len(parts) > 1 and not told.issuperset(parts) for parts in groups.values()):
+        from graphkit.shapes.related_dims import related_groups  # it infers shapes, for which inputs are read
+
+        groups = related_groups(model, groups, told)
+    for parts in groups.values():
+        parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
+    return DeclaredInputs.of(model, groups)
+
+
+def claimed_inputs(model: Model) -> DeclaredInputs:
+    """Return the dims that inputs declare, where those of one name are equal, but for those that roles tell apart."""
+    read, inputs = declared_inputs(model), {value.name: value for value in model.graph.inputs}
+    groups: dict[str, list[Group]] = {}
+    for name, (first, *others) in read.groups.items():
+        told = [group for group in others if model.roles.of(inputs[group[0][0]]) in OF_SEQUENCES]
+        groups[name] = [(*first, *(place for group in others if group not in told for place in group)), *told]
+    is_same = all(len(groups[name]) == len(parts) for name, parts in read.groups.items())
+    return read if is_same else DeclaredInputs.of(model, groups)
+
+
+def named_inputs(model: Model) -> DeclaredInputs:
+    """Return the dims that inputs declare, where something else says that those of one name are equal."""
+    places: dict[str, list[Place]] = {}
+    for place, name in _named(model):
+        places.setdefault(name, []).append(place)
+    return DeclaredInputs.of(model, {name: [tuple(parts)] for name, parts in places.items()})
+
+
+def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]:
+    """Yield each input that is a tensor, with its dims, None for those that have no name."""
+    for value in model.graph.inputs:
+        if (kind := declared_type(value)) is not None:
+            named = (None if str(dim).startswith("?") else dim for dim in kind.dims or ())
+            yield value.name, None if kind.dims is None else tuple(named)
+
+
+def _named(model: Model) -> Iterator[tuple[Place, str]]:
+    """Yield the dims that are names, and the name of each."""
+    texts = [
+        ((name, axis), dim)
+        for name, dims in declared_texts(model)
+        for axis, dim in enumerate(dims or ())
+        if isinstance(dim, str)
+    ]
+    names = {text for _, text in texts}
+    expressions = {text for text in names if _is_expression(text, names)}
+    expressions = {text for text in expressions if _is_expression(text, names - expressions)}
+    yield from ((place, text) for place, text in texts if text not in expressions)
+
+
+def _is_expression(text: str, names: Collection[str]) -> bool:
+    """Whether a text is an expression in names of other dims, such as the sum of two."""
+    dim = parse(text)
+    return bool(dim.symbols) and dim.name is None and all(name in names for name in dim.symbols)
+
+
+Meaning = tuple[str, str | int]  # of an axis, by the roles of inputs; or an input, and an axis
+UNREAD: Meaning = "", "unread"  # such a dim is whatever others of its name are
+
+
+def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
+    role = roles.of(value)
+    if role not in OF_SEQUENCES:
+        return value.name, axis
+    meaning = roles.axis(value, axis)
+    return "", meaning if meaning != "other" else f"{axis} of {role}"
+
+
+def read_alike(
+    before: Model,
+    after: Model,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    dims: DimNames = "related",
+    computed: Collection[str] = (),
+) -> tuple[DeclaredInputs, DeclaredInputs]:
+    """Return the dims of a model and of its rewrite, so that what is one symbol in the one is so in the other.
+
+    Dims of one name in both are one symbol where they are one in the original. Dims that the rewrite calls unlike each
+    other, or gives different numbers, are not one in the original either. A new input has the symbols of its names.
+
+    Args:
+        before: The original.
+        after: Its rewrite.
+        names: What inputs of the rewrite are called in the original.
+        dims: Which dims of one name are one symbol: no two, those that nodes or roles of inputs relate, or all.
+        computed: Inputs of the original whose dims are those of others, by their names.
+    """
+
+    def origin(place: Place) -> Place:
+        return names.get(place[0], place[0]), place[1]
+
+    texts = {origin((name, at)): dim for name, known in declared_texts(after) for at, dim in enumerate(known or ())}
+    numbers: dict[Place, int] = {}
+    groups: dict[str, list[Group]] = {}
+    for name, parts in declared_inputs(before).groups.items():
+        keyed: dict[tuple[int, Dim], list[Place]] = {}
+        for number, group in enumerate(parts):
+            own = [place for place in group if place[0] not in computed]
+            usual = next((texts[place] for place in own if place in texts), None)
+            for place in own:
+                numbers[place] = {"apart": len(numbers), "related": number, "named": 0}[dims]
+                keyed.setdefault((numbers[place], texts.get(place, usual)), []).append(place)
+        keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
+        groups |= {name: [tuple(keyed[key]) for key in keys]} if keys else {}
+    numbered: dict[str, dict[int, list[Place]]] = {}
+    for place, name in _named(after):
+        numbered.setdefault(name, {}).setdefault(numbers.get(origin(place), 0), []).append(place)
+    others = {name: [tuple(parts[number]) for number in sorted(parts)] for name, parts in numbered.items()}
+    taken: dict[str, set[Place]] = {}
+    for parts in (groups, others):
+        for name, listed in parts.items():
+            taken.setdefault(name, set()).update(
+                place if parts is groups else origin(place) for group in listed for place in group
+            )
+    return DeclaredInputs.of(before, groups, taken=taken), DeclaredInputs.of(after, others, names, taken)

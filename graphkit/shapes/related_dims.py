@@ -1,0 +1,89 @@
+"""Which dims of one name the nodes of a model relate: a node needs them to be equal, or computes with both at one axis.
+
+That is where a name tells something. Dims of one name that no node relates may differ, whatever they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
+
+from graphkit.graph.operator_traits import MOVING, names
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model
+from graphkit.shapes.constraints.legal_sizes import concatenated
+from graphkit.shapes.expr import Call, Expr
+from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.infer import infer_from
+from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
+
+__all__ = ["related_groups"]
+
+APART = MOVING | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs go together in other ways
+
+
+def related_groups(
+    model: Model, groups: Mapping[str, Sequence[Group]], apart: Collection[Group]
+) -> dict[str, list[Group]]:
+    """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
+    declared = DeclaredInputs.of(model, groups)
+    symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}
+    facts = list(_facts(infer_from(model, Inputs(model, declared=declared))))
+    one: dict[str, Expr] = {}  # the symbol that another one equals, by its name
+    while equal := next(filter(None, (_equal(fact, symbols) for fact in facts)), None):
+        one |= equal
+        facts = [fact.substitute(equal) for fact in facts]
+    joined: dict[str, dict[Expr, list[Place]]] = {name: {} for name in groups}
+    for name, parts in groups.items():
+        for group in parts:
+            known = declared.at(group[0])
+            while known.name in one:
+                known = one[known.name]
+            joined[name].setdefault(known, []).extend(group)
+    return {name: [tuple(places) for places in parts.values()] for name, parts in joined.items()}
+
+
+def _equal(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Expr]:
+    """Return symbols of one name that a fact says to be equal: two of them, or else as many as there are."""
+    by_name: dict[str, list[Expr]] = {}
+    for known, (name, is_apart) in symbols.items():
+        if known.symbols <= fact.symbols:
+            by_name.setdefault(name, []).insert(0 if is_apart else len(symbols), known)
+    pairs = [pair for known in by_name.values() for pair in combinations(known, 2) if not symbols[pair[1]][1]]
+    if any(_cuts(fact, first.symbols | second.symbols) for first, second in pairs):
+        return {}
+    every = {str(second.name): first for first, second in reversed(pairs)}
+    choices = [*({str(second.name): first} for first, second in pairs), every]
+    return next((choice for choice in choices if fact.terms and fact.substitute(choice) == 0), {})
+
+
+def _cuts(expr: Expr, names: Collection[str]) -> bool:
+    """Whether one of two dims is divided by the other: what is cut into pieces is as large as all of these, always."""
+    calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
+    divisions = [call for call in calls if call.op in ("//", "%")]
+    is_cut = any(names <= call.args[0].symbols | call.args[1].symbols for call in divisions)
+    return is_cut or any(_cuts(arg, names) for call in calls for arg in call.args)
+
+
+def _facts(shapes: Shapes) -> Iterator[Expr]:
+    """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
+    noted = [*shapes.equalities, *shapes.broadcasts, *concatenated(shapes)]
+    pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
+    for left, right in pairs:
+        with suppress(TooComplexError):
+            difference = left - right
+            if len(difference.symbols) > 1:
+                yield difference
+
+
+def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the dims of inputs of one node that are at the same axis, where it computes with both."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.operator in APART:
+            continue
+        every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
+        for left, right in combinations(every, 2):
+            yield from zip(left, right, strict=False)
