@@ -56,13 +56,13 @@ class Run(RunSizes):
     """A feed, and the original's outputs for it.
 
     Attributes:
-        is_empty: Whether a dim is 0 there beyond the sizes that count as usual.
+        empty: The dim that is 0 there, although it counts from 1 on elsewhere; "" for none.
     """
 
     seed: int
     expected: Mapping[str, Output]
     draw: Draw = USUAL
-    is_empty: bool = False
+    empty: str = ""
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,7 @@ def run_original(
     record = RunRecord()
     for flags in feeder.flags():
         run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
+        _run_empty(session, feeder, flags, record)
     return record
 
 
@@ -293,8 +294,6 @@ def run_with(
             break
     if successes and has_edges:
         _run_edges(session, feeder, flags, feeder.edges(flags, list(successes), differing), successes, record, end)
-    if successes:
-        _run_empty(session, feeder, flags, min(successes, key=legal.cost), record)
     if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
@@ -337,11 +336,12 @@ def _run_edges(
             record.uncovered.setdefault(edge.what, reason)
 
 
-def _run_empty(session: Runner, feeder: Feeder, flags: Flags, usual: Mapping[str, int], record: RunRecord) -> None:
+def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
     """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
     legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
     known = [run.dims for run in record.runs if run.flags == flags]
-    for number, empty in enumerate(legal.variables[:MAX_EMPTY]):
+    usual = min(known, key=legal.cost, default={})
+    for number, empty in enumerate(legal.variables[:MAX_EMPTY] if known else ()):
         if any(dims.get(empty.name) == 0 for dims in known):
             continue
         variables = tuple(replace(each, low=0) if each is empty else each for each in legal.variables)
@@ -355,12 +355,12 @@ def _run_empty(session: Runner, feeder: Feeder, flags: Flags, usual: Mapping[str
             if error.signal or error.timed_out:  # the next one may end the process, too
                 return
             continue
-        record.empty.append(Run(dims, flags, number, expected, is_empty=True))
+        record.empty.append(Run(dims, flags, number, expected, empty=empty.name))
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
-    steady = (run for run in runs if not run.is_empty and run.draw.kind in ("usual", "edges"))
+    steady = (run for run in runs if not run.empty and run.draw.kind in ("usual", "edges"))
     return [run for run in steady if not {"empty", "above"} & {*run.draw.padding}]
 
 
@@ -389,15 +389,15 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "of zeros alone", "above": "with numbers above 1",
+    "empty": "of zeros alone",
 }  # fmt: skip
 
 
-def coverage(feeder: Feeder, record: RunRecord) -> str:
+def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
-    if not record.runs:
+    if not runs:
         return ""
-    parts = [_sizes((*record.runs, *record.empty)), _masks(feeder, record.runs), _values(record.runs)]
+    parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
     return "; ".join(filter(None, parts))
 
 

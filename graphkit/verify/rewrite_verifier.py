@@ -258,7 +258,7 @@ class _Proof:
             self.blank,
             skipped=tuple(record.skipped),
             notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
-            coverage=coverage(feeder, record),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         if not record.runs:

@@ -311,7 +311,7 @@ class _Part:
         counted_session = Counted(session, f"proving: the merged decoder as {self.model.name}", count, progress)
         run_with(counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.differing)
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
-        covered = coverage(self.feeder, record), caveats(self.feeder, record, is_exact=True)
+        covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
         return replace(self, record=record, proof=proof).narrowed(session, flags)
 
