@@ -81,7 +81,7 @@ def compared(
         rounding: Judges what exceeds the tolerance.
     """
     tallies = {name: _Tally() for name in runs[0].expected}
-    results, empty, refused = list[RunProof](), dict[str, None](), dict[str, None]()
+    results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
     for number, outcome in enumerate(outcomes(runs, lambda run: session.run(feed(run)), tallies), start=1):
         run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
@@ -95,12 +95,12 @@ def compared(
         if run.empty and outcome.failure:
             refused[run.empty] = None
         elif run.empty and not failing:
-            empty[run.empty] = None
+            at_zero[run.empty] = None
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
-    if empty:
-        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(empty))} of 0")
+    if at_zero:
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
     if refused:
         gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
         proof = replace(proof, caveats=(*proof.caveats, gap))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from graphkit.rewrite.renaming import with_value_names
 
 __all__ = ["bfloat16_in_float32", "in_float32"]
 
-HALF_UNITS = {  # of the last place, relative to a number of that dtype
+HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,
     TensorProto.BFLOAT16: 2.0**-8,
     TensorProto.FLOAT: 2.0**-24,

@@ -342,7 +342,7 @@ def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord)
     known = [run.dims for run in record.runs if run.flags == flags]
     usual = min(known, key=legal.cost, default={})
     for number, empty in enumerate(legal.variables[:MAX_EMPTY] if known else ()):
-        if any(dims.get(empty.name) == 0 for dims in known):
+        if empty.name in legal.bounded or any(dims.get(empty.name) == 0 for dims in known):
             continue
         variables = tuple(replace(each, low=0) if each is empty else each for each in legal.variables)
         wish = replace(legal, variables=variables).near({**usual, empty.name: 0})
