@@ -30,9 +30,7 @@ from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
-    "FACTOR",
     "compared",
-    "largest_own_difference",
     "prove_level",
     "with_level",
     "with_weights",
@@ -182,13 +180,6 @@ def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str
     if not failures and list(before) != list(after):
         failures.append(f"the outputs come in another order: {', '.join(after)}")
     return failures
-
-
-def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
-    """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
-    measured = _measured(runs, list(runs[0].expected), original)
-    scaled = [size for run in measured.differences for size in run.values() if size < float("inf")]
-    return max(scaled, default=None)
 
 
 def prove_level(
