@@ -173,7 +173,7 @@ class Feeder:
             kinds=kinds,
             has_past=has_past,
             has_masks=has_masks,
-            has_numbers=self.is_exact and self.maker.counts_above,
+            has_numbers=self.maker.counts_above,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -437,6 +437,4 @@ def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, 
         gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
     if not is_exact and feeder.maker.has_kind("extremes"):
         gaps.append("extreme values, NaN and infinities, where rounding decides")
-    if not is_exact and feeder.maker.counts_above:
-        gaps.append(ABOVE)
     return tuple(gaps)
