@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,6 @@ ODD_TYPES = {
     "tensor(bfloat16)": ("bfloat16", 16), "tensor(float8e4m3fn)": ("float8_e4m3fn", 17),
     "tensor(float8e4m3fnuz)": ("float8_e4m3fnuz", 18), "tensor(float8e5m2)": ("float8_e5m2", 19),
     "tensor(float8e5m2fnuz)": ("float8_e5m2fnuz", 20), "tensor(uint4)": ("uint4", 21), "tensor(int4)": ("int4", 22),
-    "tensor(float4e2m1)": ("float4_e2m1fn", 23),
 }  # fmt: skip
 FOUR_BITS = 21  # the first number of a dtype of which two elements share a byte
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -51,7 +50,7 @@ def open_model(
     return onnxruntime.InferenceSession(path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
-def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[object]:
+def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:
     """Return all outputs of a session; those of types that onnxruntime has no arrays for are read from its memory.
 
     Raises:
@@ -59,7 +58,7 @@ def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list
     """
     ports = {port.name: ODD_TYPES.get(port.type) for port in (*session.get_inputs(), *session.get_outputs())}
     if not any(ports.values()):
-        outputs: list[object] = session.run(None, dict(feed))
+        outputs: list[Any] = session.run(None, dict(feed))
         return outputs
     from onnxruntime import OrtValue
 
@@ -98,10 +97,10 @@ def _unpacked(value: OrtValue, name: str, number: int) -> np.ndarray:
     content = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
     shape, dtype = value.shape(), np.dtype(getattr(ml_dtypes, name))
     if number < FOUR_BITS:
-        return content.view(dtype).reshape(shape)
+        return np.asarray(content.view(dtype).reshape(shape))
     flat = np.stack([content & 15, content >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
     signed = np.where(flat > 7, flat - 16, flat) if name == "int4" else flat
-    return (signed.astype(np.int8).astype(dtype) if number < 23 else flat.view(dtype)).reshape(shape)
+    return np.asarray(signed.astype(np.int8).astype(dtype).reshape(shape))
 
 
 def value_of() -> Callable[[np.ndarray], OrtValue]:

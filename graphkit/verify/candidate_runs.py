@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from graphkit.errors import ModelError
+from graphkit.graph.names import listed
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
@@ -29,9 +30,7 @@ from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
-    "FACTOR",
     "compared",
-    "largest_own_difference",
     "prove_level",
     "with_level",
     "with_weights",
@@ -80,7 +79,7 @@ def compared(
         rounding: Judges what exceeds the tolerance.
     """
     tallies = {name: _Tally() for name in runs[0].expected}
-    results = []
+    results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
     for number, outcome in enumerate(outcomes(runs, lambda run: session.run(feed(run)), tallies), start=1):
         run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
@@ -91,9 +90,18 @@ def compared(
             ]
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
-        if failing or outcome.failure or not run.is_empty:
+        if run.empty and outcome.failure:
+            refused[run.empty] = None
+        elif run.empty and not failing:
+            at_zero[run.empty] = None
+        else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
+    if at_zero:
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
+    if refused:
+        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
+        proof = replace(proof, caveats=(*proof.caveats, gap))
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     never = [name for name in empty if name not in hollow]
     notes = [f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."] * (
@@ -172,13 +180,6 @@ def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str
     if not failures and list(before) != list(after):
         failures.append(f"the outputs come in another order: {', '.join(after)}")
     return failures
-
-
-def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
-    """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
-    measured = _measured(runs, list(runs[0].expected), original)
-    scaled = [size for run in measured.differences for size in run.values() if size < float("inf")]
-    return max(scaled, default=None)
 
 
 def prove_level(

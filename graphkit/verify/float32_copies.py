@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
 
 import numpy as np
 import onnx
@@ -12,12 +12,13 @@ from graphkit.dtypes import HALVES
 from graphkit.graph.names import free_name, names_in
 from graphkit.io.tensors import inline_array, walk_tensors
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.renaming import with_value_names
 
 __all__ = ["bfloat16_in_float32", "in_float32"]
 
-HALF_UNITS = {  # of the last place, relative to a number of that dtype
+HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,
     TensorProto.BFLOAT16: 2.0**-8,
     TensorProto.FLOAT: 2.0**-24,
@@ -28,7 +29,7 @@ SINGLE = TensorProto.FLOAT
 
 
 def bfloat16_in_float32(model: Model) -> Model | None:
-    """Return a model of bfloat16 in float32, with its inputs as they are; None for one with functions."""
+    """Return a model of bfloat16 in float32, with its inputs as they are; None for one that is not converted."""
     conversion = in_float32(model, half=TensorProto.BFLOAT16)
     if conversion is None:
         return None
@@ -46,13 +47,14 @@ def in_float32(
     Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
 
     Args:
-        model: The model; nothing is returned for one with functions, or with both of the 16-bit dtypes.
+        model: The model; nothing is returned for one with functions that cannot be inlined, or with both 16-bit dtypes.
         shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
             Those that share a place on the last axis move together.
         wide_inputs: Whether inputs are float32 too, under their own names, so that models of a chain round nothing
             between them.
         half: The dtype; float32 itself for a copy that only moves.
     """
+    model = InlineFunctions().run(model).model
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
     if model.proto.functions or (dtypes & {*HALVES} - {half}):

@@ -18,7 +18,6 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.candidate_sessions import TwoModels
@@ -111,7 +110,6 @@ class Float32Rounding:
         self.progress("proving: the original, rounded anew")
         source = self.two.sources[0]
         original = source if isinstance(source, Model) else self.two.models[0]
-        original = InlineFunctions().run(original).model
         copies = [in_float32(original, seed, wide_inputs=True, half=TensorProto.FLOAT) for seed in range(COPIES)]
         try:
             return [IsolatedSession(copy[0], prepack=False) for copy in copies if copy is not None]

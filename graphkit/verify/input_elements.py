@@ -225,7 +225,8 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     if draw.kind == "not finite":
         return np.array(NOT_FINITE).astype(dtype)
     if draw.kind == "extremes":
-        least, most = (float(end) for end in (finfo(dtype).min, finfo(dtype).max))
+        info = finfo(dtype)  # type: ignore[no-untyped-call]
+        least, most = float(info.min), float(info.max)
         with np.errstate(over="ignore"):
             large: np.ndarray = np.clip(np.array(LARGE_FLOATS), least, most).astype(dtype)
             return large

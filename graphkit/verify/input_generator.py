@@ -60,7 +60,10 @@ DRAWN: Mapping[int, int] = {
     TensorProto.UINT32: SMALL_VOCABULARY,
     TensorProto.UINT64: SMALL_VOCABULARY,
 }  # dtype -> numbers to draw from, where nothing says more
-NARROW_INTEGERS = {TensorProto.UINT4: (0, 16), TensorProto.INT4: (-8, 8)}  # from the least, up to a number
+NARROW_INTEGERS: Mapping[int, tuple[int, int]] = {
+    TensorProto.UINT4: (0, 16),
+    TensorProto.INT4: (-8, 8),
+}  # from the least, up to a number
 NARROW_FLOATS = {TensorProto.BFLOAT16, *range(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2FNUZ + 1)}
 NARROW_FLOATS |= {TensorProto.FLOAT4E2M1}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin

@@ -57,13 +57,13 @@ class Run(RunSizes):
     """A feed, and the original's outputs for it.
 
     Attributes:
-        is_empty: Whether a dim is 0 there beyond the sizes that count as usual.
+        empty: The dim that is 0 there, although it counts from 1 on elsewhere; "" for none.
     """
 
     seed: int
     expected: Mapping[str, Output]
     draw: Draw = USUAL
-    is_empty: bool = False
+    empty: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Feeder:
             has_past=has_past,
             has_masks=has_masks,
             has_float_masks=has_masks and self.maker.has_float_masks,
-            has_numbers=self.is_exact and self.maker.counts_above,
+            has_numbers=self.maker.counts_above,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -281,6 +281,7 @@ def run_original(
     record = RunRecord()
     for flags in feeder.flags():
         run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
+        _run_empty(session, feeder, flags, record)
     return record
 
 
@@ -333,8 +334,6 @@ def run_with(
     if successes and (has_edges or differing):
         edges = feeder.edges(flags, list(successes), differing, only_differing=not has_edges)
         _run_edges(session, feeder, flags, edges, successes, record, end)
-    if successes:
-        _run_empty(session, feeder, flags, min(successes, key=legal.cost), record)
     if successes and has_edges:
         dims = min(successes, key=lambda dims: (sum(size < 2 for size in dims.values()), legal.cost(dims)))
         for unlike in feeder.unlike(dims):
@@ -396,12 +395,13 @@ def _outputs(
         return None
 
 
-def _run_empty(session: Runner, feeder: Feeder, flags: Flags, usual: Mapping[str, int], record: RunRecord) -> None:
+def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
     """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
     legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
     known = [run.dims for run in record.runs if run.flags == flags]
-    for number, empty in enumerate(legal.variables[:MAX_EMPTY]):
-        if any(dims.get(empty.name) == 0 for dims in known):
+    usual = min(known, key=legal.cost, default={})
+    for number, empty in enumerate(legal.variables[:MAX_EMPTY] if known else ()):
+        if empty.name in legal.bounded or any(dims.get(empty.name) == 0 for dims in known):
             continue
         variables = tuple(replace(each, low=0) if each is empty else each for each in legal.variables)
         wish = replace(legal, variables=variables).near({**usual, empty.name: 0})
@@ -414,12 +414,12 @@ def _run_empty(session: Runner, feeder: Feeder, flags: Flags, usual: Mapping[str
             if error.signal or error.timed_out:  # the next one may end the process, too
                 return
             continue
-        record.empty.append(Run(dims, flags, number, expected, is_empty=True))
+        record.empty.append(Run(dims, flags, number, expected, empty=empty.name))
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
-    steady = (run for run in runs if not run.is_empty and run.draw.kind in ("usual", "edges"))
+    steady = (run for run in runs if not run.empty and run.draw.kind in ("usual", "edges"))
     return [run for run in steady if not {"empty", "above"} & {*run.draw.padding}]
 
 
@@ -448,15 +448,15 @@ def _proposals(
 MAX_DIMS = 6
 PADDINGS: Mapping[Padding, str] = {
     "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "that hide all", "above": "with numbers above 1",
+    "empty": "that hide all",
 }  # fmt: skip
 
 
-def coverage(feeder: Feeder, record: RunRecord) -> str:
+def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
-    if not record.runs:
+    if not runs:
         return ""
-    parts = [_sizes((*record.runs, *record.empty)), _masks(feeder, record.runs), _values(record.runs)]
+    parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
     return "; ".join(filter(None, parts))
 
 
@@ -500,6 +500,4 @@ def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, 
         gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
     if not is_exact and feeder.maker.has_kind("extremes"):
         gaps.append("extreme values, NaN and infinities, where rounding decides")
-    if not is_exact and feeder.maker.counts_above:
-        gaps.append(ABOVE)
     return tuple(gaps)

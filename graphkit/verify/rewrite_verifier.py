@@ -35,9 +35,7 @@ from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_runs import (
-    FACTOR,
     compared,
-    largest_own_difference,
     prove_level,
     with_level,
     with_weights,
@@ -67,7 +65,7 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_bfloat16, has_float16, level_tolerance
+from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
@@ -272,7 +270,7 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=self._notes(record),
-            coverage=coverage(feeder, record),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
         return _with_interface(proof, changes)
@@ -298,7 +296,7 @@ class _Proof:
             self.blank,
             skipped=tuple(record.skipped),
             notes=self._notes(record),
-            coverage=coverage(feeder, record),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         self.unlike[:] = record.unlike
@@ -348,8 +346,6 @@ class _Proof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
         two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
         proof, steady = self._plain(proof, runs)
-        if self.is_default and not proof.passed:
-            proof, steady = self._as_own_levels(proof, runs)
         if isinstance(rounding, Float32Rounding) and rounding.explained and not proof.passed:
             rounding.excuses = True
             proof, steady = self._plain(blank, runs)
@@ -407,15 +403,6 @@ class _Proof:
         return self._run_rewritten(
             replace(proof, skipped=skipped, notes=(*proof.notes, note)), steady, self.two
         ), steady
-
-    def _as_own_levels(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
-        """Compare again within the difference of the original's own two levels, where that is larger."""
-        self.progress("proving: the original, default level")
-        level_difference = largest_own_difference(runs, self.two.at_default(len(runs), self.progress)[1])
-        if level_difference is None or FACTOR * level_difference <= proof.tolerance:
-            return proof, runs
-        tolerance = min(FACTOR * level_difference, FLOAT16_TOLERANCE)
-        return self._plain(replace(proof, tolerance=tolerance, runs=(), outputs=(), failures=()), runs)
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
         """Compare at onnxruntime's default level too."""

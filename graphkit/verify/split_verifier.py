@@ -311,7 +311,7 @@ class _Part:
             counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.forms.differing
         )
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
-        covered = coverage(self.feeder, record), caveats(self.feeder, record, is_exact=True)
+        covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         shown = EquivalenceSummary.of(self.forms.at([run.dims for run in record.runs]))
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1], equivalence=shown)
         return replace(self, record=record, proof=proof).narrowed(session, flags)

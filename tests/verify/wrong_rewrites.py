@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["PAIRS", "Pair"]
+__all__ = ["PAIRS", "PLAIN", "Pair"]
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,76 @@ def defaults() -> Iterator[Pair]:
     yield Pair("default: ignored", DEFAULT, ignored, "; defaults overridden", {"scale": 2.0})
 
 
+AT_NONE = "z = Cast <to = 1> (l) f = Min (z, one) g = Sub (one, f)"  # 1 where a length is 0
+EMPTY = {
+    "the rows of a state": (
+        "g (float[n, 4] state, float[b, 4] x) => (float[b, 4] y) { s = ReduceSum (state, first) y = Add (x, s) }",
+        "s = ReduceSum (state, first) l = Shape <start = 0, end = 1> (state) {} t = Add (s, g) y = Add (x, t)", "n=0"),
+    "a batch": (
+        "g (float[b, 4] x) => (float[1, 4] y) { y = ReduceSum (x, first) }",
+        "s = ReduceSum (x, first) l = Shape <start = 0, end = 1> (x) {} y = Add (s, g)", "b=0"),
+    "a length": (
+        "g (float[b, s, 4] x) => (float[b, 1, 4] y) { y = ReduceSum (x, second) }",
+        "t = ReduceSum (x, second) l = Shape <start = 1, end = 2> (x) {} y = Add (t, g)", "b=1, s=0"),
+    "a past under any name": (
+        """g (float[b, 2, kv, 4] k, float[b, 2, q, 4] n) => (float[b, 2, t, 4] p, float[b, 2, q, 4] y) {
+            p = Concat <axis = 2> (k, n) s = ReduceSum (p, third) y = Add (n, s) }""",
+        """p = Concat <axis = 2> (k, n) s = ReduceSum (p, third) l = Shape <start = 2, end = 3> (k) {}
+            t = Add (s, g) y = Add (n, t)""", "kv=0"),
+    "an image without height": (
+        "g (float[b, 3, h, w] x) => (float[b, 3, w] y) { y = ReduceSum <keepdims = 0> (x, third) }",
+        "s = ReduceSum <keepdims = 0> (x, third) l = Shape <start = 2, end = 3> (x) {} y = Add (s, g)", "h=0"),
+}  # fmt: skip
+
+
+def empty_dims() -> Iterator[Pair]:
+    constants = {"one": 1.0, "first": np.array([0]), "second": np.array([1]), "third": np.array([2])}
+    for name, (before, nodes, caught) in EMPTY.items():
+        after = f"{before.partition('{')[0]}{{ {nodes.format(AT_NONE)} }}"
+        yield Pair(f"none of a dim: {name}", before, after, caught, constants)
+
+
+ABOVE = {
+    "squared": "k = Mul (u, u)",
+    "as booleans": "q = Cast <to = 9> (u) k = Cast <to = 1> (q)",
+    "cut at 1": "k = Min (u, one)",
+    "its root": "k = Sqrt (u)",
+    "negated twice": "n = Sub (one, u) q = Mul (n, n) k = Sub (one, q)",
+}
+
+
+def masks_above_one() -> Iterator[Pair]:
+    text = """g (int64[b, s] input_ids, int64[b, s] attention_mask) => (float[b, s, 4] y) {{
+        e = Gather (table, input_ids) m = Cast <to = 1> (attention_mask) u = Unsqueeze (m, last) {} y = Mul (e, k) }}"""
+    table = np.random.default_rng(0).standard_normal((50, 4))
+    constants = {"one": 1.0, "last": np.array([2]), "table": table}
+    for name, nodes in ABOVE.items():
+        pair = text.format("k = Identity (u)"), text.format(nodes)
+        yield Pair(f"a mask above 1: {name}", *pair, "; numbers in masks above 1", constants)
+
+
+ROWS = {
+    "tokens": "g (int64[b, s] input_ids) => (float[b, s, 2] y) {{ y = Gather ({}, input_ids) }}",
+    "positions": "g (int64[b, s] position_ids) => (float[b, s, 2] y) {{ y = Gather ({}, position_ids) }}",
+    "codes": "g (int64[b, s] codes) => (float[b, s, 2] y) {{ y = Gather ({}, codes) }}",
+    "codes of 32 bits": "g (int32[b, s] i) => (float[b, s, 2] y) {{ c = Cast <to = 7> (i) y = Gather ({}, c) }}",
+    "lengths": """g (float[b, s, 2] x) => (float[b, s, 2] y) {{
+        n = Shape <start = 1, end = 2> (x) p = Slice ({}, zero, n, zero) y = Add (x, p) }}""",
+    "counted lengths": """g (float[b, s, 2] x) => (float[b, s, 2] y) {{ n = Shape <start = 1, end = 2> (x)
+        q = Squeeze (n) z = Squeeze (zero) o = Squeeze (one) r = Range (z, q, o)
+        p = Gather ({}, r) y = Add (x, p) }}""",
+}
+
+
+def last_rows() -> Iterator[Pair]:
+    """Yield pairs of which one has another last row in a table of another name."""
+    table = np.random.default_rng(0).standard_normal((10_000, 2))
+    constants = {"zero": np.array([0]), "one": np.array([1]), "table": table, "other": table + (table == table[-1])}
+    for name, text in ROWS.items():
+        yield Pair(f"the last row: {name}", text.format("table"), text.format("other"), "y differs by 1", constants)
+
+
 PAIRS = (
     *whole(INTEGERS), *elementwise("float", FLOATS, **NUMBERS), *other_dtypes(), *ties(), *masks(), *tokens(),
-    *sizes(), *pasts(), *positions(), *interfaces(), *defaults(),
+    *sizes(), *pasts(), *positions(), *interfaces(), *defaults(), *empty_dims(), *masks_above_one(), *last_rows(),
 )  # fmt: skip

@@ -280,7 +280,7 @@ def _run(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> lis
         raise ModelError(error.problem) from error
     for value, array in zip(outputs, arrays, strict=True):
         known = editor.shapes[value]
-        if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):  # onnxruntime gives float8 as uint8
+        if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):
             raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)
         if array.shape != known.sizes():  # some pool windows that do not fit
             raise ModelError(f"onnxruntime gives it dims {list(array.shape)}, not {known}", tensor=value.name)

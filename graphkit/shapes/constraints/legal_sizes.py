@@ -170,6 +170,7 @@ class LegalSizes:
         totals: The lengths of such inputs that are a symbol of their own.
         past, tokens: Positions in the KV cache, and new tokens; None if the model has none.
         tensors: The distinct shapes of computed tensors.
+        bounded: The symbols that somebody gave bounds.
     """
 
     variables: tuple[Variable, ...]
@@ -182,6 +183,7 @@ class LegalSizes:
     past: Expr | None
     tokens: Expr | None
     tensors: tuple[tuple[Expr, ...], ...]
+    bounded: frozenset[str] = frozenset()
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input; on the first step of a merged decoder, without the past.
@@ -265,6 +267,7 @@ def legal_sizes(
         past=past,
         tokens=tokens,
         tensors=tuple(dict.fromkeys(_computed(shapes, names))),
+        bounded=frozenset(name for name, *_ in spec.ranges),
     )
 
 
