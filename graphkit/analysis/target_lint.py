@@ -241,7 +241,6 @@ def _joint(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
 
 def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
-    said = note if fact.note else f"({fact.source.key})"
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
     held = _holds(node, fact.condition, shapes)
@@ -251,7 +250,7 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
         return Ruling("unknown", f"taken with {fact.condition} only, which is not known here ({fact.source.key})")
     if fact.otherwise == "unknown":
         return Ruling("unknown", f"surely taken with {fact.condition} only: {note}")
-    return Ruling(fact.otherwise, f"taken with {fact.condition} only{':' if fact.note else ''} {said}")
+    return Ruling(fact.otherwise, f"taken with {fact.condition} only ({fact.source.key})")
 
 
 def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:

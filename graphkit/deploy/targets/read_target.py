@@ -22,7 +22,17 @@ NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-h
 FOLDER = Path(__file__).parent
 LIMITS = ("max_rank", "static_shapes", "max_opset", "quantized")
 VERDICTS = ("allowed", "refused", "unknown")
-CONDITION = ("constant", "dtypes", "max_rank", "attributes", "values", "producers", "readers", "output_dtypes", "planes_of")
+CONDITION = (
+    "constant",
+    "dtypes",
+    "max_rank",
+    "attributes",
+    "values",
+    "producers",
+    "readers",
+    "output_dtypes",
+    "planes_of",
+)
 Sources = Mapping[str, Source]
 
 
