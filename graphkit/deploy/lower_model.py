@@ -133,7 +133,7 @@ class _Lowering:
             self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
             self._passed("attention in plain operators", folded)
         plain = self.model
-        # far below all that is added to a mask, so that `host_tables` tells what is masked; `freeze` raises what is left
+        # so far below biases that `host_tables` tells what is masked; `freeze` raises what is left of it
         self._rewrite(MaskedFillToAdd(min(FLOOR, self.sizes.floor)), DropNanGuard(), DequantizeAfterGather())
         self._passed("masks that are added", plain, loosenesses=MASKS)
 

@@ -326,7 +326,8 @@ def test_a_reshape_of_planes(before: Sequence[int], after: Sequence[int], is_tak
 
 
 def test_an_input_that_is_left_out_has_its_default(tmp_path: Path) -> None:
-    text = model_of("""(float[8] x) => (float[4] a, float[2] b) <int64[1] i0 = {0}, int64[1] i2 = {2}, int64[1] i4 = {4}> {
+    text = model_of("""(float[8] x) => (float[4] a, float[2] b)
+    <int64[1] i0 = {0}, int64[1] i2 = {2}, int64[1] i4 = {4}> {
         [plain] a = Slice (x, i0, i4)
         [steps] b = Slice (x, i0, i4, i0, i2)
     }""")

@@ -60,11 +60,9 @@ def test_defaults_of_a_normalization_are_written_out(before: str, count: int) ->
 
 
 def test_a_normalization_keeps_its_own_attributes_and_all_its_outputs() -> None:
-    model = graph("a, m, d = LayerNormalization <axis = 1> (x, k) b = Add (a, m) y = Add (b, d)", NORM, "float[3, 4] k = {"
-                  + ", ".join(map(str, range(12))) + "}")  # fmt: skip
-    outcome = check(WriteLayerNormDefaults(), model)
+    scale = f"float[3, 4] k = {{{', '.join(map(str, range(12)))}}}"
+    nodes = "a, m, d = LayerNormalization <axis = 1> (x, k) b = Add (a, m) y = Add (b, d)"
+    outcome = check(WriteLayerNormDefaults(), graph(nodes, NORM, scale))
     assert outcome.model.graph.nodes[0].attr("axis", int) == 1
-    full = graph(
-        "y = LayerNormalization <axis = 1, epsilon = 0.5> (x, k)", NORM, "float[3, 4] k = {" + ", ".join("1" * 12) + "}"
-    )
+    full = graph("y = LayerNormalization <axis = 1, epsilon = 0.5> (x, k)", NORM, scale)
     assert WriteLayerNormDefaults().run(full).model is full

@@ -13,7 +13,7 @@ from graphkit.rewrite import run_to_fixpoint
 
 PASS = JoinBeforeReshape()
 KEYS = "(float[1, 2, 5, 4] x, float[1, 2, 5, 4] z) => (y)"
-ROWS = {"rows": np.array([2, 1, 5, 4]), "heads": np.array([1, 6, 5, 4])}
+ROWS = {"rows": np.array([2, 1, 5, 4]), "heads": np.array([1, 6, 5, 4]), "i0": np.array([0]), "i4": np.array([4])}
 
 
 def graph(nodes: str, head: str = KEYS, **constants: object) -> Model:
@@ -33,8 +33,9 @@ def test_heads_of_an_expand_of_five_axes_leave_one_reshape() -> None:
     """As exporters write the keys that several queries share."""
     model = graph(
         "u = Unsqueeze (x, two) e = Expand (u, to) y = Reshape (e, heads)",
-        two=np.array([2]), to=np.array([1, 2, 3, 5, 4]),
-    )  # fmt: skip
+        two=np.array([2]),
+        to=np.array([1, 2, 3, 5, 4]),
+    )
     outcome = check(lambda each: run_to_fixpoint(each, [kind() for kind in NPU_PASSES]), model)
     assert lines(outcome.model)[0].endswith("Concat <axis: int = 2> (x, x, x)")
     assert [node.op_type for node in outcome.model.graph.nodes] == ["Concat", "Reshape"]
@@ -54,16 +55,16 @@ def test_squeezes_and_parts_of_other_lengths_are_reshaped_behind_too() -> None:
 
 
 STAY = {
-    "elements in turn": graph("r = Unsqueeze (x, i) s = Unsqueeze (z, i) y = Concat <axis = -1> (r, s)", i=np.array([4])),
-    "symbolic dims": graph("r = Unsqueeze (x, i) y = Concat <axis = 0> (r, r)", "(float[N, 4] x) => (y)", i=np.array([0])),
-    "no elements": graph("r = Unsqueeze (x, i) y = Concat <axis = 0> (r, r)", "(float[0, 4] x) => (y)", i=np.array([0])),
+    "elements in turn": graph("r = Unsqueeze (x, i4) s = Unsqueeze (z, i4) y = Concat <axis = -1> (r, s)"),
+    "symbolic dims": graph("r = Unsqueeze (x, i0) y = Concat <axis = 0> (r, r)", "(float[N, 4] x) => (y)"),
+    "no elements": graph("r = Unsqueeze (x, i0) y = Concat <axis = 0> (r, r)", "(float[0, 4] x) => (y)"),
     "fewer axes": graph("r = Reshape (x, flat) y = Concat <axis = 0> (r, r)", flat=np.array([2, 20])),
     "not reshaped": graph("r = Reshape (x, rows) s = Reshape (z, rows) t = Neg (s) y = Concat <axis = 1> (r, t)"),
     "other sources": graph(
         "r = Reshape (x, rows) s = Reshape (z, rows) y = Concat <axis = 0> (r, s)",
         "(float[1, 2, 5, 4] x, float[2, 1, 5, 4] z) => (y)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("model", STAY.values(), ids=STAY)
@@ -94,6 +95,8 @@ def test_the_order_of_elements_stays(data: st.DataObject) -> None:
     model = model_of(
         f"g (float[{', '.join(map(str, dims))}] x) => (y) {{ r = Reshape (x, wide) "
         f"y = Concat <axis = {axis}> ({', '.join(['r'] * count)}) }}",
-        17, 8, wide=np.array(wide),
-    )  # fmt: skip
+        17,
+        8,
+        wide=np.array(wide),
+    )
     check(PASS, model)
