@@ -34,7 +34,7 @@ from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
-from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
+from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
@@ -116,9 +116,9 @@ class _Draft:
 def _proven_floor(
     pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
 ) -> _Draft:
-    """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above."""
+    """Return the files; where the floor is not far below all scores, with one that they stay above."""
     draft = _drafted(pipeline, sizes, options, progress)
-    if not sizes.target.takes_8_bits:
+    if sizes.floor < LEAST_QUANTIZED:
         return draft
     progress("measuring scores")
     largest = _largest_score(draft)
@@ -127,7 +127,9 @@ def _proven_floor(
     below = floor_under(largest, sizes.floor)
     if below < sizes.floor and options.mask_floor is None:
         draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
-    return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    if sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor:
+        draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    return draft
 
 
 def _largest_score(draft: _Draft) -> float | None:

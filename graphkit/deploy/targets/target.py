@@ -232,8 +232,7 @@ class Target:
 
     @property
     def takes_8_bits(self) -> bool:
-        """Whether it, or one of the targets that it stands for, takes models quantised to 8 bits."""
+        """Whether a source says that it, or one of the targets that it stands for, takes data of 8 bits."""
         if self.others:
             return any(member.takes_8_bits for member in self.others)
-        facts = (self.dtypes[name] for name in ("int8", "uint8"))
-        return self.is_quantized or any(fact is not None and fact.verdict == "allowed" for fact in facts)
+        return self.is_quantized or not {"int8", "uint8"}.isdisjoint(self.dtypes.names("allowed"))
