@@ -249,6 +249,17 @@ def test_attention_that_is_one_node_is_computed_by_others(tmp_path: Path) -> Non
     assert [kinds["position_values"], kinds["position_values_2"]] == ["rows", "rows"]
 
 
+def test_heads_that_queries_share_are_no_copies_of_a_reshaped_tensor(tmp_path: Path) -> None:
+    """RKNN-Toolkit2 cannot build a Concat of one Reshape several times, between Reshapes."""
+    report = lowered(one_node(), tmp_path)
+    assert_done(report)
+    graph = onnx.load(tmp_path / "out" / "step.onnx").graph
+    reshaped = {node.output[0] for node in graph.node if node.op_type == "Reshape"}
+    copied = [node for node in graph.node if node.op_type == "Concat" and len({*node.input}) < len(node.input)]
+    assert len(copied) == 2
+    assert reshaped.isdisjoint({name for node in copied for name in node.input})
+
+
 def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:
     message = (
         r"model.onnx: decompose-attention: GroupQueryAttention#\d+: its smooth_softmax is set, which has no plain "
@@ -279,6 +290,61 @@ def test_text_beside_an_image_is_proven_at_several_lengths(tmp_path: Path) -> No
     assert_done(report)
     assert report.proof is not None
     assert [run.length for run in report.proof.runs] == [1, 2, 5, 6]
+
+
+CHOICES = {
+    "zeros for padding": "x = Where (counts, words, nothing)",
+    "padding first": "pads = Not (counts) x = Where (pads, nothing, words)",
+    "other data for padding": "others = Tanh (words) x = Where (counts, words, others)",
+}
+
+
+@pytest.mark.parametrize("target", ["ethos-u65", "mediatek-litert", "mt8371", "generic-npu"])
+@pytest.mark.parametrize("chosen", CHOICES.values(), ids=CHOICES)
+def test_a_choice_by_padding_alone_is_a_product_with_what_the_host_makes(
+    chosen: str, target: str, tmp_path: Path
+) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    known = Cast <to = 9> (attention_mask)
+    counts = Unsqueeze (known, two)
+    {chosen}
+    """
+    report = lowered(encoder(TEXT, x, PADDED), tmp_path, replace(OPTIONS, target=target))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert [obstacle.op for file in report.files for obstacle in file.blockers.blockers] == []
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert {port.dtype for port in method.inputs} == {"float32"}
+
+
+NORMALIZED = """
+    squares = Mul (words, words)
+    mean = ReduceMean <axes = [-1], keepdims = 1> (squares)
+    positive = Add (epsilon, mean)
+    root = Sqrt (positive)
+    factor = %FACTOR%
+    normal = Mul (words, factor)
+    x = Mul (norm_weight, normal)
+"""
+
+
+@pytest.mark.parametrize("factor", ["Reciprocal (root)", "Div (unit, root)"])
+@pytest.mark.parametrize("target", ["ethos-u65", "qnn-htp", "rk3588"])
+def test_a_norm_has_its_constants_on_the_right_and_no_root_of_its_own(factor: str, target: str, tmp_path: Path) -> None:
+    x = f"{TABLE.replace('x =', 'words =')}\n{NORMALIZED.replace('%FACTOR%', factor)}"
+    weight = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    more = {"norm_weight": weight, "epsilon": np.array(1e-6, np.float32), "unit": np.array(1, np.float32)}
+    model = with_weights(parser.parse_model(encoder_text(TEXT, x, PADDED)), ("token_table", "wk"), more)
+    report = lowered(model, tmp_path, replace(OPTIONS, target=target))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert report.files[0].blockers.blockers == ()
+    graph = onnx.load(tmp_path / "out" / "encoder.onnx").graph
+    left = {node.input[0] for node in graph.node if node.op_type in ("Add", "Mul")}
+    assert left.isdisjoint({tensor.name for tensor in graph.initializer})
+    names = [stage.name for stage in report.proof.stages if not stage.is_proven]
+    assert names == ["values of the host by rows"]
 
 
 def test_what_depends_on_the_tokens_themselves_is_declined(tmp_path: Path) -> None:
@@ -413,7 +479,9 @@ def test_a_mask_with_a_bias_has_its_shape_at_any_floor(floor: float, slope: floa
     """Biases of relative positions that a mask is added to, as in T5: the host makes the mask alone."""
     model = parser.parse_model(encoder_text(TEXT, TABLE, BIASED).replace("{1e5}", f"{{{slope}}}"))
     model = with_weights(model, ("token_table", "wk"))
-    report = lowered(model, tmp_path, replace(OPTIONS, mask_floor=floor, verify=floor <= (-100 if slope < 10 else -255)))
+    report = lowered(
+        model, tmp_path, replace(OPTIONS, mask_floor=floor, verify=floor <= (-100 if slope < 10 else -255))
+    )
     assert report.findings() == ()
     (method,) = read_contract(tmp_path / "out" / "contract.json").methods
     ports = {port.name: (port.shape, port.source and port.source.kind) for port in method.inputs}
