@@ -272,7 +272,7 @@ class LowerOptions(DeployOptions):
         src_len: Positions of a padded source.
         max_cache_len: Slots of the cache; None for 64, or as many as the model has positions where these are fewer.
         mask_floor: The number added to masked scores; None for one that the target takes, and for a target that takes
-            quantised models at least twice the largest score.
+            8 bits at least twice the largest score.
         pad: The token that pads; None for that of the export, else 0.
         opset: The opset of the lowered models; None for that of the export.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
@@ -319,8 +319,8 @@ class LowerOptions(DeployOptions):
         None,
         Flag(
             "--mask-floor",
-            "Added to scores that do not count. Default: -1e9; for a target that takes quantised models only, -255, or "
-            "twice the largest score where that is lower.",
+            "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or twice the largest "
+            "score where that is lower.",
             float,
         ),
     )

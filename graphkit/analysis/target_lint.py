@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from graphkit.shapes.tensor import TensorSequence, numbers, plain_dims
 __all__ = ["Lint", "Obstacle", "Ruling", "ruling"]
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
+PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class Lint:
             name = dtype_name(dtype)
             fact = self.target.dtype(name)
             if fact is None or fact.verdict == "unknown":
-                yield self._obstacle(node, "dtype", name, "no source says", value), False
+                reason = f"{fact.note} ({fact.source.key})" if fact is not None and fact.note else "no source says"
+                yield self._obstacle(node, "dtype", name, reason, value), False
             elif fact.verdict == "refused":
                 reason = f"{fact.note or 'refused'} ({fact.source.key})"
                 yield self._obstacle(node, "dtype", name, reason, value), True
@@ -293,6 +296,8 @@ def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
         *([_is_read_by(node, condition.readers)] if condition.readers else []),
         *([_has_dtype(node, condition.dtypes, shapes)] if condition.dtypes else []),
         *([_has_rank(node, condition.max_rank, shapes)] if condition.max_rank is not None else []),
+        *([_gives(node, condition.output_dtypes, shapes)] if condition.output_dtypes else []),
+        *([_has_planes(node, condition.planes_of, shapes)] if condition.planes_of is not None else []),
     ]
     if False in parts:
         return False
@@ -304,7 +309,9 @@ def _is_constant(value: Value | None, shapes: Shapes) -> bool:
 
 
 def _is_filled_with(value: Value | None, number: float, shapes: Shapes) -> bool:
-    elements = None if value is None else shapes[value].elements
+    if value is None:
+        return True  # left out, for its default
+    elements = shapes[value].elements
     return bool(elements) and all(element == number for element in elements or ())
 
 
@@ -329,6 +336,33 @@ def _has_rank(node: Node, limit: int, shapes: Shapes) -> bool | None:
     if any(rank is not None and rank > limit for rank in ranks):
         return False
     return None if None in ranks else True
+
+
+def _gives(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
+    """Return whether what a node gives to the caller of the model has one of these dtypes."""
+    given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
+    if any(dtype and dtype_name(dtype) not in dtypes for dtype in given):
+        return False
+    return all(given) or None
+
+
+def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
+    """Return whether the elements of the last two of four axes are a multiple of a number where a node reshapes them.
+
+    Planes of one element are a list of as many as there are, which may be of any length behind the node.
+    """
+    source, out = node.input(0), node.outputs[0]
+    if source is None or out is None:
+        return None
+    before, after = shapes[source].sizes(), shapes[out].sizes()
+    if before is None or after is None:
+        return None
+    if len(before) == len(after) == PLANES and before[-1] == after[-1]:
+        return True
+    planes = [math.prod(dims[2:]) for dims in (before, after) if len(dims) == PLANES]
+    if len(before) == PLANES and planes[0] == 1:
+        planes[0] = math.prod(before)
+    return all(plane % number == 0 for plane in planes if plane != 1)
 
 
 def _named_input(node: Node, name: str) -> Value | None:

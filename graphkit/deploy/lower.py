@@ -37,7 +37,7 @@ from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
-from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
+from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.rewrite.outcome import PassChange, grouped
 from graphkit.runtime.isolation import isolation
@@ -148,7 +148,7 @@ def _draft(
 def _proven_floor(
     changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
 ) -> Draft:
-    """Return the files; for a target that takes models of 8 bits, with a floor that the scores stay above.
+    """Return the files; where the floor is not far below all scores, with one that they stay above.
 
     Raises:
         UsageError: Padding of a text reaches what counts.
@@ -158,7 +158,7 @@ def _proven_floor(
     with _host_files(draft) as folder:
         if (encoder := changes.pipeline.encoder) is not None and draft.parts[0].method.takes_text:
             check_padding(draft.parts[0], encoder, folder)
-        if not sizes.target.takes_8_bits:
+        if sizes.floor < LEAST_QUANTIZED:
             return draft
         progress("measuring scores")
         largest = largest_score(draft.parts, folder)
@@ -167,7 +167,9 @@ def _proven_floor(
     below = floor_under(largest, sizes.floor)
     if below < sizes.floor and options.mask_floor is None:
         draft = _drafted(changes, replace(sizes, floor=below), options, progress)
-    return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    if sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor:
+        draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    return draft
 
 
 @contextmanager
@@ -207,7 +209,7 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         encoder.roles.first("tokens") is not None
         or not {"encoder", "sequence", "total"}.isdisjoint(symbol_roles(encoder).values())
     )
-    is_default = not sizes.target.takes_8_bits and sizes.floor == _floor(changes.pipeline, sizes.target, None)
+    is_default = sizes.floor < LEAST_QUANTIZED and sizes.floor == _floor(changes.pipeline, sizes.target, None)
     return LoweredWith(
         target=options.target,
         batch=sizes.batch,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx.parser
@@ -17,6 +17,7 @@ from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
+from graphkit.passes.npu.decompose_operators import ReciprocalToDiv
 from graphkit.passes.npu.dequantize import FUSED
 from graphkit.shapes import DimSpec
 
@@ -266,6 +267,76 @@ def test_conditions_of_an_operator(tmp_path: Path) -> None:
     assert reasons["deep"] == "taken with dtype float32, rank at most 2 only (manual)"
 
 
+WITHIN = """
+[operators]
+otherwise = "allowed"
+source = "manual"
+[[operators.facts]]
+is = "allowed"
+names = ["Cast"]
+source = "manual"
+where = { output_dtypes = ["float32"] }
+[[operators.facts]]
+is = "allowed"
+names = ["Reshape"]
+source = "manual"
+where = { planes_of = 8 }
+[[operators.facts]]
+is = "allowed"
+names = ["Slice"]
+source = "manual"
+where = { values = { steps = 1 } }
+[dtypes]
+otherwise = "allowed"
+source = "manual"
+"""
+
+
+def test_a_dtype_that_the_caller_may_not_get_is_free_within_the_model(tmp_path: Path) -> None:
+    text = model_of("""(float[2] x) => (int64[2] given, float[2] back) {
+        [given] given = Cast <to = 7> (x)
+        [within] k = Cast <to = 7> (x)
+        [back] back = Cast <to = 1> (k)
+    }""")
+    found = blockers(text, own(tmp_path, WITHIN))
+    assert [(one.node, one.reason) for one in found.blockers] == [
+        ("given", "taken with an output of the model in float32 only (manual)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_taken"),
+    [
+        ((1, 1, 64), (1, 4, 1, 16), True),
+        ((1, 1, 48), (1, 4, 1, 12), False),
+        ((1, 4, 1, 12), (1, 1, 48), False),
+        ((1, 2, 68, 12), (1, 8, 17, 12), True),  # the last axis stays
+        ((1, 8, 6), (1, 8, 1, 6), False),
+        ((1, 5, 7), (1, 35), True),  # no planes
+        ((1, 60, 1, 1), (1, 60), False),
+        ((1, 60), (1, 60, 1, 1), True),
+        ((1, 64, 1, 1), (1, 64), True),
+        ((0, 4, 1, 12), (0, 48), False),
+    ],
+)
+def test_a_reshape_of_planes(before: Sequence[int], after: Sequence[int], is_taken: bool, tmp_path: Path) -> None:
+    shape = f"<int64[{len(after)}] s = {{{', '.join(map(str, after))}}}>"
+    text = model_of(
+        f"(float[{', '.join(map(str, before))}] x) => (float y) {shape} {{ y = Reshape <allowzero = 1> (x, s) }}"
+    )
+    found = blockers(text, own(tmp_path, WITHIN))
+    assert [one.what for one in found.blockers] == ([] if is_taken else ["Reshape"])
+
+
+def test_an_input_that_is_left_out_has_its_default(tmp_path: Path) -> None:
+    text = model_of("""(float[8] x) => (float[4] a, float[2] b)
+    <int64[1] i0 = {0}, int64[1] i2 = {2}, int64[1] i4 = {4}> {
+        [plain] a = Slice (x, i0, i4)
+        [steps] b = Slice (x, i0, i4, i0, i2)
+    }""")
+    assert [one.node for one in blockers(text, own(tmp_path, WITHIN)).blockers] == ["steps"]
+
+
 def test_a_condition_that_cannot_be_decided_is_unknown(tmp_path: Path) -> None:
     text = model_of("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", domains=("custom",))
     found = blockers(text, own(tmp_path, CONDITIONS))
@@ -454,6 +525,27 @@ def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | Non
     words = "<float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64 one = {1}, int64 zero = {0}, float floor = {-9}>"
     found = blockers(model_of(f"{io} {words} {{ {body} }}"), PLAIN)
     assert [one.pass_name for one in found.blockers if one.cause == "operator"] == [pass_name]
+
+
+def test_a_root_that_a_reciprocal_reads_goes_with_it() -> None:
+    text = model_of("""(float[1, 4] x) => (float[1, 4] y) {
+        s = Sqrt (x)
+        r = Reciprocal (s)
+        y = Mul (x, r)
+    }""")
+    found = [one for one in blockers(text, "ethos-u65").blockers if one.cause == "operator"]
+    assert {(one.op, one.pass_name) for one in found} == {
+        ("Sqrt", "reciprocal-to-div"),
+        ("Reciprocal", "reciprocal-to-div"),
+    }
+    assert blockers(ReciprocalToDiv().run(text).model, "ethos-u65").blockers == ()
+
+
+def test_the_next_pass_is_named_where_the_first_has_run() -> None:
+    text = model_of("(float[4] x, bool[4] c) => (float y) <float zero = {0}> { y = Where (c, x, zero) }")
+    ways = (), ("masked-fill-to-add",), ("masked-fill-to-add", "where-to-arithmetic")
+    found = [[one.pass_name for one in blockers(text, PLAIN, passed=passed).blockers] for passed in ways]
+    assert found == [["masked-fill-to-add"], ["where-to-arithmetic"], [None]]
 
 
 def test_the_passes_that_the_table_names_exist() -> None:

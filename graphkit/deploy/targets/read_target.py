@@ -22,7 +22,17 @@ NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-h
 FOLDER = Path(__file__).parent
 LIMITS = ("max_rank", "static_shapes", "max_opset", "quantized")
 VERDICTS = ("allowed", "refused", "unknown")
-CONDITION = ("constant", "dtypes", "max_rank", "attributes", "values", "producers", "readers")
+CONDITION = (
+    "constant",
+    "dtypes",
+    "max_rank",
+    "attributes",
+    "values",
+    "producers",
+    "readers",
+    "output_dtypes",
+    "planes_of",
+)
 Sources = Mapping[str, Source]
 
 
@@ -195,6 +205,8 @@ def _condition(row: Section) -> Condition:
         values=row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
         producers=row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
         readers=row.text("readers", ""),
+        output_dtypes=_dtypes(row, "output_dtypes") if "output_dtypes" in row else (),
+        planes_of=row.number("planes_of") if "planes_of" in row else None,
     )
 
 

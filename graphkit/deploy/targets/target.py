@@ -65,6 +65,8 @@ class Condition:
         values: Numbers that all elements of inputs must be.
         producers: Operators that inputs must come from.
         readers: The operator of all that read its output, "" for any.
+        output_dtypes: The dtypes that its output may have where it is one of the model; empty for any.
+        planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
     """
 
     constant: tuple[str, ...] = ()
@@ -74,6 +76,8 @@ class Condition:
     values: Mapping[str, int | float] = field(default_factory=dict)
     producers: Mapping[str, str] = field(default_factory=dict)
     readers: str = ""
+    output_dtypes: tuple[str, ...] = ()
+    planes_of: int | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._parts())
@@ -89,6 +93,10 @@ class Condition:
         yield from (f"{name} from {op}" for name, op in self.producers.items())
         if self.readers:
             yield f"read by {self.readers} alone"
+        if self.output_dtypes:
+            yield f"an output of the model in {' or '.join(self.output_dtypes)}"
+        if self.planes_of is not None:
+            yield f"multiples of {self.planes_of} elements in the last two of four axes"
 
 
 ANYTHING = Condition()
@@ -224,8 +232,7 @@ class Target:
 
     @property
     def takes_8_bits(self) -> bool:
-        """Whether it, or one of the targets that it stands for, takes models quantised to 8 bits."""
+        """Whether a source says that it, or one of the targets that it stands for, takes data of 8 bits."""
         if self.others:
             return any(member.takes_8_bits for member in self.others)
-        facts = (self.dtypes[name] for name in ("int8", "uint8"))
-        return self.is_quantized or any(fact is not None and fact.verdict == "allowed" for fact in facts)
+        return self.is_quantized or not {"int8", "uint8"}.isdisjoint(self.dtypes.names("allowed"))

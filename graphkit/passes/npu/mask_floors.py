@@ -19,9 +19,20 @@ from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput
 from graphkit.rewrite.element_bounds import FloatBounds
 
-__all__ = ["FLOOR", "MAX_CONSTANT", "NO_BFLOAT16", "MaskFloors", "floor_of", "floor_under", "mask_floor", "told_floor"]
+__all__ = [
+    "FLOOR",
+    "LEAST_QUANTIZED",
+    "MAX_CONSTANT",
+    "NO_BFLOAT16",
+    "MaskFloors",
+    "floor_of",
+    "floor_under",
+    "mask_floor",
+    "told_floor",
+]
 
 FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
+# A masked score that is 50 below another one has a weight of exp(-50), which float32 loses beside 1.
 TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
 LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"

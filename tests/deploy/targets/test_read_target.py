@@ -86,7 +86,7 @@ def test_what_vela_lists() -> None:
 def test_what_the_issue_says_of_each() -> None:
     for name, ops in {
         "mt8371": ("Gather", "Where", "Trilu"),
-        "qnn-htp": ("Trilu", "If", "Loop"),
+        "qnn-htp": ("Trilu", "Loop", "Scan"),
     }.items():
         operators = load_target(name).operators
         assert [fact.verdict for op in ops if (fact := operators[op])] == ["refused"] * len(ops)
@@ -177,7 +177,7 @@ WRONG = {
     OWN
     + FACT
     + "where = { colour = 3 }": "operators.facts[0].where.colour: no such key is known - there are constant, "
-    "dtypes, max_rank, attributes, values, producers, readers",
+    "dtypes, max_rank, attributes, values, producers, readers, output_dtypes, planes_of",
     OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only what is "
     'allowed has a condition - take it out, or write is = "allowed"',
     OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis: '[1]' is not "

@@ -1,4 +1,4 @@
-"""Passes that spell an operator with others: Neg, Pow, LayerNormalization, Gelu."""
+"""Passes that spell an operator with others: Neg, Pow, Reciprocal, LayerNormalization, Gelu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from rewriting import check, lines, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.npu.decompose_operators import GeluToTanh, LayerNormToPrimitives, NegToMul, PowToMul
+from graphkit.passes.npu.decompose_operators import (
+    GeluToTanh,
+    LayerNormToPrimitives,
+    NegToMul,
+    PowToMul,
+    ReciprocalToDiv,
+)
 from graphkit.rewrite.base import Pass
 
 
@@ -42,6 +48,23 @@ def test_signs_of_zero_stay() -> None:
 def test_neg_of_integers_stays() -> None:
     outcome = check(NegToMul(), graph("y = Neg (x)", "int32[2] x"))
     assert reasons(outcome) == ["Neg#0: it is not known to be a Neg of floats of a known rank"]
+
+
+@pytest.mark.parametrize(
+    "data", ["float[2, 3] x", "double[2] x", "float16[3] x", "float x", "float[0, 2] x", "float[N] x"]
+)
+def test_a_reciprocal_is_a_div_of_1(data: str) -> None:
+    outcome = check(ReciprocalToDiv(), graph("y = Reciprocal (x)", data))
+    assert lines(outcome.model) == ["y = Div (one, x)"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_reciprocal_and_a_div_of_1_round_alike(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scales = np.exp2(rng.integers(-149, 127, 4096)).astype(np.float32)
+    ends = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3.4e38], np.float32)
+    values = np.concatenate([scales * rng.normal(1, 0.5, 4096).astype(np.float32), ends])
+    check(ReciprocalToDiv(), graph("y = Reciprocal (x)", "float[N] x"), feeds=[{"x": values}])
 
 
 @pytest.mark.parametrize(
