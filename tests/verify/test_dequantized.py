@@ -56,6 +56,7 @@ def proof(original: Model, rewritten: Model) -> RewriteProof:
     return verify_rewrite(*two, options=RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True))
 
 
+@pytest.mark.usefixtures("runs_alone")
 @pytest.mark.parametrize("nodes", [DYNAMIC, QDQ], ids=["dynamic", "static"])
 def test_products_on_rounded_data_are_equal_within_the_rounding_of_floats(nodes: str) -> None:
     model = quantised(nodes)

@@ -197,6 +197,7 @@ def test_a_model_without_inputs_is_run_once() -> None:
     assert len(proof(constant, constant).runs) == 1
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_dims_of_0_are_sizes() -> None:
     empty = model("g (float[0, n] x) => (float[0, n] y) { y = Neg (x) }")
     found = proof(empty, empty)
@@ -211,6 +212,7 @@ def test_few_legal_sizes_are_told() -> None:
     assert found.notes == ("Only 2 sets of sizes were found at which it runs.",)
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_sizes_at_which_the_original_fails_are_skipped() -> None:
     text = "g (float[b, s] x) => (float[b, p, 4] y) { y = Reshape (x, shape) }"
     found = proof(model(text, shape=[0, -1, 4]), model(text, shape=[0, -1, 4]))
