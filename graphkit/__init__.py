@@ -93,6 +93,7 @@ _HOMES = {
     "graphkit.analysis.verdict": ("Verdict",),
     "graphkit.analysis.what_if": ("WhatIf", "what_if"),
     "graphkit.errors": (
+        "GenerationWarning",
         "GraphkitError",
         "ModelError",
         "OutputError",

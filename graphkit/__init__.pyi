@@ -40,7 +40,16 @@ from graphkit.deploy.lower import LowerReport, lower_folder
 from graphkit.deploy.make_bundle import BundleReport, bundle_folder
 from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.verify_folder import verify_folder
-from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
+from graphkit.errors import (
+    GenerationWarning,
+    GraphkitError,
+    ModelError,
+    OutputError,
+    PassError,
+    TargetError,
+    UnprovenWarning,
+    UsageError,
+)
 from graphkit.graph.networkx_export import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.remote.options import RemoteOptions
@@ -96,16 +105,15 @@ __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
     "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
-    "FoldingOptions", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
-    "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode",
-    "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
+    "FoldingOptions", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache",
+    "LowerOptions", "LowerReport", "MatchFailure", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike",
+    "NewNode", "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
     "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions",
     "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
     "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError",
     "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList",
-    "WhatIf", "WhyShape",
-    "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
-    "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
+    "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards",
+    "compare", "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
     "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
     "node_list", "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes",
     "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",

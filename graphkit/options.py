@@ -462,9 +462,9 @@ class FolderOptions(ProofOptions):
     """How to prove a folder.
 
     Attributes:
-        tolerance: Largest difference that counts as equal; by default that of the proof that the folder records, or of
-            a first proof. What the user asked `lower` to change, such as `--dequantize`, is changed in the export too,
-            unless a tolerance or a rate of tokens is given. With a rate any difference is one where no tolerance is.
+        tolerance: Largest difference that counts as equal; by default that of a first proof, whatever the folder
+            records. What the user asked `lower` to change, such as `--dequantize`, is changed in the export too, unless
+            a tolerance or a rate of tokens is given. With a rate any difference is one where no tolerance is.
         tokens_rate: The share of the export's next tokens that must be the folder's too, such as 0.95 for models that
             were quantised since; None for all, up to ties.
         record: Whether to write how the proof ended, and the checksums of the files as they are.

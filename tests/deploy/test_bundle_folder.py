@@ -19,6 +19,7 @@ from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.deploy_sizes import DeploySizes
+from graphkit.deploy.generation_settings import TokenSettings
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import Model
@@ -157,9 +158,9 @@ def test_state_in_slots_is_written_into_them() -> None:
 
     def bundle(text: str, whole: frozenset[str] = frozenset()) -> str:
         model = Model.from_proto(onnx.parser.parse_model(text))
-        state = {"past": "past"}, {"past_after": "past"}
+        state, sizes = ({"past": "past"}, {"past_after": "past"}), DeploySizes(batch=1, slots=8, source=1)
         method = MethodModel("step", "step", model, "step.onnx", *state, {"new": "user"}, whole)
-        return build_bundle([method], DeploySizes(batch=1, slots=8, source=1), {}, "", 24).states[0].update
+        return build_bundle([method], sizes, TokenSettings({}), "", 24).states[0].update
 
     assert bundle(WRITTEN) == "slots"
     assert bundle(JOINED, frozenset({"past"})) == "swap"

@@ -135,7 +135,7 @@ def test_a_model_with_state_is_a_bundle_by_itself(export: Path) -> None:
     assert bundle.generate(PROMPTS[1], max_new_tokens=8) == tokens[1:]
     with pytest.raises(UsageError, match="'step' takes no mask: give prompts of one length"):
         bundle.generate(PROMPTS, mask=[[0, 1, 1], [1, 1, 1]], max_new_tokens=1)
-    with pytest.raises(UsageError, match="nothing says what the decoder starts with"):
+    with pytest.raises(UsageError, match="the export does not say what the decoder starts with"):
         bundle.generate(max_new_tokens=1)
 
 
