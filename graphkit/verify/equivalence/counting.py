@@ -50,8 +50,11 @@ def size_limits(models: Sequence[Shapes], plain: Callable[[Expr], Expr] = lambda
 def turning_numbers(models: Sequence[Shapes], limits: Sequence[SizeLimit]) -> tuple[ExprPair, ...]:
     """Return numbers that may be others beyond some sizes: those with limits, and those that are not followed."""
     wraps = (SizeLimit.of(each.left, int(each.right)) for shapes in models for each in shapes.wraps)
-    found = dict.fromkeys((*limits, *wraps))
-    return tuple((each.expr, minimum(each.expr, each.most)) for each in found)
+    found: list[ExprPair] = []
+    for each in dict.fromkeys((*limits, *wraps)):
+        with suppress(TooComplexError):
+            found.append((each.expr, minimum(each.expr, each.most)))
+    return tuple(found)
 
 
 def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
