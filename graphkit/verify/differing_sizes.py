@@ -41,8 +41,16 @@ def _least(
     """Yield legal sizes with the least size of a dim at which two expressions differ, if there is one."""
     near = [(1 << power) + step for power in POWERS for step in (-1, 0, 1)]
     sizes = np.array([*range(variable.low, LARGEST + 1), *(size for size in near if size >= variable.low)])
-    odd = sizes[_differ(left, right, {**legal.fixed, **dims}, {variable.name: sizes})]
-    sizes_near = next(iter(legal.near({**dims, variable.name: int(odd[0])})), None) if odd.size else None
+    fixed = {**legal.fixed, **dims}
+    places = np.flatnonzero(_differ(left, right, fixed, {variable.name: sizes}))
+    if not places.size:
+        return
+    same, odd = (int(sizes[max(place, 0)]) for place in (places[0] - 1, places[0]))
+    while odd - same > 1:  # between those that were tried
+        middle = (same + odd) // 2
+        is_odd = _differ(left, right, {**fixed, variable.name: middle}).any()
+        same, odd = (same, middle) if is_odd else (middle, odd)
+    sizes_near = next(iter(legal.near({**dims, variable.name: odd})), None)
     if sizes_near is not None and _differ(left, right, {**legal.fixed, **sizes_near}).any():
         yield sizes_near
 

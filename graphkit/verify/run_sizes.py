@@ -186,6 +186,7 @@ def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[st
 
 
 COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
+TELLING = 4_000_000  # the same of one at which numbers turn
 MOST = 20_000_000  # elements that such a run computes at most
 LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 bits count, and the lengths of tables
 LARGE_BATCHES = (67, 17, 9)
@@ -280,7 +281,7 @@ class Edges:
 
     def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
-            is_cheap = self.legal.cost(dims) <= MOST
+            is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING)
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
 
     def _large(self) -> Iterator[tuple[str, list[dict[str, int]]]]:

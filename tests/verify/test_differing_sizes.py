@@ -47,7 +47,8 @@ def test_terms_that_differ_say_by_which_expressions() -> None:
     [
         ((N // 41, const(0)), [{"M": 2, "N": 41}]),
         ((N, N + 1), []),  # at all sizes: the usual runs are enough
-        ((N // 5000, const(0)), []),  # past the largest size that is tried
+        ((N // 5000, const(0)), [{"M": 2, "N": 5000}]),  # past the sizes of which each one is tried
+        ((N // (1 << 27), const(0)), []),  # past the largest one that is
         ((symbol("?0"), const(0)), []),
     ],
 )

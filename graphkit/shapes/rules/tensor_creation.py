@@ -14,15 +14,12 @@ from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
 from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.number_limits import EXACT, exact_range, fits, is_exact
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.rules.data_movement import product, small_data, unknown_values
 from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number, plain, sizes_of
 from graphkit.shapes.value_propagation import compare, each
 
 __all__ = ["RULES"]
-
-IN_FLOAT64 = "onnxruntime counts the steps of a Range in float64"
 
 
 def shape(ctx: InferenceContext) -> Tensor:
@@ -78,8 +75,6 @@ def range_(ctx: InferenceContext) -> Tensor:
     start, limit = map(ctx.scalar, range(2))
     delta = ctx.scalar(2) if ctx.has(2) else 1  # com.microsoft may leave it out
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
-        if not _is_counted(const(limit - start), dtype):
-            return Tensor(dtype, (ctx.new_symbol(IN_FLOAT64),))
         numbers = range(start, limit, delta)
         elements: list[Element] = list(numbers) if len(numbers) <= MAX_ELEMENTS else []
         return Tensor(dtype, (len(numbers),), array_of(elements) if len(numbers) <= MAX_ELEMENTS else None)
@@ -114,18 +109,7 @@ def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element
     step = int(delta) if isinstance(delta, float) and delta.is_integer() else number(delta)
     if not step:
         return ctx.new_symbol(f"a Range in steps of {delta}")
-    dtype = ctx.tensor().dtype
-    if not _is_counted(ends[1] - ends[0], dtype):
-        return ctx.new_symbol(IN_FLOAT64)
-    for difference in (ends[1] - ends[0], ends[0] - ends[1]):
-        ctx.at_most(difference, min(EXACT[64], exact_range(dtype)[1]))
     return maximum(0, ceil_div(ends[1] - ends[0], step) if step > 0 else ceil_div(ends[0] - ends[1], -step))
-
-
-def _is_counted(difference: Expr, dtype: int) -> bool:
-    """Whether the dtype of a Range, and then float64, holds the difference of its ends."""
-    is_held = is_exact if dtype in FLOATS else fits
-    return is_held(plain(difference), dtype) and is_exact(plain(difference), TensorProto.DOUBLE)
 
 
 def non_zero(ctx: InferenceContext) -> Tensor:

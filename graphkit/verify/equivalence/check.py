@@ -28,7 +28,7 @@ from graphkit.verify.equivalence.branches import branch_faults, unread_fault
 from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.counting import counting_conditions, size_limits, turning_numbers
+from graphkit.verify.equivalence.counting import counting_conditions, size_limits, stacks_of_nothing, turning_numbers
 from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.inlining import inlined
@@ -216,6 +216,8 @@ def _fault(
         return odd
     if fault := next(branch_faults(original, rewritten), ""):
         return fault
+    if not stacks_of_nothing(rewritten.model) <= stacks_of_nothing(original.model):
+        return "a Loop that may have no iteration would stack outputs of other dims then"
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     if node := next(unloaded_nodes(original, rewritten), ""):

@@ -40,7 +40,7 @@ from graphkit.verify.equivalence.reading import Reading
 __all__ = ["LEAST_SIZES", "check_facts"]
 
 LEAST_SIZES = 8  # at which what is said of a node must hold, if it depends on sizes
-ROUNDS = (10, 20, 60)  # sizes that are tried, as long as some are needed
+ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
 DRAWN = 240
 SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
@@ -350,7 +350,8 @@ class _Check:
                 self._compare(part, listed, outcomes)
             waiting = [part for part in waiting if part.claim not in self.faults and part.held < part.needed]
         for part in waiting:
-            self.open[part.claim] = f"it ran at {part.held} sizes: {part.failure or 'at others it is too large'}"
+            why = part.failure or "at others it is too large"
+            self.open[part.claim] = f"it ran at {part.held} of {part.needed} sizes: {why}"
 
     def _compare(self, part: _Part, tried: Sequence[Sizes], outcomes: Sequence[Sequence[np.ndarray] | str]) -> None:
         for sizes, arrays in zip(tried, outcomes, strict=True):

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
-from graphkit.graph.view import Node, all_nodes
-from graphkit.shapes import Expr, Shapes
+from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.algebra import minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Monomial
@@ -16,13 +18,12 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.number_limits import EXACT, exact_range, span, term_span
 from graphkit.shapes.rules.control import begins
 from graphkit.shapes.rules.data_movement import product
-from graphkit.shapes.tensor import Ratio, Tensor, sizes_of
+from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.equivalence_result import ExprPair, SizeLimit
 from graphkit.verify.equivalence.required_products import needed_nodes
 
-__all__ = ["counting_conditions", "size_limits", "turning_numbers"]
+__all__ = ["counting_conditions", "size_limits", "stacks_of_nothing", "turning_numbers"]
 
-BEGUN = "each Loop that stacks outputs has an iteration"
 ROUNDED = "float16 is rounded after each node, by one kernel for each operator"
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
@@ -50,8 +51,11 @@ def size_limits(models: Sequence[Shapes], plain: Callable[[Expr], Expr] = lambda
 def turning_numbers(models: Sequence[Shapes], limits: Sequence[SizeLimit]) -> tuple[ExprPair, ...]:
     """Return numbers that may be others beyond some sizes: those with limits, and those that are not followed."""
     wraps = (SizeLimit.of(each.left, int(each.right)) for shapes in models for each in shapes.wraps)
-    found = dict.fromkeys((*limits, *wraps))
-    return tuple((each.expr, minimum(each.expr, each.most)) for each in found)
+    found: list[ExprPair] = []
+    for each in dict.fromkeys((*limits, *wraps)):
+        with suppress(TooComplexError):
+            found.append((each.expr, minimum(each.expr, each.most)))
+    return tuple(found)
 
 
 def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
@@ -69,28 +73,20 @@ def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
 
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return what else the arithmetic of some models is taken to do."""
-    halves = (ROUNDED,) if any(map(_computes_halves, models)) else ()
-    loops = (BEGUN,) if any(map(_may_stack_nothing, models)) else ()
-    return (*halves, *loops)
+    return (ROUNDED,) if any(map(_computes_halves, models)) else ()
 
 
-def _may_stack_nothing(shapes: Shapes) -> bool:
-    """Whether a Loop that may have no iteration stacks outputs, whose dims are then those that something declares."""
-    loops = [node for node in all_nodes(shapes.model.scopes) if node.is_op("Loop")]
-    return any(not _begins(shapes, node) and any(_stacked(shapes, node)) for node in loops)
-
-
-def _begins(shapes: Shapes, node: Node) -> bool:
-    limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
-    return begins(limit, start)
-
-
-def _stacked(shapes: Shapes, node: Node) -> Iterator[bool]:
-    """Yield of each output of all iterations whether the dims of one are no numbers."""
-    for value in node.outputs[max(0, len(node.inputs) - 2) :]:
-        dims = None if value is None else shapes[value].dims
-        if value is not None:
-            yield dims is None or sizes_of(dims[1:]) is None
+def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
+    """Return the dims of what Loops stack where they have no iteration: 0 for each that is no number when it loads."""
+    found, shapes = Counter[tuple[int, ...]](), infer(model)
+    for node in all_nodes(model.scopes):
+        body = node.bodies.get("body") if node.is_op("Loop") else None
+        limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
+        for value in body.outputs[len(node.inputs) - 1 :] if body is not None and not begins(limit, start) else ():
+            known, declared = shapes[value].dims or (), declared_dims(value) or ()
+            inferred = tuple(dim.constant or 0 for dim in known)
+            found[inferred or tuple(dim if isinstance(dim, int) else 0 for dim in declared)] += 1
+    return found
 
 
 def _computes_halves(shapes: Shapes) -> bool:

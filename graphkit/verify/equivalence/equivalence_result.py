@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Literal, get_args
 
 from graphkit.shapes import Expr
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import INF, Symbol
 
 __all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]
@@ -93,7 +95,9 @@ class SizeLimit:
 
     def implies(self, other: SizeLimit) -> bool:
         """Whether another limit holds wherever this one does."""
-        return self.most <= other.most and lower(self.expr - other.expr) >= 0
+        with suppress(TooComplexError):
+            return self.most <= other.most and lower(self.expr - other.expr) >= 0
+        return False
 
     def __str__(self) -> str:
         if upper(self.expr) <= 0:

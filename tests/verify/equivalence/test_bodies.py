@@ -237,14 +237,25 @@ def test_an_input_of_a_body_that_has_a_default_has_no_proof(text: str) -> None:
         check_equivalence(made, made)
 
 
-@pytest.mark.parametrize(
-    ("limit", "dim", "is_told"), [("n", "k", True), ("one", "k", False), ("n", "3", False), ("n", "?", True)]
-)
-def test_a_loop_that_may_stack_nothing_is_told(limit: str, dim: str, *, is_told: bool) -> None:
-    text = LOOP.format(STEP).replace("(n, yes, x)", f"({limit}, yes, x)").replace("[k]", f"[{dim}]")
-    found = check_equivalence(*(model(text, **_constants(text)) for _ in range(2)))
-    assert found.is_proven
-    assert ("each Loop that stacks outputs has an iteration" in found.conditions) is is_told
+STACKING = """g (float[{}] x, int64 trips) => (float[a, b] z) {{ s, z = Loop (trips, yes, x) <
+    body = b (int64 i, bool c, float[{}] h) => (bool more, float[{}] next, float[{}] seen) {{
+        more = Identity (c) next = Neg (h) seen = Abs (h) }}> }}"""
+
+
+@pytest.mark.parametrize("size", ["k", "?", "3"])
+def test_a_loop_that_stacks_nothing_gives_the_dims_that_are_known_when_it_loads(size: str) -> None:
+    """With a number for a dim, what is stacked of no iteration has that dim, and 0 without."""
+    before = model(STACKING.format("k", "k", "k", "k"), yes=np.array(True))
+    after = model(STACKING.format("k", "k", "k", size), yes=np.array(True))
+    fixed = model(STACKING.format(*["3"] * 4), yes=np.array(True))
+    feed = {"x": np.ones(3, np.float32), "trips": np.array(0)}
+    shapes = [Session(each).run(feed)["z"].shape for each in (before, after, fixed)]
+    assert shapes == [(0, 0), (0, 3) if size == "3" else (0, 0), (0, 3)]
+    assert check_equivalence(before, after).is_proven is (size != "3")
+    found = check_equivalence(before, fixed, narrower=True)
+    assert not found.proven
+    assert "would stack outputs of other dims" in str(found)
+    assert check_equivalence(fixed, fixed.with_proto(fixed.proto)).is_proven
 
 
 def test_random_numbers_in_branches_of_nodes_that_are_called_alike_are_others() -> None:
