@@ -235,8 +235,9 @@ class _Steps:
         if last == 1:
             return Sound(self.length, self.length, self.length - 1)
         stride = last - self._start(last - 1)
-        sizes = {size for array in self._values(self.length) for size in array.shape}
-        for positions in sorted(sizes, reverse=True):
+        changed = [a != b for a, b in zip(self._values(last), self._values(last - 1), strict=True)]
+        sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies(change, axis)}
+        for positions in sorted(sizes or {1}, reverse=True):
             first = last - (positions - 1) * stride  # from which on there is a position
             if first == 1 or self._changes_at(first):
                 return Sound(self.length, stride, positions * stride - last)
@@ -258,6 +259,11 @@ class _Steps:
 
     def _values(self, valid: int) -> list[np.ndarray]:
         return list(self.part.run("valid_length", valid).values())
+
+def _varies(array: np.ndarray, axis: int) -> bool:
+    """Whether an array differs along an axis."""
+    return bool((array != np.take(array, [0], axis)).any())
+
 
 def _length_of(value: Value, shapes: Shapes, setting: Setting) -> int:
     dims = shapes[value].dims
