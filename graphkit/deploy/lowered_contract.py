@@ -303,7 +303,11 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
     elif (sound := parts[0].sound) is not None:
         whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
         shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
-        per = f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}" if sound.stride > 1 else f"{shifted}`"
+        per = (
+            f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}"
+            if sound.stride > 1
+            else f"{shifted}`"
+        )
         yield (
             f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
             f"to `{per}."

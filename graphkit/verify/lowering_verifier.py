@@ -258,7 +258,10 @@ class _Proof:
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            failure=next(iter(missing), "") or encoder.failure or logits.failure or ("" if valid or self._steps else NOTHING),
+            failure=next(iter(missing), "")
+            or encoder.failure
+            or logits.failure
+            or ("" if valid or self._steps else NOTHING),
             is_sound=self.host.sound is not None,
         )
 

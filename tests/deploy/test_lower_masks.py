@@ -15,7 +15,6 @@ from small_pipelines import encoder, saved
 
 import graphkit.deploy.lower_model as lowering
 import graphkit.graph.roles as roles
-from graphkit.options import BundleOptions
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
@@ -23,6 +22,7 @@ from graphkit.deploy.make_bundle import bundle_folder
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import find_polarity
 from graphkit.model import load
+from graphkit.options import BundleOptions
 from graphkit.verify.lowering_verifier import NOTHING, verify_lowering
 from graphkit.verify.originals import Originals
 
@@ -98,9 +98,7 @@ def test_a_mask_of_patches_counts_patches(size: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0, : len(ids)], expected, atol=CLOSE, rtol=0)
 
 
-def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The oracle gives the original the mask as its caller does, whatever the rewrite took it for."""
     monkeypatch.setattr(lowering, "kept_inputs", lambda *_, **__: frozenset())
     report = lowered("pix2struct", tmp_path)
@@ -167,7 +165,11 @@ SPELLINGS: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
         lambda keep: keep,
     ),
     "times a large number": ("int64", "f = Cast <to = 1> (mask) bias = Mul (f, lowest)", np.logical_not),
-    "floats of which 1 counts": ("float", "ones = CastLike (one, mask) rest = Sub (mask, ones) bias = Mul (rest, much)", lambda keep: keep),
+    "floats of which 1 counts": (
+        "float",
+        "ones = CastLike (one, mask) rest = Sub (mask, ones) bias = Mul (rest, much)",
+        lambda keep: keep,
+    ),
     "added": ("float", "bias = Identity (mask)", lambda keep: np.where(keep, 0.0, -1e9)),
 }
 
@@ -294,8 +296,8 @@ def test_an_encoder_beside_a_decoder_in_one_graph_is_declined_as_that(tmp_path: 
     with pytest.raises(UsageError) as caught:
         lower_folder(saved(whole(""), tmp_path / "model"), tmp_path / "out", TEXT)
     assert str(caught.value) == (
-        "model.onnx: encoder and decoder are one graph, which takes two texts, 'input_ids' and 'decoder_input_ids', and "
-        "keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
+        "model.onnx: encoder and decoder are one graph, which takes two texts, 'input_ids' and 'decoder_input_ids', "
+        "and keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
     )
 
 

@@ -136,7 +136,10 @@ MASKED = "g (int64[b, s] input_ids, int64[b, s] attention_mask) => (float[b, s] 
 MASKS = {
     "left padding": ("f = Slice (m, at_0, at_1, axis) g = Sub (unit, f) y = Add (t, g)", "differs by 1"),
     "right padding": ("f = Slice (m, last, end, axis) g = Sub (unit, f) y = Add (t, g)", "differs by 1"),
-    "rows of zeros": ("f = ReduceMax (m, axis) g = Sub (unit, f) y = Add (t, g)", "; rows of masks that hide everything"),
+    "rows of zeros": (
+        "f = ReduceMax (m, axis) g = Sub (unit, f) y = Add (t, g)",
+        "; rows of masks that hide everything",
+    ),
     "holes": (
         "a = Slice (m, at_0, minus_2, axis) c = Slice (m, at_2, end, axis) h = Slice (m, at_1, last, axis) "
         "i = Sub (unit, h) j = Mul (a, i) k = Mul (j, c) z = ReduceSum (k, axis) y = Add (t, z)", "runs differ"),
