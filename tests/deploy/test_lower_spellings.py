@@ -92,6 +92,12 @@ OTHERS = {
         sums = Add (scores, bias)
         p = Softmax <axis = -1> (sums)
     """,
+    "above the least number": """
+        bias = Where (future, lowest, nothing)
+        sums = Add (scores, bias)
+        most = Max (sums, lowest)
+        p = Softmax <axis = -1> (most)
+    """,
     "not at all": "p = Softmax <axis = -1> (scores)",
 }
 
