@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.deploy.contract import FIXED, Contract, Method, Port, Source, State, Table
-from graphkit.deploy.contract.host_contract import When
+from graphkit.deploy.contract import Contract, Method, Port, Source, State, Table
+from graphkit.deploy.contract.host_contract import FIXED, When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.dtypes import dtype_name

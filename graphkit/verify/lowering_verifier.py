@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract import FIXED, Contract
+from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract.host_contract import FIXED
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation

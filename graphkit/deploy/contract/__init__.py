@@ -10,9 +10,9 @@ from graphkit.deploy.contract.bundle_contract import (
     StateTensor,
 )
 from graphkit.deploy.contract.contract_reader import read_contract
-from graphkit.deploy.contract.host_contract import FIXED, By, Contract, Method, Port, Source, State, Table, sound_axis
+from graphkit.deploy.contract.host_contract import By, Contract, Method, Port, Source, State, Table, sound_axis
 
 __all__ = [
-    "FIXED", "BundleContract", "BundleMethod", "BundlePort", "By", "Contract", "Feed", "Length", "LengthChange",
-    "Method", "Port", "Source", "State", "StateTensor", "Table", "read_contract", "sound_axis",
+    "BundleContract", "BundleMethod", "BundlePort", "By", "Contract", "Feed", "Length", "LengthChange", "Method",
+    "Port", "Source", "State", "StateTensor", "Table", "read_contract", "sound_axis",
 ]  # fmt: skip
