@@ -124,7 +124,9 @@ class HostPart:
                 if shape and is_of_source(role, setting) and role != "image mask" and setting.is_padded:
                     counts[..., valid:] = False
                 array = mask_elements(counts, self.polarities.get(value.name)).astype(kind)
-            elif kind.kind != "f" and shape and is_of_source(role, setting) and role not in ("positions", "token types"):
+            elif (
+                kind.kind != "f" and shape and is_of_source(role, setting) and role not in ("positions", "token types")
+            ):
                 array[..., valid:] = setting.pad
             arrays[value.name] = array
         return arrays
@@ -172,12 +174,16 @@ def kept_inputs(model: Model, original: Model, *, has_text: bool) -> frozenset[s
 def _counts_tokens(mask: Value, model: Model) -> bool:
     """Whether a mask has the length of the tokens: the same dim, or one that nodes bring together with it."""
     roles, dims = model.roles, declared_dims(mask)
-    tokens = [value for value in roles.all("tokens", "encoder tokens", "embeddings") if len(declared_dims(value) or ()) > 1]
+    tokens = [
+        value for value in roles.all("tokens", "encoder tokens", "embeddings") if len(declared_dims(value) or ()) > 1
+    ]
     if not tokens or not dims:
         return False
     lengths = {dims_of_tokens[1] for value in tokens if (dims_of_tokens := declared_dims(value))}
     of_tokens = ("tokens", "encoder tokens", "embeddings", "positions", "token types", *MASKS)
-    others = {dim for value, role in roles.inputs.items() if role not in of_tokens for dim in declared_dims(value) or ()}
+    others = {
+        dim for value, role in roles.inputs.items() if role not in of_tokens for dim in declared_dims(value) or ()
+    }
     if dims[-1] in lengths:
         return dims[-1] not in others or not isinstance(dims[-1], int)
     tied = [group for group in tied_symbols(model) if dims[-1] in group]
@@ -236,8 +242,9 @@ class _Steps:
         if last == 1:
             return Sound(self.length, self.length, self.length - 1)
         stride = last - self._start(last - 1)
-        sizes = {size for array in self._values(self.length) for size in array.shape}
-        for positions in sorted(sizes, reverse=True):
+        changed = [a != b for a, b in zip(self._values(last), self._values(last - 1), strict=True)]
+        sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies(change, axis)}
+        for positions in sorted(sizes or {1}, reverse=True):
             first = last - (positions - 1) * stride  # from which on there is a position
             if first == 1 or self._changes_at(first):
                 return Sound(self.length, stride, positions * stride - last)
@@ -259,6 +266,12 @@ class _Steps:
 
     def _values(self, valid: int) -> list[np.ndarray]:
         return list(self.part.run("valid_length", valid).values())
+
+
+def _varies(array: np.ndarray, axis: int) -> bool:
+    """Whether an array differs along an axis."""
+    return bool((array != np.take(array, [0], axis)).any())
+
 
 def _length_of(value: Value, shapes: Shapes, setting: Setting) -> int:
     dims = shapes[value].dims

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.deploy.contract import FIXED, Contract, Generation, Method, Port, Source, State, Table
-from graphkit.deploy.contract.host_contract import When
+from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
+from graphkit.deploy.contract.host_contract import FIXED, When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.dtypes import dtype_name
@@ -307,7 +307,11 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_ru
     elif (sound := parts[0].sound) is not None:
         whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
         shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
-        per = f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}" if sound.stride > 1 else f"{shifted}`"
+        per = (
+            f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}"
+            if sound.stride > 1
+            else f"{shifted}`"
+        )
         yield (
             f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
             f"to `{per}."

@@ -63,8 +63,8 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         raise UsageError(
             f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
-            "reaches the tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong - "
-            "fold the model for each length of its own instead: graphkit fold --dim"
+            "reaches the tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong "
+            "- fold the model for each length of its own instead: graphkit fold --dim"
         )
 
 

@@ -163,7 +163,9 @@ LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how ma
 }
 COMPARING = names("Equal Greater GreaterOrEqual Less LessOrEqual")
 LOGICAL = COMPARING | names("And IsInf IsNaN Not Or Xor")
-ALIKE = names("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round") | (MOVING - {"Concat"})
+ALIKE = names("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round") | (
+    MOVING - {"Concat"}
+)
 TOTALS = names("CumSum ReduceSum")
 
 

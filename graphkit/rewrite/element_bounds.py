@@ -126,8 +126,8 @@ class FloatBounds(ForwardAnalysis[Interval]):
                 return _of_dtype(dtype)
             return reduce(or_, (self.of(node.input(index)) for index in read))
         if kind in ("Trilu", "Relu", "Pad"):
-            fill = node.input(2) if kind == "Pad" else None
-            return self.of(node.input(0)) | (Interval(0, 0) if fill is None else self.of(fill))
+            padding = node.input(2) if kind == "Pad" else None
+            return self.of(node.input(0)) | (Interval(0, 0) if padding is None else self.of(padding))
         return _of_dtype(dtype)
 
 

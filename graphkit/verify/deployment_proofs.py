@@ -145,7 +145,7 @@ class LoweringProof(Result):
         yield from self._stage_blocks()
         yield from self._table_blocks()
         yield from (Prose(cause, "warning") for cause in self.causes)
-        yield from (Prose(note) for note in self.notes)
+        yield from (Prose(note) for note in (*self.caveats, *self.notes))
         if self.passed:
             within = (
                 f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract import FIXED, Contract
+from graphkit.deploy.contract import Contract
+from graphkit.deploy.contract.host_contract import FIXED
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.isolation import isolation
@@ -258,7 +259,10 @@ class _Proof:
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            failure=next(iter(missing), "") or encoder.failure or logits.failure or ("" if valid or self._steps else NOTHING),
+            failure=next(iter(missing), "")
+            or encoder.failure
+            or logits.failure
+            or ("" if valid or self._steps else NOTHING),
             is_sound=self.host.sound is not None,
         )
 

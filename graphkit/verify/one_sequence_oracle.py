@@ -175,8 +175,8 @@ def padding_note(
         apart, valid = max(differing)
         results = "results" if reference.originals.step is None else "first logits"
         yield (
-            f"That is for sounds that zeros make {counted(longest, 'place(s)')} long, whatever the mask says: the {results} "
-            f"of one of {counted(valid, 'place(s)')} differ by {apart:.1e} without these zeros."
+            f"That is for sounds that zeros make {counted(longest, 'place(s)')} long, whatever the mask says: the "
+            f"{results} of one of {counted(valid, 'place(s)')} differ by {apart:.1e} without these zeros."
         )
 
 
@@ -199,5 +199,7 @@ def _apart(
     finally:
         reference.is_cut = False
     pairs = [(padded, cut) for padded, cut in zip(*results, strict=True) if padded.shape == cut.shape]
-    distances = [np.abs(cut.astype(np.float64) - padded).max(initial=0.0) for padded, cut in pairs if differ(cut, padded)]
+    distances = [
+        np.abs(cut.astype(np.float64) - padded).max(initial=0.0) for padded, cut in pairs if differ(cut, padded)
+    ]
     return float(max(distances, default=0.0))

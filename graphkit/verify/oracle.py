@@ -238,9 +238,7 @@ def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays
     return feed
 
 
-def _sizes(
-    model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]
-) -> list[int]:
+def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]) -> list[int]:
     """Return the dims of an input, symbols as other inputs have them; others as in a shape, or 1."""
     known: dict[object, int] = {}
     for value in model.roles.inputs:

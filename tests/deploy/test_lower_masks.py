@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from small_pipelines import encoder, saved
+from real_models import unpacked
+from small_pipelines import decoder, encoder, saved
 
 import graphkit.deploy.lower_model as lowering
 import graphkit.graph.roles as roles
-from graphkit.options import BundleOptions
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
@@ -23,6 +23,7 @@ from graphkit.deploy.make_bundle import bundle_folder
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import find_polarity
 from graphkit.model import load
+from graphkit.options import BundleOptions
 from graphkit.verify.lowering_verifier import NOTHING, verify_lowering
 from graphkit.verify.originals import Originals
 
@@ -98,9 +99,7 @@ def test_a_mask_of_patches_counts_patches(size: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0, : len(ids)], expected, atol=CLOSE, rtol=0)
 
 
-def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The oracle gives the original the mask as its caller does, whatever the rewrite took it for."""
     monkeypatch.setattr(lowering, "kept_inputs", lambda *_, **__: frozenset())
     report = lowered("pix2struct", tmp_path)
@@ -167,7 +166,11 @@ SPELLINGS: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
         lambda keep: keep,
     ),
     "times a large number": ("int64", "f = Cast <to = 1> (mask) bias = Mul (f, lowest)", np.logical_not),
-    "floats of which 1 counts": ("float", "ones = CastLike (one, mask) rest = Sub (mask, ones) bias = Mul (rest, much)", lambda keep: keep),
+    "floats of which 1 counts": (
+        "float",
+        "ones = CastLike (one, mask) rest = Sub (mask, ones) bias = Mul (rest, much)",
+        lambda keep: keep,
+    ),
     "added": ("float", "bias = Identity (mask)", lambda keep: np.where(keep, 0.0, -1e9)),
 }
 
@@ -262,13 +265,13 @@ def test_runs_that_compare_nothing_are_no_proof(tmp_path: Path) -> None:
     assert {run.failure for run in proof.runs} == {NOTHING}
 
 
-def whole(cache: str) -> onnx.ModelProto:
+def whole(cache: str = "", joined: str = "") -> onnx.ModelProto:
     """Return an encoder and a decoder in one graph."""
+    outputs = ", float[batch, total, 8] 'present.0.decoder.key'".replace("'", '"') if cache else ""
     text = f"""
     <ir_version: 10, opset_import: ["" : 18]>
     g (int64[batch, length] input_ids, int64[batch, length] attention_mask, int64[batch, seq] decoder_input_ids{cache})
-    => (float[batch, seq, 11] logits{", float[batch, 2, total, 4] 'present.0.decoder.key'" if cache else ""})
-    <float lowest = {{-3.4e38}}, int64[1] one = {{1}}, int64 zero = {{0}}> {{
+    => (float[batch, seq, 11] logits{outputs}) <float lowest = {{-3.4e38}}, int64[1] one = {{1}}, int64 zero = {{0}}> {{
         words = Gather (token_table, input_ids)
         x = Gather (token_table, decoder_input_ids)
         valid = Cast <to = 9> (attention_mask)
@@ -279,6 +282,7 @@ def whole(cache: str) -> onnx.ModelProto:
         p = Softmax <axis = -1> (masked)
         y = MatMul (p, words)
         causal = Trilu <upper = 0> (scores, zero)
+        {joined}
         logits = MatMul (y, head)
     }}
     """
@@ -292,16 +296,48 @@ def whole(cache: str) -> onnx.ModelProto:
 
 def test_an_encoder_beside_a_decoder_in_one_graph_is_declined_as_that(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        lower_folder(saved(whole(""), tmp_path / "model"), tmp_path / "out", TEXT)
+        lower_folder(saved(whole(), tmp_path / "model"), tmp_path / "out", TEXT)
     assert str(caught.value) == (
-        "model.onnx: encoder and decoder are one graph, which takes two texts, 'input_ids' and 'decoder_input_ids', and "
-        "keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
+        "model.onnx: encoder and decoder are one graph, which takes two texts, 'input_ids' and 'decoder_input_ids', "
+        "and keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
     )
 
 
-def test_a_bundle_of_a_mask_whose_ones_pad_is_declined(tmp_path: Path) -> None:
-    from small_pipelines import decoder
+def test_an_encoder_inside_of_a_step_is_not_missing(tmp_path: Path) -> None:
+    past = ', float[batch, past, 8] "past_key_values.0.decoder.key"'
+    joined = '"present.0.decoder.key" = Concat <axis = 1> ("past_key_values.0.decoder.key", x)'
+    with pytest.raises(UsageError) as caught:
+        lower_folder(saved(whole(past, joined), tmp_path / "model"), tmp_path / "out", TEXT)
+    assert str(caught.value).endswith(
+        "model.onnx has the encoder in it, which reads 'input_ids', and would run it at each step - export encoder and "
+        "decoder as two models"
+    )
 
+
+def test_a_pipeline_whose_masks_pad_with_ones_is_lowered(tmp_path: Path) -> None:
+    """The decoder gets the mask of the encoder as it is."""
+    folder = unpacked("marian-tiny", tmp_path / "export")
+    for path in folder.glob("*.onnx"):
+        model = onnx.load(path)
+        mask = next(value.name for value in model.graph.input if value.name.endswith("attention_mask"))
+        model.graph.initializer.append(onnx.helper.make_tensor("one_of_mask", onnx.TensorProto.INT64, [], [1]))
+        rename(model.graph, mask, "kept_mask")
+        model.graph.node.insert(0, onnx.helper.make_node("Sub", ["one_of_mask", mask], ["kept_mask"]))
+        onnx.save(model, path)
+    report = lower_folder(folder, tmp_path / "out", LowerOptions(target=PLAIN, src_len=6, max_cache_len=4))
+    assert passed(report), report.findings()
+
+
+def rename(graph: onnx.GraphProto, before: str, after: str) -> None:
+    """Let all nodes read another value, those of bodies too."""
+    for node in graph.node:
+        node.input[:] = [after if name == before else name for name in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                rename(attribute.g, before, after)
+
+
+def test_a_bundle_of_a_mask_whose_ones_pad_is_declined(tmp_path: Path) -> None:
     padded = """
         padding = Cast <to = 9> (attention_mask)
         axes = Concat <axis = 0> (one, two)

@@ -93,7 +93,13 @@ def test_the_proof_fails_where_the_row_of_the_end_token_is_frozen(
 
 
 def test_the_proof_fails_where_the_last_row_is_that_of_padding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    proof = frozen(monkeypatch, "siglip", tmp_path).proof
+    with pytest.raises(
+        UsageError, match=r"\(Slice\) mixes positions: what padding holds reaches the tokens that count"
+    ):
+        frozen(monkeypatch, "siglip", tmp_path)
+    monkeypatch.setattr("graphkit.deploy.lower.check_padding", lambda *_: None)
+    (tmp_path / "unchecked").mkdir()
+    proof = frozen(monkeypatch, "siglip", tmp_path / "unchecked").proof
     assert proof is not None
     assert [run.length for run in proof.runs if run.failure] == [1, 2, 5, 15]
 

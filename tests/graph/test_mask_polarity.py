@@ -46,14 +46,14 @@ CASES: dict[str, tuple[str, str, Polarity | None]] = {
     "a floor of -100": ("int64", f"m = Cast <to = 1> (attention_mask) bias = Mul (m, hundred) {ADDED}", "pads"),
     "with a causal mask": (
         "bool",
-        f"""rows = Shape <start = 1, end = 2> (attention_mask) end = Squeeze (rows) places = Range (none, end, step)
+        """rows = Shape <start = 1, end = 2> (attention_mask) end = Squeeze (rows) places = Range (none, end, step)
         column = Unsqueeze (places, last) seen = LessOrEqual (places, column) row = Unsqueeze (attention_mask, axes)
         both = And (seen, row) sums = Where (both, scores, lowest) y = Softmax (sums)""",
         "keeps",
     ),
     "above the least number": (
         "int64",
-        f"""m = Cast <to = 1> (attention_mask) rest = Sub (one, m) bias = Mul (rest, lowest)
+        """m = Cast <to = 1> (attention_mask) rest = Sub (one, m) bias = Mul (rest, lowest)
         wide = Unsqueeze (bias, axes) sums = Add (scores, wide) most = Max (sums, lowest) y = Softmax (most)""",
         "keeps",
     ),

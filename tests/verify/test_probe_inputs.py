@@ -16,9 +16,9 @@ from graphkit.verify.probe_inputs import InputProbe
 MASKS = Path(__file__).parents[1] / "deploy" / "masks"
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>
-g (int64[batch, length] input_ids, %DTYPE%[batch, length] mask, int64[batch, boxes, 2] bbox) => (float[batch, length, 8] y)
-<float lowest = {-3.4e38}, float nothing = {0}, float much = {1e5}, float unit = {1}, int64[1] one = {1}, int64 zero = {0},
- int64[1] last = {-1}> {
+g (int64[batch, length] input_ids, %DTYPE%[batch, length] mask, int64[batch, boxes, 2] bbox)
+=> (float[batch, length, 8] y)
+<float lowest = {-3.4e38}, float nothing = {0}, float much = {1e5}, float unit = {1}, int64[1] one = {1}> {
     words = Gather (token_table, input_ids)
     pairs = Gather (token_table, bbox)
     summed = ReduceSum <keepdims = 0> (pairs, one_axis)

@@ -13,7 +13,6 @@ from graphkit.deploy.contract.bundle_contract import (
 from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.contract_reader import read_contract
 from graphkit.deploy.contract.host_contract import (
-    FIXED,
     By,
     Contract,
     LoweredWith,
@@ -26,7 +25,7 @@ from graphkit.deploy.contract.host_contract import (
 )
 
 __all__ = [
-    "FIXED", "BundleContract", "BundleMethod", "BundlePort", "BundledWith", "By", "Contract", "Feed", "Generation",
+    "BundleContract", "BundleMethod", "BundlePort", "BundledWith", "By", "Contract", "Feed", "Generation",
     "Length", "LengthChange", "LoweredWith", "Method", "Port", "Source", "State", "StateTensor", "Table", "read_contract",
     "sound_axis",
 ]  # fmt: skip

@@ -216,10 +216,10 @@ GUARD = Op("Where", IS_NAN, FILL, GUARDED) | Op("Where", Op("Not", IS_NAN), GUAR
 
 @dataclass(frozen=True)
 class DropNanGuard(Rewrite):
-    """Remove `Where(IsNaN(p), 0, p)` where p is a Softmax of finite scores.
+    """Remove `Where(IsNaN(p), 0, p)` where p is a Softmax of finite scores, and `Max(scores, least)` before it.
 
     A Softmax gives NaN for a row that is -inf throughout, which exporters guard against. With a finite floor there is
-    no such row; where masks hold -inf, run `masked-fill-to-add` first.
+    no such row; where masks hold -inf, run `masked-fill-to-add` first. Nor is any score less than the least number.
 
     Legality: p is a Softmax, or a cast of one, of scores that cannot be infinite: the bounds of all masks that are
     added are finite, and so are their sums. What inputs and products of matrices give is taken to be finite.
@@ -262,6 +262,14 @@ class DropNanGuard(Rewrite):
                 editor.decline(node, "it may change the shape of what it guards")
             elif editor.bypass(node, guarded):
                 editor.note("guard(s) against NaN removed")
+        for node in editor.nodes("Max"):
+            least = [value for value in node.operands if value.is_constant and bounds.of(value).high <= NEGLIGIBLE]
+            scores = [value for value in node.operands if value not in least]
+            if len(least) != 1 or len(scores) != 1 or not bounds.of(scores[0]).is_finite:
+                continue
+            is_above = bounds.of(scores[0]).low >= bounds.of(least[0]).high
+            if is_above and _keeps_shape(editor, node.result(), scores[0], least[0]) and editor.bypass(node, scores[0]):
+                editor.note("guard(s) against -inf removed")
 
 
 def _keeps_shape(editor: Editor, out: Value, guarded: Value, fill: Value) -> bool:

@@ -316,9 +316,7 @@ class ExtractHostValues(Pass):
         return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), host_inputs)
 
 
-def _host_inputs(
-    model: Model, shapes: Shapes, kept: frozenset[str], declined: list[Declined]
-) -> tuple[HostInput, ...]:
+def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: list[Declined]) -> tuple[HostInput, ...]:
     """Return the values that would become inputs, in node order; others are declined with their reasons."""
     names = names_in(model.scopes)
     host_inputs = []

@@ -69,8 +69,8 @@ def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | Non
                 roles.setdefault(name, _by_name(name))
     if not model.roles.cache and {"other", "total"} & set(roles.values()):
         for group in tied_symbols(model):
-            known = {roles[name] for name in group}
-            role = next((role for role in LENGTHS if role in known), None)  # a sound's mask counts what the sound does
+            of_group = {roles[name] for name in group}
+            role = next((role for role in LENGTHS if role in of_group), None)  # a sound's mask counts what it does
             roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}
         if "other" in roles.values():  # what an unknown length has of its own need not count the tokens
             roles = {name: "other" if role == "total" else role for name, role in roles.items()}
