@@ -147,12 +147,12 @@ def declared_inputs(model: Model) -> DeclaredInputs:
         parts = meanings.setdefault(text, {})
         meaning = next(iter(parts), UNREAD) if name in unread else _meaning(model.roles, inputs[name], axis)
         parts.setdefault(meaning, []).append((name, axis))
-    told = {tuple(places) for parts in meanings.values() for (name, _), places in parts.items() if not name}
+    lengths = {tuple(places) for parts in meanings.values() for key, places in parts.items() if key in LENGTHS}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
-    if any(len(parts) > 1 and not told.issuperset(parts) for parts in groups.values()):
+    if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
         from graphkit.shapes.related_dims import related_groups  # it infers shapes, for which inputs are read
 
-        groups = related_groups(model, groups, told)
+        groups = related_groups(model, groups, lengths)
     for parts in groups.values():
         parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)
@@ -207,14 +207,14 @@ def _is_expression(text: str, names: Collection[str]) -> bool:
 
 Meaning = tuple[str, str | int]  # of an axis, by the roles of inputs; or an input, and an axis
 UNREAD: Meaning = "", "unread"  # such a dim is whatever others of its name are
+LENGTHS: tuple[Meaning, ...] = (("", "sequence"), ("", "past"), ("", "total"), ("", "encoder"))  # never one, by a name
 
 
 def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     role = roles.of(value)
     if role not in OF_SEQUENCES:
         return value.name, axis
-    meaning = roles.axis(value, axis)
-    return "", meaning if meaning != "other" else f"{axis} of {role}"
+    return "", roles.axis(value, axis)
 
 
 def read_alike(
