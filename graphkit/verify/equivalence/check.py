@@ -18,7 +18,7 @@ from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes import Shapes, symbol
+from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.shapes.symbols import INF, Bound
@@ -168,12 +168,12 @@ class _Check:
         if any(proof.verdict == "proven" for proof in proofs) and (fault := whole_fault(self.original, self.rewritten)):
             return _unknown(after, fault)
         equal = narrowed_dims(names, declared) if narrower else ()
-        conditions = (*_conditions(*shapes), *equal, *_taken_at_their_word(shapes[1], names, free))
+        claimed = _taken_at_their_word(shapes[1], names, free)
+        conditions = (*_conditions(*shapes), *equal, *(f"{place} = {dim}, as declared" for place, dim in claimed))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        return Equivalence(
-            proofs, dict(sorted(used.items())), conditions, len(terms.known), _shared_dims(shapes[0], self.computed)
-        )
+        shared = (*_shared_dims(shapes[0], self.computed), *(f"{place} is {dim}" for place, dim in claimed))
+        return Equivalence(proofs, dict(sorted(used.items())), conditions, len(terms.known), shared)
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -282,11 +282,11 @@ def _places(dims: Sequence[str]) -> str:
     return listed(labels) if len(labels) < 4 else family_labels(dims)
 
 
-def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
+def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[tuple[str, Expr]]:
     """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
     inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
     return [
-        f"{names.get(value.name, value.name)}.{axis} = {dim}, as declared"
+        (f"{names.get(value.name, value.name)}.{axis}", dim)
         for value, dims in inputs
         if value.name not in free
         for axis, dim in enumerate(dims)
