@@ -117,8 +117,11 @@ class Roles:
         role, last = self.inputs.get(value, "other"), len(dims) - 1
         if role == "state":
             return "other" if isinstance(dim, int) else "batch"
-        if "batch" in str(dim) or (at == 0 and not (last == 0 and self._is_sequence(dim))):
+        is_named = any("batch" in str(each) for each in dims)
+        if "batch" in str(dim) or (at == 0 and not is_named and not (last == 0 and self._is_sequence(dim))):
             return "batch"
+        if role == "mask" and at == 0 and any(dim in (declared_dims(past) or ()) for past in self.pasts):
+            return "other"  # slots, which bundles have first
         if role in ("encoder mask", "mask"):
             return self._mask_axis(role, dim) if at == last else "sequence" if at == last - 1 else "other"
         if role == "image mask":

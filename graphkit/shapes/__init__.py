@@ -1,5 +1,6 @@
 """The shape engine: every tensor's dims as integer expressions over the model's input dims."""
 
+import graphkit.shapes.related_dims  # noqa: F401 - it enters what `input_dims` asks of nodes
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.corrected_declarations import Correction, Declarations, declarations

@@ -132,8 +132,8 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        reading = declared or declared_inputs(model)
-        self.symbolic, self.groups = dict(reading.dims), reading.groups
+        self.reading = declared or declared_inputs(model)
+        self.symbolic = dict(self.reading.dims)
         for (name, axis), text in (renamed or {}).items():
             self._rename(name, axis, symbol(text))
         self._part(spec)
@@ -148,7 +148,9 @@ class Inputs:
             for each in self._meant(name, spec.numbers):
                 self._set(each, number)
         shapes = {**{name: array.shape for name, array in self.values.items()}, **spec.shapes}
-        places = {name: place for name in spec.numbers if (place := self._place(name)) and name not in self.names}
+        places = {
+            name: place for name in spec.numbers if (place := self.reading.place_of(name)) and name not in self.names
+        }
         self._bind(shapes, [(place[0], self.at(place), spec.numbers[name]) for name, place in places.items()])
 
     def _dims(self) -> Iterator[Expr]:
@@ -159,23 +161,17 @@ class Inputs:
         """Return the dim of an input whose rank is known."""
         return (self.symbolic[place[0]] or ())[place[1]]
 
-    def _place(self, name: str) -> Place | None:
-        """Return the dim that `INPUT.AXIS` is, None for any other name."""
-        input_name, _, axis = name.rpartition(".")
-        known = self.symbolic.get(input_name) or ()
-        return (input_name, int(axis)) if axis.isdecimal() and int(axis) < len(known) else None
-
     def _part(self, spec: DimSpec) -> None:
         """Give dims that a spec names as `INPUT.AXIS` symbols of their own, unless they are expressions or numbers."""
         known = set().union(*(dim.symbols for dim in self._dims()))
         for name in (*spec.numbers, *spec.bounds):
-            place = self._place(name)
+            place = self.reading.place_of(name)
             if place is not None and name not in known and self.at(place).name is not None:
                 self._rename(*place, symbol(name, lower(self.at(place))))
 
     def _meant(self, name: str, asked: Container[str]) -> Sequence[str]:
         """Return the symbols that a name means: those of all dims of that name but for the ones that are asked for."""
-        places = (place for group in self.groups.get(name, ()) for place in group)
+        places = (place for group in self.reading.groups.get(name, ()) for place in group)
         symbols = dict.fromkeys(str(self.at(place).name) for place in places)
         others = [each for each in symbols if each in self.names and (each == name or each not in asked)]
         return others or [name] if name in self.names or others else []
@@ -224,8 +220,8 @@ class Inputs:
 
     def _check_names(self, spec: DimSpec) -> None:
         for name in [*spec.numbers, *spec.bounds]:
-            is_one = self._place(name) is not None and name in spec.numbers
-            if name not in self.names and name not in self.groups and not is_one:
+            is_one = self.reading.place_of(name) is not None and name in spec.numbers
+            if name not in self.names and name not in self.reading.groups and not is_one:
                 hint = f"it is an input: give its shape, as in {name}=1x8" if name in self.declared else None
                 raise UsageError(f"no input has a dim '{name}' - {hint or did_you_mean(name, self.names)}")
         for name in [*spec.shapes, *self.values]:

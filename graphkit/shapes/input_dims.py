@@ -12,7 +12,7 @@ still a claim: at a node that broadcasts, one of the dims may be 1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from graphkit.shapes.parse_dims import parse
 from graphkit.shapes.symbols import Bound
 
 __all__ = [
+    "RELATING",
     "DeclaredInputs",
     "DimNames",
     "Group",
@@ -46,7 +47,9 @@ __all__ = [
 
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
-DimNames = Literal["apart", "related", "named"]  # what a name tells of two dims: nothing, or that they are equal
+DimNames = Literal["apart", "related", "named"]  # what texts tell of dims: nothing, or that they are equal
+Relate = Callable[[Model, Mapping[str, Sequence[Group]], Collection[Group]], dict[str, list[Group]]]
+RELATING: dict[str, Relate] = {}  # `related_dims`, which infers shapes, enters how to find what nodes relate
 OF_SEQUENCES: tuple[Role, ...] = (
     "tokens", "embeddings", "mask", "positions", "token types",
     "encoder tokens", "encoder mask", "encoder state", "past", "state",
@@ -72,6 +75,8 @@ class DeclaredInputs:
         groups: Mapping[str, Sequence[Group]],
         names: Mapping[str, str] = MappingProxyType({}),
         taken: Mapping[str, Collection[Place]] = MappingProxyType({}),
+        *,
+        apart: bool = False,
     ) -> DeclaredInputs:
         """Return the dims of a model, with one symbol for each group of dims: the first of a name has that itself.
 
@@ -80,6 +85,7 @@ class DeclaredInputs:
             groups: The dims that each name stands for.
             names: Other names of inputs, for `INPUT.AXIS`.
             taken: What has a name, here and in another model, by these names of inputs: nothing else gets it.
+            apart: Whether expressions too are symbols of their own.
         """
         taken = taken or {name: {place for group in parts for place in group} for name, parts in groups.items()}
 
@@ -95,19 +101,29 @@ class DeclaredInputs:
             known |= dict.fromkeys(first, symbol(name))
             for group in others:
                 known |= dict.fromkeys(group, own_symbol(group, lower(symbol(name))))
-        dims = dict[str, tuple[Expr, ...] | None]()
-        for name, texts in declared_texts(model):
-            read = [
-                own_symbol(((name, axis),)) if text is None else known.get((name, axis)) or read_dim(text, groups)
-                for axis, text in enumerate(texts or ())
-            ]
-            dims[name] = None if texts is None else tuple(read)
+
+        def read(place: Place, text: Dim) -> Expr:
+            dim = None if text is None else known.get(place) or read_dim(text, groups)
+            if dim is None or (apart and dim.constant is None and place not in known):
+                return own_symbol((place,), None if dim is None else lower(dim))
+            return dim
+
+        dims = {
+            name: None if texts is None else tuple(read((name, axis), text) for axis, text in enumerate(texts))
+            for name, texts in declared_texts(model)
+        }
         return cls(dims, {name: tuple(parts) for name, parts in groups.items()})
 
     @property
     def symbols(self) -> frozenset[str]:
         """The symbols of the dims that have a name, without those in expressions, which are among them."""
         return frozenset(str(self.at(group[0]).name) for parts in self.groups.values() for group in parts)
+
+    def place_of(self, name: str) -> Place | None:
+        """Return the dim that is `INPUT.AXIS`, None for any other name."""
+        input_name, _, axis = name.rpartition(".")
+        known = self.dims.get(input_name) or ()
+        return (input_name, int(axis)) if axis.isdecimal() and int(axis) < len(known) else None
 
     def at(self, place: Place) -> Expr:
         """Return the dim of an input whose rank is known."""
@@ -147,24 +163,23 @@ def declared_inputs(model: Model) -> DeclaredInputs:
         parts = meanings.setdefault(text, {})
         meaning = next(iter(parts), UNREAD) if name in unread else _meaning(model.roles, inputs[name], axis)
         parts.setdefault(meaning, []).append((name, axis))
-    told = {tuple(places) for parts in meanings.values() for (name, _), places in parts.items() if not name}
+    lengths = {tuple(places) for parts in meanings.values() for key, places in parts.items() if key in LENGTHS}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
-    if any(len(parts) > 1 and not told.issuperset(parts) for parts in groups.values()):
-        from graphkit.shapes.related_dims import related_groups  # it infers shapes, for which inputs are read
-
-        groups = related_groups(model, groups, told)
+    if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
+        groups = RELATING["nodes"](model, groups, lengths)
     for parts in groups.values():
         parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)
 
 
 def claimed_inputs(model: Model) -> DeclaredInputs:
-    """Return the dims that inputs declare, where those of one name are equal, but for those that roles tell apart."""
+    """Return the dims that inputs declare, where those of one name are equal, but for lengths that roles tell apart."""
     read, inputs = declared_inputs(model), {value.name: value for value in model.graph.inputs}
     groups: dict[str, list[Group]] = {}
-    for name, (first, *others) in read.groups.items():
-        told = [group for group in others if model.roles.of(inputs[group[0][0]]) in OF_SEQUENCES]
-        groups[name] = [(*first, *(place for group in others if group not in told for place in group)), *told]
+    for name, parts in read.groups.items():
+        lengths = [part for part in parts if _meaning(model.roles, inputs[part[0][0]], part[0][1]) in LENGTHS]
+        one = [*lengths[:1], *(part for part in parts if part not in lengths)]
+        groups[name] = [tuple(place for part in one for place in part), *lengths[1:]]
     is_same = all(len(groups[name]) == len(parts) for name, parts in read.groups.items())
     return read if is_same else DeclaredInputs.of(model, groups)
 
@@ -207,14 +222,14 @@ def _is_expression(text: str, names: Collection[str]) -> bool:
 
 Meaning = tuple[str, str | int]  # of an axis, by the roles of inputs; or an input, and an axis
 UNREAD: Meaning = "", "unread"  # such a dim is whatever others of its name are
+LENGTHS: tuple[Meaning, ...] = (("", "sequence"), ("", "past"), ("", "total"), ("", "encoder"))  # never one, by a name
 
 
 def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     role = roles.of(value)
     if role not in OF_SEQUENCES:
         return value.name, axis
-    meaning = roles.axis(value, axis)
-    return "", meaning if meaning != "other" else f"{axis} of {role}"
+    return "", roles.axis(value, axis)
 
 
 def read_alike(
@@ -234,7 +249,8 @@ def read_alike(
         before: The original.
         after: Its rewrite.
         names: What inputs of the rewrite are called in the original.
-        dims: Which dims of one name are one symbol: no two, those that nodes or roles of inputs relate, or all.
+        dims: Which dims of one name are one symbol: those that nodes or roles of inputs relate, or all; or no two, and
+            expressions are symbols of their own too.
         computed: Inputs of the original whose dims are those of others, by their names.
     """
 
@@ -264,4 +280,8 @@ def read_alike(
             taken.setdefault(name, set()).update(
                 place if parts is groups else origin(place) for group in listed for place in group
             )
-    return DeclaredInputs.of(before, groups, taken=taken), DeclaredInputs.of(after, others, names, taken)
+    apart = dims == "apart"
+    return (
+        DeclaredInputs.of(before, groups, taken=taken, apart=apart),
+        DeclaredInputs.of(after, others, names, taken, apart=apart),
+    )

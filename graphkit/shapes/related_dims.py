@@ -12,17 +12,16 @@ from itertools import combinations
 from graphkit.graph.operator_traits import MOVING, names
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.shapes.constraints.legal_sizes import concatenated
 from graphkit.shapes.expr import Call, Expr
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
+from graphkit.shapes.input_dims import RELATING, DeclaredInputs, Group, Place
 
 __all__ = ["related_groups"]
 
-APART = MOVING | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs go together in other ways
+APART = (MOVING - {"Concat"}) | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs go together in other ways
 
 
 def related_groups(
@@ -70,7 +69,7 @@ def _cuts(expr: Expr, names: Collection[str]) -> bool:
 
 def _facts(shapes: Shapes) -> Iterator[Expr]:
     """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
-    noted = [*shapes.equalities, *shapes.broadcasts, *concatenated(shapes)]
+    noted = (*shapes.equalities, *shapes.broadcasts)
     pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
     for left, right in pairs:
         with suppress(TooComplexError):
@@ -85,5 +84,9 @@ def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
         if node.operator in APART:
             continue
         every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
+        joined = node.axis(len(every[0])) if node.is_op("Concat") and every else None
         for left, right in combinations(every, 2):
-            yield from zip(left, right, strict=False)
+            yield from (pair for axis, pair in enumerate(zip(left, right, strict=False)) if axis != joined)
+
+
+RELATING["nodes"] = related_groups

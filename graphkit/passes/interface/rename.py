@@ -243,8 +243,9 @@ def _with_places(model: Model, symbols: Iterable[str]) -> Model:
     wanted = [name for name in symbols if name not in read.groups]
     for name in wanted:
         groups = [group for parts in read.groups.values() for group in parts if read.at(group[0]).name == name]
-        input_name, _, axis = name.rpartition(".")
-        is_place = axis.isdecimal() and int(axis) < len(read.dims.get(input_name) or ())
-        for at_input, at in groups[0] if groups else [(input_name, int(axis))] if is_place else ():
-            declare_dim(infos[at_input].type.tensor_type.shape.dim[at], symbol(name))
+        place = read.place_of(name)
+        if place is not None and (size := read.at(place).constant) is not None:
+            raise UsageError(f"{model.label}: '{name}' is the number {size}, and has no name - leave it out")
+        for input_name, axis in groups[0] if groups else [place] if place is not None else ():
+            declare_dim(infos[input_name].type.tensor_type.shape.dim[axis], symbol(name))
     return model.with_proto(proto) if wanted else model

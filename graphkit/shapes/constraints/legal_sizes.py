@@ -22,7 +22,7 @@ from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_em
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 
-__all__ = ["LegalSizes", "Variable", "concatenated", "legal_sizes", "nearest"]
+__all__ = ["LegalSizes", "Variable", "legal_sizes", "nearest"]
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256
@@ -254,7 +254,7 @@ def legal_sizes(
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
     added = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *concatenated(shapes), *added))
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *added))
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -291,7 +291,7 @@ def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozen
     return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
-def concatenated(shapes: Shapes) -> Iterator[Relation]:
+def _concatenated(shapes: Shapes) -> Iterator[Relation]:
     """Yield the relations that concatenated tensors of the main graph differ along the axis only.
 
     onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.

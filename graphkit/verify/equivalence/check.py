@@ -18,7 +18,7 @@ from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.shapes import Shapes, symbol
+from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.shapes.symbols import INF, Bound
@@ -179,11 +179,13 @@ class _Check:
         if fault := fault or whole_fault(self.original, self.rewritten):
             return found.unproven(fault)
         equal = narrowed_dims(names, declared) if narrower else ()
+        claimed = _taken_at_their_word(shapes[1], names, free)
         sizes = (*found.conditions, *map(str, limits), *equal)
-        conditions = (*sizes, *counting_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
+        conditions = (*sizes, *counting_conditions(*shapes), *(f"{place} = {dim}, as declared" for place, dim in claimed))
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        found = replace(found, conditions=conditions, compared=compared, shared_dims=_shared_dims(shapes[0], self.computed))
+        shared = (*_shared_dims(shapes[0], self.computed), *(f"{place} is {dim}" for place, dim in claimed))
+        found = replace(found, conditions=conditions, compared=compared, shared_dims=shared)
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
             return found.unproven(f"it would hold for {odd}, and so for {where}")
@@ -298,11 +300,11 @@ def _places(dims: Sequence[str]) -> str:
     return listed(labels) if len(labels) < 4 else family_labels(dims)
 
 
-def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[str]:
+def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[tuple[str, Expr]]:
     """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
     inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
     return [
-        f"{names.get(value.name, value.name)}.{axis} = {dim}, as declared"
+        (f"{names.get(value.name, value.name)}.{axis}", dim)
         for value, dims in inputs
         if value.name not in free
         for axis, dim in enumerate(dims)
