@@ -142,7 +142,9 @@ def _says_less(was: Sequence[Dim] | None, now: Sequence[Dim], claims: _Claims) -
     """Whether a dim that had a number or another label has one that stands for no dim of the inputs."""
     known = {symbol for dims in claims.inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
     pairs = zip(was or (), now, strict=False)
-    return any(a != b and isinstance(b, str) and not read_dim(b, claims.inputs.groups).symbols <= known for a, b in pairs)
+    return any(
+        a != b and isinstance(b, str) and not read_dim(b, claims.inputs.groups).symbols <= known for a, b in pairs
+    )
 
 
 def _text(dims: Sequence[Dim] | None) -> str:

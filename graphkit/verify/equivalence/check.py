@@ -181,7 +181,11 @@ class _Check:
         equal = narrowed_dims(names, declared) if narrower else ()
         claimed = _taken_at_their_word(shapes[1], names, free)
         sizes = (*found.conditions, *map(str, limits), *equal)
-        conditions = (*sizes, *counting_conditions(*shapes), *(f"{place} = {dim}, as declared" for place, dim in claimed))
+        conditions = (
+            *sizes,
+            *counting_conditions(*shapes),
+            *(f"{place} = {dim}, as declared" for place, dim in claimed),
+        )
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
         shared = (*_shared_dims(shapes[0], self.computed), *(f"{place} is {dim}" for place, dim in claimed))
