@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from onnx import TensorProto
+
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.traversal import postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
@@ -26,6 +28,7 @@ KEEPING = (
     "Min",
 )
 COUNTERS = ("Range", "CumSum")
+QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
 def table_positions(model: Model) -> int | None:
@@ -43,7 +46,7 @@ def _table_rows(node: Node) -> int | None:
     """Return the number of rows of the table that a Gather looks up, None where it reads something else."""
     table = node.input(0)
     declared = declared_type(table) if table is not None and table.is_constant else None
-    if declared is None or not declared.is_float or not declared.dims:
+    if declared is None or not (declared.is_float or declared.dtype in QUANTIZED) or not declared.dims:
         return None
     rows = declared.dims[0]
     return rows if isinstance(rows, int) and len(declared.dims) == 2 and node.attr("axis", 0) == 0 else None
