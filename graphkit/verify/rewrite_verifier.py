@@ -27,6 +27,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
+from graphkit.progress import Progress, Step, portion
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
@@ -70,7 +71,6 @@ FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
-Progress = Callable[[str], None]
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -234,12 +234,12 @@ class _Proof:
     def _run_once(self) -> RewriteProof:
         """Load the rewritten model at the default level and run it once, where it is known what it gives."""
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
-        self.progress("proving: loading the rewritten model, default level")
+        self._tell(0.3, "loading the rewritten model, default level")
         try:
             session = Fed(two.rewritten(optimize=True), two.input_names)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
-        self.progress("proving: running it once")
+        self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
@@ -252,15 +252,19 @@ class _Proof:
         )
         return _with_interface(proof, changes)
 
+    def _tell(self, share: float, step: str) -> None:
+        """Tell a step, and the share of the proof that is done before it."""
+        self.progress(Step.at(share, f"proving: {step}"))
+
     def _notes(self, record: RunRecord) -> tuple[str, ...]:
         return (*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
 
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
-        self.progress("proving: loading the original")
+        self._tell(0.3, "loading the original")
         total = count * len(feeder.flags())
-        session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
+        session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         changes = self._input_changes()
         proof = replace(
@@ -272,12 +276,12 @@ class _Proof:
         )
         if not record.runs:
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
-        self.progress("proving: loading the rewritten model")
+        self._tell(0.6, "loading the rewritten model")
         return self._compared(proof, [two.handed_over(run) for run in record.runs], changes)
 
     def _equivalence(self) -> Equivalence:
         """Return the equivalence by normal forms: it holds at every size and for every input."""
-        self.progress("proving: normal forms of both models")
+        self._tell(0.0, "normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
             before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
@@ -316,7 +320,7 @@ class _Proof:
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
-        self.progress("comparing the weights")
+        self.progress(Step.at(0.8, "comparing the weights"))
         proof = with_weights(proof, changed_weights(before, after), is_exact=not self.options.tolerance)
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
@@ -344,7 +348,9 @@ class _Proof:
         result = self._run_rewritten(proof, runs, self.two)
         if not any(run.failure for run in result.runs):
             return result, runs
-        again = Counted(self.two.original(), "proving: the original again", 2 * len(runs), self.progress)
+        again = Counted(
+            self.two.original(), "proving: the original again", 2 * len(runs), portion(self.progress, 0.7, 0.8)
+        )
         unsteady = unsteady_runs(again, self.two.feeder, runs)
         if not unsteady:
             return result, runs
@@ -359,8 +365,10 @@ class _Proof:
 
     def _as_own_levels(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
         """Compare again within the difference of the original's own two levels, where that is larger."""
-        self.progress("proving: the original, default level")
-        level_difference = largest_own_difference(runs, self.two.at_default(len(runs), self.progress)[1])
+        self._tell(0.7, "the original, default level")
+        level_difference = largest_own_difference(
+            runs, self.two.at_default(len(runs), portion(self.progress, 0.7, 0.8))[1]
+        )
         if level_difference is None or FACTOR * level_difference <= proof.tolerance:
             return proof, runs
         tolerance = min(FACTOR * level_difference, FLOAT16_TOLERANCE)
@@ -368,12 +376,12 @@ class _Proof:
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
         """Compare at onnxruntime's default level too."""
-        self.progress("proving: loading the rewritten model, default level")
+        self._tell(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
-        sessions, outputs = self.two.at_default(len(runs), self.progress), list(runs[0].expected)
+        sessions, outputs = self.two.at_default(len(runs), portion(self.progress, 0.9, 1.0)), list(runs[0].expected)
         if self.rounding is not None:
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
-        moved = self.two.moved_originals(len(runs), self.progress)
+        moved = self.two.moved_originals(len(runs), portion(self.progress, 0.9, 1.0))
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
 
     def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
@@ -381,7 +389,8 @@ class _Proof:
             session = two.rewritten()
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
+        progress = portion(self.progress, 0.65, 0.8)
+        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         return compared(proof, runs, counted_session, two.known, self.hollow, self.rounding)
 
 
