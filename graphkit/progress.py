@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "Step", "portion"]
+__all__ = ["Progress", "portion", "share_of", "with_share"]
 
 Progress = Callable[[str], None]
 
 
-class Step(str):
-    """The name of a step.
-
-    Attributes:
-        share: The share of the work that is done before it, from 0 to 1.
-    """
+class _Step(str):
+    """The name of a step, which knows the share of the work that is done before it."""
 
     share: float
 
-    @classmethod
-    def at(cls, share: float, name: str) -> Step:
-        """Return a step with a share."""
-        step = cls(name)
-        step.share = share
-        return step
+
+def with_share(share: float, name: str) -> str:
+    """Return the name of a step, with the share of the work that is done before it, from 0 to 1."""
+    step = _Step(name)
+    step.share = share
+    return step
+
+
+def share_of(name: str) -> float | None:
+    """Return the share of the work that is done before a step, None where it is not known."""
+    return name.share if isinstance(name, _Step) else None
 
 
 def portion(progress: Progress, begin: float, end: float) -> Progress:
@@ -36,6 +37,7 @@ def portion(progress: Progress, begin: float, end: float) -> Progress:
     """
 
     def tell(name: str) -> None:
-        progress(Step.at(begin + (end - begin) * name.share, name) if isinstance(name, Step) else name)
+        share = share_of(name)
+        progress(name if share is None else with_share(begin + (end - begin) * share, name))
 
     return tell

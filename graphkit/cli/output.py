@@ -136,7 +136,7 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
     from rich.table import Column
     from rich.text import Text
 
-    from graphkit.progress import Step
+    from graphkit.progress import share_of
     from graphkit.render.document_blocks import printable
 
     class Left(ProgressColumn):
@@ -155,8 +155,8 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
 
         def show_step(step: str) -> None:
             shown.update(task, description=printable(step))
-            if isinstance(step, Step):
-                shown.update(task, completed=step.share, told=shown.tasks[0].elapsed)
+            if (share := share_of(step)) is not None:
+                shown.update(task, completed=max(share, shown.tasks[0].completed), told=shown.tasks[0].elapsed)
 
         yield show_step
 

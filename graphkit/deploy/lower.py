@@ -35,6 +35,7 @@ from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOption
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
+from graphkit.progress import portion, with_share
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
@@ -43,6 +44,8 @@ from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.lowering_verifier import verify_lowering
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder", "prove_stages_again"]
+
+DRAFTED = 0.3  # the share of the work that is done before the files are written
 
 
 def lower_folder(
@@ -81,8 +84,8 @@ def lower_folder(
     changes = asked_changes(find_pipeline(path), options)
     with isolation(options.limits):
         draft = _proven_floor(changes.pipeline, _sizes(changes.pipeline, request, options), options, progress)
-        progress("writing")
-        draft, proof = _write(changes, output, draft, options, progress)
+        progress(with_share(DRAFTED, "writing"))
+        draft, proof = _write(changes, output, draft, options, portion(progress, DRAFTED, 1.0))
     return LowerReport(
         source=name_of(path),
         target=options.target,
@@ -281,7 +284,8 @@ def _write(
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
-        proof = verify_lowering(changes.originals, stage, asked, progress=progress)
+        proof = verify_lowering(changes.originals, stage, asked, progress=portion(progress, 0.0, 0.85))
+        progress(with_share(0.85, "comparing normal forms"))
         return replace(proof, stages=prove_stages(draft.stages, progress=progress))
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)

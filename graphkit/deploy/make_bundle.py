@@ -29,6 +29,7 @@ from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
+from graphkit.progress import portion, with_share
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import DimSpec, infer
@@ -43,6 +44,7 @@ from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 __all__ = ["JAVASCRIPT_HOST", "BundleExport", "BundleOptions", "BundleReport", "bundle_folder"]
 
 DATA = "bundle.data"
+MADE, WRITTEN, PROVEN = 0.07, 0.09, 0.98  # shares of the work that are done then, of a model with large weights
 JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
@@ -123,14 +125,16 @@ def bundle_folder(
     proof, is_exact = None, all(method.is_exact for method in methods)
 
     def prove(stage: Path) -> BundleProof:
-        return export.prove(stage, DeploymentProofOptions(limits=options.limits), progress, exact=is_exact)
+        told = portion(progress, WRITTEN, PROVEN)
+        return export.prove(stage, DeploymentProofOptions(limits=options.limits), told, exact=is_exact)
 
     if not options.dry_run:
-        progress("writing")
+        progress(with_share(MADE, "writing"))
         copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if options.copy_host else {}
         folder = DeployFolder(contract, models, copied, "shared", DATA)
         proof, _ = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
+    progress(with_share(PROVEN, "counting costs"))
     costs = bundling_costs(methods, export.pipeline or export.chains, sizes, output, options)
     return BundleReport(name_of(path), overview_of(name_of(output), contract), changes, proof, costs)
 

@@ -21,6 +21,7 @@ from graphkit.deploy.write_proven import proof_record, record
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
+from graphkit.progress import portion
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
@@ -92,7 +93,7 @@ def _lowering_proof(
     proving = DeploymentProofOptions(
         tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )
-    proof = verify_lowering(changes.originals, folder, proving, progress=progress)
+    proof = verify_lowering(changes.originals, folder, proving, progress=portion(progress, 0.0, 0.7))
     if changes.done:
         note = f"The proof is against the export with {' and '.join(changes.options)}, as {Contract.FILE} records."
         proof = replace(proof, notes=(*proof.notes, note))
@@ -162,11 +163,16 @@ def _bundle_proof(
         same_weights=options.same_weights,
         same_tokens=rate is None,
     )
-    proof = source.prove(folder, proving, progress, exact=exact)
+    told = progress if rate is None else portion(progress, 0.0, 0.6)
+    proof = source.prove(folder, proving, told, exact=exact)
     if source.pipeline is None or rate is None:
         return proof
     equal, tried = equal_tokens(
-        source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
+        source.pipeline.originals,
+        folder,
+        seed=options.seed,
+        limits=options.limits,
+        progress=portion(progress, 0.6, 1.0),
     )
     fault = _rate_fault(equal, tried, rate)
     name = "greedy tokens" if fault else _share(equal, tried)

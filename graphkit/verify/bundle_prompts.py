@@ -27,6 +27,7 @@ SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
 SPECIAL = 6  # tokens of which each is tried at each place
+AT_ONCE = 16
 CHUNK = 3  # tokens of a step of several
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
@@ -54,6 +55,11 @@ class Prompt:
     source: int
     is_padded: bool
     all_logits: bool
+
+    @property
+    def work(self) -> float:
+        """About how much work it is: a step reads all weights, as many tokens at once do."""
+        return self.tokens.size + AT_ONCE * len(self.steps)
 
     def first_row(self) -> Prompt:
         """Return it without the other rows."""

@@ -16,7 +16,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.progress import Progress, Step
+from graphkit.progress import Progress, with_share
 from graphkit.rewrite.functions import key_of
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Runner
@@ -85,7 +85,7 @@ def numbered(
     """Yield items, each after its number was told: `proving: run 3 of 14`; some may be more work than others."""
     done, total = 0.0, sum(map(work, items))
     for number, item in enumerate(items, start=1):
-        progress(Step.at(done / total, f"{what}: {unit} {number:,} of {len(items):,}"))
+        progress(with_share(done / total, f"{what}: {unit} {number:,} of {len(items):,}"))
         yield item
         done += work(item)
 
@@ -110,7 +110,7 @@ class Counted:
         """Return every output by name."""
         self._number += 1
         more, share = (f" of {self._total:,}" if self._number <= self._total else ""), (self._number - 1) / self._total
-        self._progress(Step.at(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
+        self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
         return self._session.run(feed)
 
 

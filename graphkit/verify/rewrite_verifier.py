@@ -27,7 +27,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
-from graphkit.progress import Progress, Step, portion
+from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
@@ -254,7 +254,7 @@ class _Proof:
 
     def _tell(self, share: float, step: str) -> None:
         """Tell a step, and the share of the proof that is done before it."""
-        self.progress(Step.at(share, f"proving: {step}"))
+        self.progress(with_share(share, f"proving: {step}"))
 
     def _notes(self, record: RunRecord) -> tuple[str, ...]:
         return (*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
@@ -320,7 +320,7 @@ class _Proof:
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
-        self.progress(Step.at(0.8, "comparing the weights"))
+        self.progress(with_share(0.8, "comparing the weights"))
         proof = with_weights(proof, changed_weights(before, after), is_exact=not self.options.tolerance)
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:

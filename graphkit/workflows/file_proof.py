@@ -16,7 +16,7 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
-from graphkit.progress import Progress, Step, portion
+from graphkit.progress import Progress, portion, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
@@ -31,7 +31,7 @@ from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.saturation import saturation
 from graphkit.verify.tolerances import error_tolerance
 
-__all__ = ["REWRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
+__all__ = ["REWRITTEN", "WRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
 
 T = TypeVar("T")
 REWRITTEN, WRITTEN, PROVEN = 0.1, 0.25, 0.95  # shares of the work that are done then, of a model with large weights
@@ -175,7 +175,7 @@ class FileRewrite:
         def run(stage: Path) -> None:
             proofs.append(proof(stage / self.output.name))
 
-        self.progress(Step.at(REWRITTEN, "writing"))
+        self.progress(with_share(REWRITTEN, "writing"))
         options = self.options
         before = run if options.verify else None
         saved = save_models(
@@ -185,7 +185,7 @@ class FileRewrite:
 
     def costs(self) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for."""
-        self.progress(Step.at(PROVEN, "counting costs"))
+        self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
         models = BeforeAndAfter([self.model], written, options.spec)
         return (costs_before_and_after(models, timed=options.time, limits=options.limits),)
