@@ -18,7 +18,7 @@ PACKAGE = Path(graphkit.__file__).parent
 # contracts and hosts, which are rooms in it; lowering and bundling are above them. What proves that models are equal is
 # below all that rewrites models, and below the other proofs.
 LAYERS = (
-    ("counted", "dtypes", "errors", "suggest"),
+    ("counted", "dtypes", "errors", "progress", "suggest"),
     ("tensor_values", "time_limit"),
     ("examples", "graph", "io", "render"),
     ("glance", "save"),

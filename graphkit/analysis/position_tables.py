@@ -29,7 +29,7 @@ KEEPING = (
     "Min",
 )
 COUNTERS = ("Range", "CumSum")
-QUANTIZED = (TensorProto.UINT8, TensorProto.INT8)
+QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
 def table_positions(model: Model) -> int | None:

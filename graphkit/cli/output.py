@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["progress_on_terminal", "proving", "put", "put_list", "rendered", "say", "show"]
 
+MINUTES = 100  # seconds from which a time is told in minutes
+SURE = 0.05  # of the work has to be done before anything is said of the rest
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
 
 
@@ -120,23 +122,43 @@ def _named_files(context: click.Context) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def progress_on_terminal() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the current step, and how long the command runs, on stderr if that is a terminal."""
+    """Give a function that shows the current step, and how long the command runs, on stderr if that is a terminal.
+
+    Where a step says which share of the work is done, that is shown, and about how much time is left.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
     if not sys.stderr.isatty() or console.is_dumb_terminal:  # which cannot take a line back
         yield lambda _: None
         return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
     from rich.table import Column
+    from rich.text import Text
 
+    from graphkit.progress import share_of
     from graphkit.render.document_blocks import printable
+
+    class Left(ProgressColumn):
+        """The share of the work that is done, and the time that the rest takes if it goes on as until then."""
+
+        def render(self, task: Task) -> Text:
+            share, told = task.completed, task.fields["told"]
+            left = told / share * (1 - share) - ((task.elapsed or 0.0) - told) if share >= SURE else 0.0
+            time_left = f"{left / 60:.0f} min" if left >= MINUTES else f"{left:.0f} s"
+            return Text(f"{share:.0%}" + (f", {time_left} left" if left >= 1 else "") if share else "")
 
     spinner = SpinnerColumn("dots" if console.encoding.startswith("utf") else "line")
     words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(spinner, words, TimeElapsedColumn(), console=console, transient=True) as shown:
-        task = shown.add_task("starting", total=None)
-        yield lambda step: shown.update(task, description=printable(step))
+    with Progress(spinner, words, TimeElapsedColumn(), Left(), console=console, transient=True) as shown:
+        task = shown.add_task("starting", total=None, told=0.0)
+
+        def show_step(step: str) -> None:
+            shown.update(task, description=printable(step))
+            if (share := share_of(step)) is not None:
+                shown.update(task, completed=max(share, shown.tasks[0].completed), told=shown.tasks[0].elapsed)
+
+        yield show_step
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.progress import portion, with_share
 from graphkit.rewrite.outcome import PassChange, grouped
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -49,6 +50,8 @@ from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.lowering_verifier import verify_lowering
 
 __all__ = ["Draft", "LowerOptions", "LowerReport", "LoweredFile", "lower_again", "lower_folder", "prove_stages_again"]
+
+DRAFTED = 0.3  # the share of the work that is done before the files are written
 
 
 def lower_folder(
@@ -87,8 +90,8 @@ def lower_folder(
     changes = asked_changes(find_pipeline(path), options)
     with isolation(options.limits):
         draft = _draft(changes, request, options, progress)
-        progress("writing")
-        draft, proof = _write(output, draft, options, progress)
+        progress(with_share(DRAFTED, "writing"))
+        draft, proof = _write(output, draft, options, portion(progress, DRAFTED, 1.0))
     caveat = draft.contract.generation.caveat()
     return LowerReport(
         source=name_of(path),
@@ -378,7 +381,8 @@ def _write(
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
-        proof = verify_lowering(draft.changes.originals, stage, asked, progress=progress)
+        proof = verify_lowering(draft.changes.originals, stage, asked, progress=portion(progress, 0.0, 0.85))
+        progress(with_share(0.85, "comparing normal forms"))
         return replace(proof, stages=prove_stages(draft.stages, progress=progress))
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)

@@ -31,6 +31,7 @@ from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
+from graphkit.progress import portion, with_share
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -48,6 +49,7 @@ __all__ = [
 ]  # fmt: skip
 
 DATA = "bundle.data"
+MADE, WRITTEN, PROVEN = 0.07, 0.09, 0.98  # shares of the work that are done then, of a model with large weights
 JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
 
 
@@ -124,12 +126,14 @@ def bundle_folder(
     proof = None
 
     def prove(stage: Path) -> BundleProof:
-        return export.prove(stage, DeploymentProofOptions(limits=options.limits), progress, exact=draft.is_exact)
+        told = portion(progress, WRITTEN, PROVEN)
+        return export.prove(stage, DeploymentProofOptions(limits=options.limits), told, exact=draft.is_exact)
 
     if not options.dry_run:
-        progress("writing")
+        progress(with_share(MADE, "writing"))
         proof, _ = write_proven(output, draft.folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in draft.methods for change in method.changes)
+    progress(with_share(PROVEN, "counting costs"))
     costs = bundling_costs(draft.methods, export.pipeline or export.chains, draft.sizes, output, options)
     return BundleReport(name_of(path), overview_of(name_of(output), draft.contract), changes, proof, costs)
 

@@ -25,6 +25,7 @@ from graphkit.deploy.write_proven import DeployFolder, ProofT, proof_record, rec
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
+from graphkit.progress import portion
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
@@ -163,7 +164,7 @@ def _lowering_proof(
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 
     def prove() -> LoweringProof:
-        proof = verify_lowering(originals, folder, proving, progress=progress)
+        proof = verify_lowering(originals, folder, proving, progress=portion(progress, 0.0, 0.7))
         if not options.same_weights:
             return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
         if done := draft.changes.options:
@@ -233,11 +234,16 @@ def _bundle_proof(
 
     def prove() -> BundleProof:
         check_bundle(folder, contract)
-        proof = source.prove(folder, proving, progress, exact=is_exact)
+        told = progress if rate is None else portion(progress, 0.0, 0.6)
+        proof = source.prove(folder, proving, told, exact=is_exact)
         if source.pipeline is None or rate is None:
             return proof
         equal, tried = equal_tokens(
-            source.pipeline.originals, folder, seed=options.seed, limits=options.limits, progress=progress
+            source.pipeline.originals,
+            folder,
+            seed=options.seed,
+            limits=options.limits,
+            progress=portion(progress, 0.6, 1.0),
         )
         fault = _rate_fault(equal, tried, rate)
         name = "greedy tokens" if fault else _share(equal, tried)

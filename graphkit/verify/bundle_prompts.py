@@ -22,11 +22,12 @@ __all__ = ["LONGEST", "Prompt", "input_spec", "prompts"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
-FEW = 4  # tokens of a prompt of all rows
+FEW = 4  # tokens of a prompt of all rows, and of one where the logits of longer ones would be too large
 SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
 SPECIAL = 6  # tokens of which each is tried at each place
+AT_ONCE = 16
 CHUNK = 3  # tokens of a step of several
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
@@ -54,6 +55,11 @@ class Prompt:
     source: int
     is_padded: bool
     all_logits: bool
+
+    @property
+    def work(self) -> float:
+        """About how much work it is: a step reads all weights, as many tokens at once do."""
+        return self.tokens.size + AT_ONCE * len(self.steps)
 
     def first_row(self) -> Prompt:
         """Return it without the other rows."""
@@ -96,7 +102,8 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding,
     and one of all rows.
 
-    Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`.
+    Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`,
+    and of one the logits of each token are compared.
 
     Args:
         contract: The bundle.
@@ -109,6 +116,8 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     lengths = {1, max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
     if slots // 2 <= LONGEST or not any(1 < length <= LONGEST for length in lengths):
         lengths.add(max(min(slots // 2, LONGEST), 1))
+    if not any(length * maker.logit_bytes <= COMPARED for length in lengths - {1}):
+        lengths.add(FEW)
     batch = contract.sizes["batch"]
     chosen: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):

@@ -72,7 +72,7 @@ def record(
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
     logits = [
         [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
-        for prompt in numbered(prompts, name, progress, "prompt")
+        for prompt in numbered(prompts, name, progress, "prompt", lambda prompt: prompt.work)
     ]
     begins, first = partial(begin, oracle), prompts[0].first_row()
     tokens = {width: searched(oracle, begins(first)[:, -1], steps, width) for width in beams}

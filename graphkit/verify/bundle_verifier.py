@@ -16,6 +16,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
+from graphkit.progress import portion, with_share
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.altered_bundle import KeepingBundle
@@ -76,8 +77,9 @@ def verify_bundle(
     all_prompts = prompts(contract, originals, options.seed)
     again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
     with isolation(options.limits):
-        truth = _plainly(originals, contract, all_prompts, progress, searches=options.same_tokens)
-        at_default = record(originals, again, optimize=True, progress=progress)
+        plainly = portion(progress, 0.0, 0.3)
+        truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
+        at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
     if _several(contract, all_prompts) and not truth.chunks:
@@ -85,8 +87,8 @@ def verify_bundle(
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
-    runs = _runs(bundle, all_prompts, truth, allowed, judge, progress, optimized=False)
-    checks = _checked(bundle, all_prompts, folder, progress)
+    runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
+    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.83))
     if options.same_tokens:
         checks |= _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge)
     checks |= _choices(bundle, all_prompts, truth, allowed.near, judge)
@@ -95,19 +97,20 @@ def verify_bundle(
     facts, cause_texts = list[WrongPart](), list[str]()
     with isolation(options.limits):
         if options.same_weights or failing:
-            progress("comparing weights")
+            progress(with_share(0.83, "comparing weights"))
             facts = _facts(originals.models, contract, folder)
         if failing:
             progress("looking for the cause")
             cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
-    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, progress, optimized=True)
+    fused = portion(progress, 0.85, 0.95)
+    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
     notes += judge.notes() if judge is not None else ()
     proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
     if not proof.passed:
         return proof
-    progress("proving: normal forms of the methods")
+    progress(with_share(0.95, "proving: normal forms of the methods"))
     return replace(proof, equivalence=summarize_bundle(originals, folder, seconds=options.limits.seconds))
 
 
@@ -189,10 +192,9 @@ def _checked(
     """Run the checks of the state; return the fault of each by its name, "" where it passes."""
     checks = {}
     subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
-    for number, (name, check) in enumerate(CHECKS.items(), start=1):
-        progress(f"checking {number} of {len(CHECKS)}: {name}")
-        checks[name] = tried(partial(check, subject))
-    progress("searching for tokens")
+    for name in numbered([*CHECKS], "checking", progress, "state"):
+        checks[name] = tried(partial(CHECKS[name], subject))
+    progress(with_share(1.0, "searching for tokens"))
     return checks
 
 
@@ -214,7 +216,7 @@ def _runs(
     """Decode all prompts with the bundle."""
     level = f"proving: {'default' if optimized else 'plain'} level"
     runs = []
-    for number in numbered(range(len(prompts)), level, progress, "prompt"):
+    for number in numbered(range(len(prompts)), level, progress, "prompt", lambda number: prompts[number].work):
         within = allowed.fused if optimized else _within(prompts[number], allowed)
         runs.append(_run(bundle, prompts[number], expected.logits[number], within, optimized=optimized))
     if judge is None or not any(run.failure for run in runs):

@@ -16,6 +16,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.progress import Progress, with_share
 from graphkit.rewrite.functions import key_of
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Runner
@@ -72,14 +73,21 @@ class Fed:
 
 
 Item = TypeVar("Item")
-Telling = Callable[[str], None]
 
 
-def numbered(items: Sequence[Item], what: str, progress: Telling, unit: str = "run") -> Iterator[Item]:
-    """Yield items, each after its number was told: `proving: run 3 of 14`."""
+def numbered(
+    items: Sequence[Item],
+    what: str,
+    progress: Progress,
+    unit: str = "run",
+    work: Callable[[Item], float] = lambda _: 1.0,
+) -> Iterator[Item]:
+    """Yield items, each after its number was told: `proving: run 3 of 14`; some may be more work than others."""
+    done, total = 0.0, sum(map(work, items))
     for number, item in enumerate(items, start=1):
-        progress(f"{what}: {unit} {number:,} of {len(items):,}")
+        progress(with_share(done / total, f"{what}: {unit} {number:,} of {len(items):,}"))
         yield item
+        done += work(item)
 
 
 class Counted:
@@ -92,7 +100,7 @@ class Counted:
         progress: Called with the text.
     """
 
-    def __init__(self, session: Runner, what: str, total: int, progress: Telling) -> None:
+    def __init__(self, session: Runner, what: str, total: int, progress: Progress) -> None:
         self.label = session.label
         self._session, self._what, self._total, self._progress = session, what, total, progress
         self._number = 0
@@ -101,8 +109,8 @@ class Counted:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
         self._number += 1
-        more = f" of {self._total:,}" if self._number <= self._total else ""
-        self._progress(f"{self._what}: run {self._number:,}{more}")
+        more, share = (f" of {self._total:,}" if self._number <= self._total else ""), (self._number - 1) / self._total
+        self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
         return self._session.run(feed)
 
 

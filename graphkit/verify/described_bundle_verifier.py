@@ -13,6 +13,7 @@ from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
+from graphkit.progress import portion
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_prompts import input_spec
@@ -92,11 +93,12 @@ def verify_methods(
     with isolation(options.limits):
         for optimized in (False, True):
             level = f"proving: {'default' if optimized else 'plain'} level"
-            progress(level)
+            told = portion(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
+            told(level)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
             originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
-            for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):
+            for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):
                 feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
                 runs.append(_run(originals, bundle, feeds, optimized, allowed))
             if not optimized:

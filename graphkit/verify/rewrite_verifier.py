@@ -27,6 +27,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
+from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
@@ -76,7 +77,6 @@ FLOAT16_NOTE = (
 )
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
-Progress = Callable[[str], None]
 ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
@@ -257,12 +257,12 @@ class _Proof:
     def _run_once(self) -> RewriteProof:
         """Load the rewritten model at the default level and run it once, where it is known what it gives."""
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
-        self.progress("proving: loading the rewritten model, default level")
+        self._tell(0.3, "loading the rewritten model, default level")
         try:
             session = Fed(two.rewritten(optimize=True), two.input_names)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
-        self.progress("proving: running it once")
+        self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
@@ -281,15 +281,19 @@ class _Proof:
         edges = (feeder.edges(flags, ran, self.forms.differing, only_differing=True) for flags in feeder.flags())
         return any(edge.choices for each in edges for edge in each)
 
+    def _tell(self, share: float, step: str) -> None:
+        """Tell a step, and the share of the proof that is done before it."""
+        self.progress(with_share(share, f"proving: {step}"))
+
     def _notes(self, record: RunRecord) -> tuple[str, ...]:
         return (*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
 
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
-        self.progress("proving: loading the original")
+        self._tell(0.3, "loading the original")
         total = count * len(feeder.flags())
-        session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
+        session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         changes = self._input_changes()
         proof = replace(
@@ -304,14 +308,14 @@ class _Proof:
             for run, problem in record.fatal:
                 raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
-        self.progress("proving: loading the rewritten model")
+        self._tell(0.6, "loading the rewritten model")
         runs = [two.handed_over(run) for run in (*record.runs, *record.empty)]
         return self._compared(proof, runs, changes)
 
     @cached_property
     def forms(self) -> Equivalence:
         """The equivalence by normal forms: it holds at every size and for every input."""
-        self.progress("proving: normal forms of both models")
+        self._tell(0.0, "normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
             before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
@@ -353,7 +357,7 @@ class _Proof:
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
-        self.progress("comparing the weights")
+        self.progress(with_share(0.8, "comparing the weights"))
         is_rounded = isinstance(rounding, Float32Rounding) and bool(rounding.explained)
         weights = changed_weights(before, after, only_partly_read=is_rounded)
         proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
@@ -391,7 +395,9 @@ class _Proof:
         result = self._run_rewritten(proof, runs, self.two)
         if not any(run.failure for run in result.runs):
             return result, runs
-        again = Counted(self.two.original(), "proving: the original again", 2 * len(runs), self.progress)
+        again = Counted(
+            self.two.original(), "proving: the original again", 2 * len(runs), portion(self.progress, 0.7, 0.8)
+        )
         unsteady = unsteady_runs(again, self.two.feeder, runs)
         if not unsteady:
             return result, runs
@@ -406,12 +412,12 @@ class _Proof:
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
         """Compare at onnxruntime's default level too."""
-        self.progress("proving: loading the rewritten model, default level")
+        self._tell(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
-        sessions, outputs = self.two.at_default(len(runs), self.progress), list(runs[0].expected)
+        sessions, outputs = self.two.at_default(len(runs), portion(self.progress, 0.9, 1.0)), list(runs[0].expected)
         if isinstance(self.rounding, Rounding):
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
-        moved = self.two.moved_originals(len(runs), self.progress)
+        moved = self.two.moved_originals(len(runs), portion(self.progress, 0.9, 1.0))
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
 
     def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
@@ -419,7 +425,8 @@ class _Proof:
             session = two.rewritten()
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), self.progress)
+        progress = portion(self.progress, 0.65, 0.8)
+        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
         proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()

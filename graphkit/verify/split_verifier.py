@@ -13,6 +13,7 @@ import numpy as np
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
+from graphkit.progress import portion, with_share
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
@@ -220,14 +221,15 @@ def _proof(
     progress("proving: loading the merged decoder")
     with IsolatedSession(source, prepack=False, known=merged) as session:
         is_proven = all(part.is_proven for part in parts)
-        parts = [part.run(session, progress, is_proven=is_proven) for part in parts]
+        parts = [part.run(session, portion(progress, 0.3, 0.5), is_proven=is_proven) for part in parts]
         _check_runs(merged, parts)
         loop = _loop(parts, options.steps)
         expected = loop.expected(session) if loop.is_possible else None
-    parts = [_compared(part, tolerance, progress) for part in parts]
-    progress("proving: decoding with the pair")
+    parts = [_compared(part, tolerance, portion(progress, 0.5, 0.7)) for part in parts]
+    progress(with_share(0.7, "proving: decoding with the pair"))
     outcome = loop.compared(expected, tolerance) if expected is not None else LoopProof(0, 0, None, "", loop.note)
-    branches = tuple(_at_default(part, source, tolerance, progress).proof for part in parts)
+    last = portion(progress, 0.8, 1.0)
+    branches = tuple(_at_default(part, source, tolerance, last).proof for part in parts)
     return SplitProof(tolerance, branches, outcome, tuple(contradictions))
 
 

@@ -19,13 +19,14 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
 from graphkit.passes.pipeline import parse_pipeline
+from graphkit.progress import Progress, portion
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.rewrite.base import MatchFailure, Pass
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
-from graphkit.workflows.file_proof import FileReport, FileRewrite, Progress
+from graphkit.workflows.file_proof import REWRITTEN, FileReport, FileRewrite
 
 __all__ = ["EditReport", "edit_file"]
 
@@ -174,7 +175,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
         converted = converted_by_onnx(model, version)
         progress("proving what onnx made")
         proof_options = RewriteProofOptions(tolerance=options.tolerance, exact=True, limits=options.limits)
-        proof = verify_rewrite(model, converted, options=proof_options, progress=progress)
+        proof = verify_rewrite(model, converted, options=proof_options, progress=portion(progress, 0.0, REWRITTEN))
     except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
     else:
@@ -187,7 +188,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
 def _proof(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
         return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
-    spec, progress = rewrite.options.spec, rewrite.progress
+    spec, progress = rewrite.options.spec, rewrite.proving
     asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, exact=True, limits=rewrite.options.limits)
     if isinstance(step, ExtractSubgraph):
         return verify_extract(rewrite.original, file, spec, asked, progress=progress)

@@ -16,6 +16,7 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
+from graphkit.progress import Progress, portion, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
@@ -30,10 +31,10 @@ from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.saturation import saturation
 from graphkit.verify.tolerances import error_tolerance
 
-__all__ = ["Claim", "Evidence", "FileReport", "FileRewrite", "Progress"]
+__all__ = ["REWRITTEN", "WRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
 
 T = TypeVar("T")
-Progress = Callable[[str], None]
+REWRITTEN, WRITTEN, PROVEN = 0.1, 0.25, 0.95  # shares of the work that are done then, of a model with large weights
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class FileRewrite:
         def run(stage: Path) -> None:
             proofs.append(proof(stage / self.output.name))
 
-        self.progress("writing")
+        self.progress(with_share(REWRITTEN, "writing"))
         options = self.options
         before = run if options.verify else None
         saved = save_models(
@@ -184,10 +185,15 @@ class FileRewrite:
 
     def costs(self) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for."""
-        self.progress("counting costs")
+        self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
         models = BeforeAndAfter([self.model], written, options.spec)
         return (costs_before_and_after(models, timed=options.time, limits=options.limits),)
+
+    @property
+    def proving(self) -> Progress:
+        """The progress of the proof."""
+        return portion(self.progress, WRITTEN, PROVEN)
 
     @property
     def original(self) -> ModelLike:
@@ -216,7 +222,7 @@ class FileRewrite:
             exact=not error,
             limits=options.limits,
         )
-        return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.progress)
+        return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.proving)
 
     def judge(self, rewritten: Model, file: Path, claim: Claim) -> Evidence:
         """Prove the claims of passes about the written file, where they can be proven.
@@ -256,7 +262,7 @@ class FileRewrite:
             return Evidence(written, notes=("The written file is compared with the result in memory.",))
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
-        proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.progress)) for branch, two in pairs]
+        proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.proving)) for branch, two in pairs]
         proof = joined(proofs)
         untold = replace(self, options=replace(self.options, tolerance=float("inf")))
         whole = untold.prove(file, premise=premise)

@@ -18,6 +18,7 @@ from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import DeclinedText, PassChange, change_blocks, declined_blocks
@@ -26,7 +27,7 @@ from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
-from graphkit.workflows.file_proof import FileReport, FileRewrite, Progress
+from graphkit.workflows.file_proof import FileReport, FileRewrite
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 

@@ -17,12 +17,14 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.progress import portion, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.rewrite_proof import ProvenReport, proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import SplitProof, verify_split
+from graphkit.workflows.file_proof import WRITTEN
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
 
@@ -190,10 +192,10 @@ def _save(
     proofs: list[SplitProof] = []
 
     def prove(stage: Path) -> None:
-        progress("proving")
+        progress(with_share(WRITTEN, "proving"))
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
         proof_options = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        proofs.append(verify_split(model, *pair, proof_options, progress=progress))
+        proofs.append(verify_split(model, *pair, proof_options, progress=portion(progress, WRITTEN, 1.0)))
 
     progress("writing")
     models = {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past}

@@ -54,3 +54,9 @@ def test_sums_of_two_positions_are_not_followed_to_a_number() -> None:
     )
     model = model_of(text, 18, table=np.ones((16, 8), np.float32), one=np.array(1), axis=np.array(1))
     assert table_positions(model) == 14
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_a_table_that_is_rounded_to_8_bits_has_positions(dtype: type[np.generic]) -> None:
+    text = f"{HEAD} {{ e = Gather (table, position_ids) y = DequantizeLinear (e, scale) }}"
+    assert table_positions(model_of(text, 18, table=np.ones((16, 8), dtype), scale=np.float32(0.1))) == 16
