@@ -90,9 +90,9 @@ class DeclaredInputs:
         taken = taken or {name: {place for group in parts for place in group} for name, parts in groups.items()}
 
         def own_symbol(group: Group, least: Bound | None = None) -> Expr:
-            origins = {(names.get(name, name), axis) for name, axis in group}
-            called = "{}.{}".format(*next(iter(origins)))
-            while {*taken.get(called, ())} - origins:
+            origins = [(names.get(name, name), axis) for name, axis in group]
+            called = "{}.{}".format(*origins[0])
+            while not {*taken.get(called, ())} <= {*origins}:
                 called += "'"
             return symbol(called, least)
 

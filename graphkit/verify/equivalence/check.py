@@ -10,7 +10,7 @@ onnxruntime does not confirm: see `checked_facts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.graph.declared_types import declared_dims
@@ -188,12 +188,20 @@ class _Check:
         )
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        shared = (*_shared_dims(shapes[0], self.computed), *(f"{place} is {dim}" for place, dim in claimed))
+        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} is {dim}" for place, dim in claimed))
         found = replace(found, conditions=conditions, compared=compared, shared_dims=shared)
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
             return found.unproven(f"it would hold for {odd}, and so for {where}")
         return found
+
+    def _read(self, shapes: tuple[Shapes, Shapes]) -> set[str]:
+        """Return the inputs that a node of either model reads, without those whose dims are known to be others'."""
+        before, after = (
+            [value.name for value in each.model.graph.inputs if value.consumers or value in each.model.graph.outputs]
+            for each in shapes
+        )
+        return {*before, *(self.names.get(name, name) for name in after)} - {*self.computed}
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:
@@ -282,13 +290,12 @@ def _bounds(name: str, low: Bound, high: Bound) -> str:
     return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
 
 
-def _shared_dims(shapes: Shapes, computed: Sequence[str]) -> tuple[str, ...]:
+def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
     """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
     places: dict[str, list[str]] = {}
     called: dict[str, int] = {}  # how many dims a name is declared for
     for value in shapes.model.graph.inputs:
-        is_read = value.consumers and value in shapes.first and value.name not in computed
-        known = shapes.first[value].dims if is_read else None
+        known = shapes.first[value].dims if value.name in read and value in shapes.first else None
         for axis, (dim, text) in enumerate(zip(known or (), declared_dims(value) or (), strict=False)):
             called[str(text)] = called.get(str(text), 0) + 1
             if dim.name is not None:

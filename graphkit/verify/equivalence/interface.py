@@ -136,22 +136,13 @@ def narrowed_dims(names: Mapping[str, str], declared: tuple[DeclaredInputs, Decl
     for before, after in both:
         if after.name is not None:
             meanings.setdefault(after.name, before)
-    told = dict[str, None]()
-    others: dict[str, set[str]] = {}  # what the symbols of the original are called
-    for before, after in both:
-        others.setdefault(str(before), set()).add(str(after))
     for name, dims in mine.items():
         other = names.get(name, name)
         if dims is not None and theirs.get(other, ()) is None:
-            told[f"the rank of {other} = {len(dims)}"] = None
-    for before, after in both:
-        meant = after.substitute(meanings)
-        is_one_of_two = before.constant is None and len(others[str(before)]) > 1  # a number here, and a name there
-        if after.constant is not None and not is_one_of_two:
-            continue
-        if after.symbols <= meanings.keys() and meant != before:
-            told[f"{before} = {meant}"] = None
-    yield from told
+            yield f"the rank of {other} = {len(dims)}"
+    needed = [(before, after.substitute(meanings)) for before, after in both if after.constant is None]
+    told = (f"{before} = {meant}" for before, meant in needed if meant != before)
+    yield from dict.fromkeys(told)
 
 
 def _is_declared_alike(before: object, after: object, symbols: Mapping[str, Expr]) -> bool:
