@@ -40,6 +40,11 @@ int main(int, char** words) {
     });
     host::Bytes sound((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
     host.start({{}}, {{"input_features", sound}});
+    try {
+        host.start({{}}, {{"input_features", sound}, {"attention_mask", sound}});
+    } catch (const std::invalid_argument& error) {
+        std::cerr << error.what();
+    }
 }
 """
 
@@ -260,3 +265,4 @@ def test_the_host_in_c_fills_a_sound_as_this_one_does(length: int, folders: tupl
         [tmp_path / "main", folders[1]], input=sound(length).tobytes(), capture_output=True, check=True
     )
     assert ran.stdout == b"".join(array.tobytes() for array in fed)
+    assert ran.stderr.endswith(b"the models have no input 'attention_mask'")

@@ -78,7 +78,8 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
     coupled = {
         name for pair in itertools.combinations(informative, 2) if legal.has_others(*pair) for name in _names(pair)
     }
-    return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in informative)
+    telling = [rule for rule in informative if rule.name not in coupled or rule.least != rule.most]
+    return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in telling)
 
 
 def _names(rules: Sequence[SizeRule]) -> list[str]:

@@ -106,6 +106,14 @@ def test_a_slice_is_cut_as_in_onnxruntime(start: int, end: int, size: int) -> No
         assert given_shape == (max(min(end, size) - min(start, size), 0),)
 
 
+def test_a_range_that_begins_before_and_ends_behind_all_there_is_has_too_few_elements() -> None:
+    """Positions that are counted from the middle of a table: a longer text gets all of it, and fewer than it needs."""
+    length = symbol("length")
+    precondition = Sliced(names("d", 1), 0, const(4) - length, length + 3)
+    assert [outcome(precondition, [4 - n, n + 3, 7]) for n in (1, 4, 5, 12)] == [FINE, FINE, WRONG, WRONG]
+    assert "it lies before all that there is, 7 of 7 are left" in str(precondition.violation([-8, 15, 7]))
+
+
 PAST = symbol("past")
 
 

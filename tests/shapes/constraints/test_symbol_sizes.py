@@ -1,0 +1,70 @@
+"""The roles of dims by what nodes bring together, and rules for legal sizes beside dims that have none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from graphkit.model import Model
+from graphkit.shapes import infer
+from graphkit.shapes.constraints.failing_sizes import find_triggers
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
+
+CASES = {
+    "boxes that are added to tokens": (
+        "int64[b, n] input_ids, float[b, boxes, 8] bbox",
+        "x = Gather (table, input_ids) y = Add (x, bbox)",
+        {"b": "batch", "n": "sequence", "boxes": "sequence"},
+    ),
+    "boxes that are cut to the tokens": (
+        "int64[b, n] input_ids, float[b, boxes, 8] bbox",
+        """x = Gather (table, input_ids) size = Shape <start = 1, end = 2> (x)
+        part = Slice (bbox, zero, size, one) y = Add (x, part)""",
+        {"b": "batch", "n": "sequence", "boxes": "sequence"},
+    ),
+    "pairs of boxes for pairs of tokens": (
+        "int64[b, n] input_ids, float[b, boxes, 1] bbox",
+        """x = Gather (table, input_ids) xt = Transpose <perm = [0, 2, 1]> (x) scores = MatMul (x, xt)
+        bt = Transpose <perm = [0, 2, 1]> (bbox) pairs = Sub (bbox, bt) size = Shape (scores)
+        bias = Reshape (pairs, size) y = Add (scores, bias)""",
+        {"b": "batch", "n": "sequence", "boxes": "sequence"},
+    ),
+    "the memory of a decoder": (
+        "int64[b, n] input_ids, float[b, m, 8] memory, bool[b, k] memory_mask",
+        """x = Gather (table, input_ids) mt = Transpose <perm = [0, 2, 1]> (memory) scores = MatMul (x, mt)
+        row = Unsqueeze (memory_mask, one) masked = Where (row, scores, least) p = Softmax (masked)
+        y = MatMul (p, memory)""",
+        {"b": "batch", "n": "sequence", "m": "other", "k": "other"},
+    ),
+    "a sound whose mask is summed": (
+        "float[b, frames, 8] input_features, int64[b, mask_frames] attention_mask",
+        """lengths = ReduceSum (attention_mask, one) end = Shape <start = 1, end = 2> (input_features)
+        last = Squeeze (end) places = Range (nothing, last, step) keep = Less (places, lengths)
+        wide = Unsqueeze (keep, minus) y = Where (wide, input_features, least)""",
+        {"b": "batch", "frames": "other", "mask_frames": "other"},
+    ),
+}
+
+
+def made(inputs: str, nodes: str) -> Model:
+    text = f"""<ir_version: 9, opset_import: ["" : 17]> g ({inputs}) => (float y)
+    <int64[1] zero = {{0}}, int64[1] one = {{1}}, float least = {{-1e9}}, int64 nothing = {{0}},
+     int64 step = {{1}}, int64[1] minus = {{-1}}> {{ {nodes} }}"""
+    model = parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((11, 8), np.float32), "table"))
+    return Model.from_proto(model)
+
+
+@pytest.mark.parametrize(("inputs", "nodes", "roles"), CASES.values(), ids=CASES)
+def test_dims_that_nodes_bring_together_have_one_role(inputs: str, nodes: str, roles: dict[str, str]) -> None:
+    model = made(inputs, nodes)
+    assert symbol_roles(model) == roles
+    (tied,) = tied_symbols(model)
+    assert tied == {"n", "boxes"} or tied == {"m", "k"} or tied == {"frames", "mask_frames"}
+
+
+def test_a_size_that_depends_on_another_one_has_no_rule() -> None:
+    """At 3 tokens there are 3 boxes, and at 5 there are 5: "only 3" would be wrong."""
+    model = made(*CASES["pairs of boxes for pairs of tokens"][:2])
+    assert find_triggers(infer(model)).rules == ()
