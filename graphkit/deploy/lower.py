@@ -154,12 +154,13 @@ def _proven_floor(
     """Return the files; where the floor is not far below all scores, with one that they stay above.
 
     Raises:
-        UsageError: Padding of a text reaches what counts.
+        UsageError: Padding of a text reaches what counts, with a floor that was not asked for.
     """
     draft = _drafted(changes, sizes, options, progress)
     progress("looking for leaks of padding")
     with _host_files(draft) as folder:
-        if (encoder := changes.pipeline.encoder) is not None and draft.parts[0].method.takes_text:
+        encoder = changes.pipeline.encoder
+        if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
             check_padding(draft.parts[0], encoder, folder)
         if sizes.floor < LEAST_QUANTIZED:
             return draft

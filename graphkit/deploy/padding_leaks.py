@@ -22,7 +22,6 @@ from graphkit.verify.input_generator import ExportInputs, InputSpec
 
 __all__ = ["check_padding"]
 
-NOISE = 3.0  # standard deviation of the two contents of padding
 APART = 1e-3  # relative to the largest element: of which rounding makes no difference
 Arrays = dict[str, np.ndarray]
 
@@ -54,7 +53,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     users = [port for port in part.method.inputs if port.kind == "user"]
     user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
-    pair = [_noisy(part.method, fed[0], length, rng) for _ in range(2)]
+    pair = [_noisy(part.method, fed[0], length, host.tables, rng) for _ in range(2)]
     if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     values = [value for node in part.model.graph.nodes for value in node.results]
@@ -68,12 +67,15 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
         )
 
 
-def _noisy(method: Method, feed: Mapping[str, np.ndarray], length: int, rng: np.random.Generator) -> Arrays:
-    """Return a feed with noise for the rows of tokens, another one for the rows of padding each time."""
+def _noisy(
+    method: Method, feed: Mapping[str, np.ndarray], length: int, tables: Arrays, rng: np.random.Generator
+) -> Arrays:
+    """Return a feed with elements of the table for the rows of tokens, other ones for the rows of padding each time."""
     noisy, known = dict(feed), np.random.default_rng(1)
     for port in method.inputs:
-        if (port.kind, port.by) == ("embedding", "source"):
-            rows = np.stack([known.normal(0, NOISE, port.shape), rng.normal(0, NOISE, port.shape)])
+        if port.source is not None and (port.kind, port.by) == ("embedding", "source"):
+            elements = tables[port.source.of].ravel()
+            rows = np.stack([each.choice(elements, port.shape) for each in (known, rng)])
             axis = 1 + next((at for at, size in enumerate(port.shape) if size == length), 0)
             counts = np.moveaxis(np.zeros(rows.shape, np.bool_), axis, 0)
             counts[: length // 2] = True

@@ -229,6 +229,7 @@ def _hull_of(_: Node, inputs: Sequence[Elements]) -> Elements:
 
 
 def _sum(_: Node, inputs: Sequence[Elements]) -> Elements:
+    inputs = [DATA if fact.high == math.inf else fact for fact in inputs]  # such as a bias of distances
     ends = ([fact.low for fact in inputs], [fact.high for fact in inputs])
     low, high = (-math.inf if -math.inf in addends else sum(addends) for addends in ends)  # what hides wins
     return Elements(low, high, any(fact.is_data for fact in inputs))
