@@ -97,28 +97,36 @@ def compared(
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
-    if at_zero:
-        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
+    proof = replace(proof, coverage=with_zeros(proof.coverage, at_zero))
     if refused:
         gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
         proof = replace(proof, caveats=(*proof.caveats, gap))
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
-    never = [name for name in empty if name not in hollow]
-    notes = [f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."] * (
-        len(empty) > len(never)
-    )
-    if unproven := [name for name in never if name not in proven]:
+    if unproven := [name for name in empty if name not in (*hollow, *proven)]:
         failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
-    elif never:
-        gap = f"finite elements of output {', '.join(never)}, of which no run has any"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
+        empty = [name for name in empty if name in hollow]
     return replace(
-        proof,
+        with_empty_outputs(proof, empty, hollow),
         runs=tuple(results),
         outputs=tuple(tally.proof(name, name in session.outputs) for name, tally in tallies.items()),
-        notes=(*proof.notes, *notes),
         failures=tuple(failures),
     )
+
+
+def with_zeros(covered: str, dims: Collection[str]) -> str:
+    """Return the coverage of runs, of which some have a dim of 0."""
+    return f"{covered}; {listed(list(dims))} of 0" if dims else covered
+
+
+def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], hollow: Collection[str]) -> RewriteProof:
+    """Add to a proof which outputs have no finite element in any run, and which cannot have any."""
+    if never := [name for name in empty if name not in hollow]:
+        gap = f"finite elements of output {', '.join(never)}, of which no run has any"
+        proof = replace(proof, caveats=(*proof.caveats, gap))
+    if len(empty) > len(never):
+        note = f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."
+        proof = replace(proof, notes=(*proof.notes, note))
+    return proof
 
 
 @dataclass

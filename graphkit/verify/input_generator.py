@@ -290,7 +290,8 @@ class InputGenerator:
             draw = replace(draw, padding=UNPADDED.padding)
         polarity = self.model.roles.polarities[value] if role in MASKS else None
         if role in MASKS and dtype in MASK_TYPES:
-            return mask_elements(self._mask(role, shape, past, rng, draw), polarity).astype(declared.numpy_dtype)
+            mask = self._mask(role, shape, past, rng, draw)  # which may have numbers above 1
+            return (mask if polarity in ("keeps", None) else mask_elements(mask, polarity)).astype(declared.numpy_dtype)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
             kind = declared.numpy_dtype
             with np.errstate(over="ignore"):

@@ -38,10 +38,13 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_runs import (
     compared,
     prove_level,
+    with_empty_outputs,
     with_level,
     with_weights,
+    with_zeros,
 )
 from graphkit.verify.candidate_sessions import Counted, Fed, Part, TwoModels, prove_inlined
+from graphkit.verify.comparator import element_counts
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
@@ -264,16 +267,20 @@ class _Proof:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
+        if record.refused:  # which the original may take: no length is too short for a caller
+            return self._tested(1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
         proof = replace(
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=self._notes(record),
-            coverage=coverage(feeder, record.runs),
+            coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
-        return _with_interface(proof, changes)
+        names = record.runs[0].expected if record.runs else ()
+        empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
+        return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
 
     def _turns(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""

@@ -212,7 +212,8 @@ class _Comparison:
             return []
         if their_array.size > mine_array.size and not any(their_array.strides):
             return [Cause("dims", f"dims: B has {list(their_array.shape)}, and A {list(mine_array.shape)}.")]
-        if mine_array.shape == their_array.shape and (odd := odd_elements(mine_array, their_array, FLOOR)):
+        is_finite = mine_array.shape == their_array.shape and bool(np.isfinite(mine_array).all())
+        if is_finite and (odd := odd_elements(mine_array, their_array, FLOOR)):
             return [Cause("unknown", f"B has {odd}.")]
         case = Case.of(mine_array, their_array, tolerance, mine, theirs)
         masks = padded_masks(a.model, a.feed)
