@@ -885,6 +885,11 @@ def test_a_color_terminal_gets_a_yellow_warning() -> None:
     assert b"\x1b[33m" in terminal("report", EXAMPLE, TERM="xterm-256color")
 
 
+def test_a_terminal_shows_the_share_of_the_work_that_is_done(tmp_path: Path) -> None:
+    written = terminal("fold", EXAMPLE, "-o", tmp_path / "out.onnx", TERM="xterm-256color")
+    assert re.search(rb"proving: [^\r\n]*\d%", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", written))
+
+
 def test_every_section_can_be_asked_for_alone(run: Run) -> None:
     made = [sections_of(run("report", EXAMPLE, "--only", name, "-f", "json")) for name in SECTION_NAMES]
     assert [list(sections) for sections in made] == [[name] for name in SECTION_NAMES]

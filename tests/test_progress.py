@@ -1,0 +1,75 @@
+"""Progress says which share of the work is done, whatever parts the work has, and never goes back on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bundles import decoder, saved
+
+import graphkit
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.options import LowerOptions
+from graphkit.progress import portion, share_of, with_share
+from graphkit.verify.candidate_sessions import numbered
+
+
+def shares_of(work: Callable[[Callable[[str], None]], object]) -> list[float]:
+    """Return the shares that some work tells."""
+    steps: list[str] = []
+    work(steps.append)
+    return [share for step in steps if (share := share_of(step)) is not None]
+
+
+def test_the_share_of_a_portion_is_one_of_the_whole() -> None:
+    told: list[str] = []
+    inner = portion(portion(told.append, 0.5, 1.0), 0.5, 1.0)
+    inner(with_share(0.5, "half"))
+    inner("no share")
+    assert told == ["half", "no share"]
+    assert [share_of(step) for step in told] == [0.875, None]
+
+
+def test_items_of_more_work_have_a_larger_share() -> None:
+    told: list[str] = []
+    assert [*numbered([1, 3], "counting", told.append, work=float)] == [1, 3]
+    assert told == ["counting: run 1 of 2", "counting: run 2 of 2"]
+    assert [share_of(step) for step in told] == [0.0, 0.25]
+
+
+MODEL = "example:causal-attention"
+SLOTS = BundleOptions(max_cache=8)
+FUSED = graphkit.FoldOptions(fuse=True)
+Work = Callable[[str, Path, Callable[[str], None]], object]
+WORK: dict[str, tuple[str, Work]] = {
+    "fold": (MODEL, lambda source, out, told: graphkit.fold_file(source, out, progress=told)),
+    "fuse": (
+        MODEL,
+        lambda source, out, told: graphkit.fold_file(source, out, FUSED, progress=told),
+    ),
+    "split": ("example:merged-decoder", lambda source, out, told: graphkit.split_file(source, out, progress=told)),
+    "bundle": (
+        "export",
+        lambda source, out, told: bundle_folder(source, out, SLOTS, progress=told),
+    ),
+    "lower": (
+        "export",
+        lambda source, out, told: graphkit.lower_folder(source, out, LowerOptions(max_cache_len=8), progress=told),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_the_shares_of_a_workflow_grow_from_its_beginning_to_its_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(decoder("causal"), Path("export"))
+    source, work = WORK[name]
+    shares = shares_of(lambda told: work(source, Path("out"), told))
+    assert shares[0] <= 0.35
+    assert shares[-1] >= 0.75
+    assert all(0 <= share <= 1 for share in shares)
+    if name != "split":  # whose models take turns in each part
+        assert shares == sorted(shares)
