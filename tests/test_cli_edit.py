@@ -57,7 +57,7 @@ def test_extract_writes_a_subgraph_and_proves_it(run: Run, tmp_path: Path) -> No
     code, out, err = run("extract", OTHER, "--to", "logits", "--from", cut, "-o", part, "--weights", "inline")
     assert (code, err) == (0, "")
     assert out.startswith(EXTRACTED)
-    assert "All outputs are equal to the last bit: 1." in out
+    assert "Proven bit for bit at every size (1 of 1 output), and run once." in out
     assert [value.name for value in load(part).graph.inputs] == [cut]
 
 
@@ -94,7 +94,7 @@ def test_rename_writes_other_names_and_proves_them(run: Run, tmp_path: Path) -> 
     code, out, err = run("rename", small_file(tmp_path), *new, "-o", made)
     assert (code, err) == (0, "")
     assert "x is called left.\n\ny is called right.\n\nN is called rows.\n" in out
-    assert "All outputs are equal to the last bit: 1." in out
+    assert "Proven bit for bit at every size (1 of 1 output), and run once." in out
     written = load(made).graph
     assert [value.name for value in (*written.inputs, *written.outputs)] == ["left", "right"]
     assert declared_dims(written.inputs[0]) == declared_dims(written.outputs[0]) == ("rows", "L")
@@ -112,7 +112,7 @@ def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -
     code, out, err = run("set-dims", small_file(tmp_path), "--dim", "N=2", "--input", "x=2x5", "-o", made)
     assert (code, err) == (0, "")
     assert "N is 2.\n\nL is 5.\n" in out
-    assert "at N=2, L=5;" in out
+    assert "Proven bit for bit at every size (1 of 1 output), and run once." in out
     assert declared_dims(load(made).graph.outputs[0]) == (2, 5)
 
 

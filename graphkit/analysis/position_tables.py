@@ -55,7 +55,7 @@ def _table_rows(model: Model, node: Node) -> int | None:
     if declared is None or not (declared.is_float or declared.dtype in QUANTIZED):
         return None
     dims, axis = infer(model)[data].dims or (), node.attr("axis", 0)
-    return dims[axis].constant if axis == len(dims) - 2 >= 0 else None
+    return dims[-2].constant if len(dims) > 1 and axis in (len(dims) - 2, -2) else None
 
 
 def _source(value: Value, operators: Collection[str]) -> Value | None:

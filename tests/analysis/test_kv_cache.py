@@ -72,7 +72,8 @@ past_key_values.{0-17}.{key|value}       36
   from present.{0-17}.{key|value}
   decoder KV: changes with every step, feed it back
 
-36,864 bytes for each token; 2,048 tokens = 75.5 MB = 72 MiB.
+36,864 bytes for each token; 2,048 tokens = 75.5 MB = 72 MiB; no table of
+positions was found.
 
 Memory of one sequence
 Context        Bytes     MB  MiB
@@ -321,3 +322,6 @@ def test_memory_is_told_for_no_more_tokens_than_the_model_has_positions(real_mod
     model = real_model("marian-tiny/decoder_model_merged")
     assert [row.context for row in kv_cache(model).memory] == [64]
     assert [row.context for row in kv_cache(model, context=20).memory] == [20, 64]
+    assert "1,536 bytes for each token; 64 tokens = 0.1 MB = 0.09 MiB; 64 positions are in its tables." in (
+        " ".join(kv_cache(model).to_text().split())
+    )

@@ -60,3 +60,26 @@ def test_sums_of_two_positions_are_not_followed_to_a_number() -> None:
 def test_a_table_that_is_rounded_to_8_bits_has_positions(dtype: type[np.generic]) -> None:
     text = f"{HEAD} {{ e = Gather (table, position_ids) y = DequantizeLinear (e, scale) }}"
     assert table_positions(model_of(text, 18, table=np.ones((16, 8), dtype), scale=np.float32(0.1))) == 16
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_a_table_that_is_repeated_for_each_sequence_has_its_rows(axis: int) -> None:
+    text = (
+        f"{HEAD} {{ batched = Unsqueeze (table, first)  repeated = Tile (batched, repeats)  "
+        "wide = Unsqueeze (position_ids, last)  indices = Expand (wide, width)  "
+        f"y = GatherElements <axis = {axis}> (repeated, indices) }}"
+    )
+    numbers = {"first": [0], "last": [-1], "repeats": [2, 1, 1], "width": [1, 1, 8]}
+    arrays = {name: np.array(value) for name, value in numbers.items()}
+    assert table_positions(model_of(text, 18, table=np.ones((40, 8), np.float32), **arrays)) == 40
+
+
+def test_columns_that_are_looked_up_are_no_positions() -> None:
+    text = f"{HEAD} {{ y = Gather <axis = 1> (table, position_ids) }}"
+    assert table_positions(model_of(text, 18, table=np.ones((40, 8), np.float32))) is None
+
+
+def test_a_table_of_8_bits_has_its_rows() -> None:
+    text = f"{HEAD} {{ table = DequantizeLinear (numbers, scale)  y = Gather (table, position_ids) }}"
+    model = model_of(text, 18, numbers=np.ones((40, 8), np.int8), scale=np.array(0.5, np.float32))
+    assert table_positions(model) == 40

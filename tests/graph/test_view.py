@@ -172,8 +172,8 @@ def test_a_function_does_not_capture() -> None:
     assert scope.problems == ["'x' is used but never defined before"]
 
 
-def test_a_function_has_its_own_opset() -> None:
-    assert [scope.opset() for scope in scopes(FUNCTION)] == [17, 13]
+def test_a_function_has_the_opset_of_its_model_at_which_onnxruntime_runs_it() -> None:
+    assert [scope.opset() for scope in scopes(FUNCTION)] == [17, 17]
 
 
 def test_a_function_takes_other_opsets_from_the_model() -> None:

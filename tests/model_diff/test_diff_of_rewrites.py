@@ -106,6 +106,9 @@ def example(kind: type[Pass]) -> tuple[Model, Model]:
 @pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
 def test_what_a_pass_does_is_told(kind: type[Pass]) -> None:
     before, after = example(kind)
+    if kind is WriteLayerNormDefaults:  # an attribute that is written out says what leaving it out did
+        assert diff(before, after).is_equal
+        return
     for a, b in ((before, after), (after, before)):
         found = diff(a, b)
         assert found.differing or found.renamed_weights

@@ -252,7 +252,7 @@ def _claims(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         constants = {
             at: tensor for at, value in enumerate(node.inputs) if (tensor := _small(reading.model, value)) is not None
         }
-        claim = _Claim(node, inputs, outputs, constants, tuple(limits), tuple(equal), node in needed)
+        claim = _Claim(node, inputs, outputs, constants, limits=tuple(limits), equal=tuple(equal), is_needed=node in needed)
         if claim.told and claim.says_something:
             yield claim
 

@@ -203,6 +203,111 @@ def test_a_dim_is_called_by_a_word(name: str) -> None:
     assert refused(model_of(PLAIN), Rename(dims=(("N", name),))) == reason
 
 
+def odd_names(*names: str) -> Model:
+    """Return a model of one input, whose dims are called as no exporter should."""
+    letters = [f"D{axis}" for axis in range(len(names))]
+    model = model_of(f"agraph (float[{','.join(letters)}] x) => (float[{','.join(letters)}] y) {{ y = Neg (x) }}")
+    for info in (model.proto.graph.input[0], model.proto.graph.output[0]):
+        for dim, name in zip(info.type.tensor_type.shape.dim, names, strict=True):
+            dim.dim_param = name
+    return Model.from_proto(model.proto)
+
+
+@pytest.mark.parametrize("name", ["-1", "8", "2*n", "hauteur d'image", "x.1"])
+def test_a_dim_may_be_called_anything(name: str) -> None:
+    result = renamed(odd_names(name, "N"), Rename(dims=((name, "rows"),)))
+    assert text(result).startswith("agraph (float[rows,N] x) => (float[rows,N] y)")
+
+
+@pytest.mark.parametrize("name", ["?", "None"])
+def test_dims_of_one_name_that_nothing_relates_get_names_of_their_own(name: str) -> None:
+    result = Rename(dims=(("x.0", "rows"), ("x.1", "columns"))).run(odd_names(name, name, "N")).model
+    assert text(result).startswith("agraph (float[rows,columns,N] x) => (float[rows,columns,N] y)")
+
+
+def test_a_name_of_several_dims_is_renamed_in_all() -> None:
+    result = renamed(odd_names("None", "None"), Rename(dims=(("None", "side"),)))
+    assert text(result).startswith("agraph (float[side,side] x) => (float[side,x.1] y)")  # which may differ
+
+
+def test_a_dim_that_is_a_number_has_no_name() -> None:
+    model = model_of("agraph (float[3, N] x) => (float[3, N] y) { y = Neg (x) }")
+    assert refused(model, Rename(dims=(("x.0", "rows"),))) == "'x.0' is the number 3, and has no name - leave it out"
+
+
+MASKED = """
+agraph (float[N, past, 4] k, float[N, seq, 4] new, float[N, seq, total] mask) => (float[N, seq, 4] y) {
+    keys = Concat <axis = 1> (k, new)
+    turned = Transpose <perm = [0, 2, 1]> (keys)
+    scores = MatMul (new, turned)
+    masked = Add (scores, mask)
+    y = MatMul (masked, keys)
+}"""
+
+
+def test_a_dim_that_the_graph_needs_to_be_a_sum_is_called_that() -> None:
+    outcome = Rename(dims=(("total", "past + seq"),)).run(model_of(MASKED))
+    assert text(outcome.model).startswith("agraph (float[N,past,4] k, float[N,seq,4] new, float[N,seq,past + seq] mask)")
+    assert outcome.changes == ("total is past + seq",)
+
+
+def test_a_dim_and_those_in_its_expression_are_renamed_at_once() -> None:
+    result = Rename(dims=(("past", "old"), ("total", "old + seq"))).run(model_of(MASKED)).model
+    assert text(result).startswith("agraph (float[N,old,4] k, float[N,seq,4] new, float[N,seq,old + seq] mask)")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("total", "2*past", "'total' cannot be '2*past', for no node says that it is - give another expression, or a word"),
+        ("past", "past + seq", "'past' cannot be 'past + seq', for that has it itself - give another expression, or a word"),
+        ("total", "past + new", "no dim is called 'new' - there are N, past, seq, total"),
+    ],
+)  # fmt: skip
+def test_a_dim_is_no_expression_that_no_node_needs(old: str, new: str, reason: str) -> None:
+    assert refused(model_of(MASKED), Rename(dims=((old, new),))) == reason
+
+
+def test_a_dim_that_the_graph_needs_to_be_another_expression_is_told_which() -> None:
+    model = model_of("""
+        agraph (float[A, 4] x, float[B, 4] z) => (float[B, 8] y) {
+            twice = Concat <axis = 0> (x, x)
+            y = Concat <axis = 1> (twice, z)
+        }""")
+    assert refused(model, Rename(dims=(("B", "A + 1"),))) == (
+        "'B' cannot be 'A + 1', for the graph needs it to be 2*A - give another expression, or a word"
+    )
+    assert text(Rename(dims=(("B", "2*A"),)).run(model).model).startswith("agraph (float[A,4] x, float[2*A,4] z)")
+
+
+def test_values_of_bodies_are_renamed() -> None:
+    result = renamed(model_of(BRANCHES), Rename(values=(("inner", "negative"),)))
+    assert "g1 () => (float[N] s) { negative = Neg (h) s = Mul (negative, h) }" in text(result)
+
+
+BOTH = """
+agraph (float[N] x, bool c) => (float[N] y) {
+    y = If (c) <
+        then_branch = g1 () => (float[N] s) { v = Neg (x)  s = Exp (v) },
+        else_branch = g2 () => (float[N] t) { v = Exp (x)  t = Neg (v) }
+    >
+}"""
+
+
+def test_a_name_in_several_bodies_is_renamed_in_all_or_in_one() -> None:
+    everywhere, one = (renamed(model_of(BOTH), Rename(values=((name, "w"),))) for name in ("v", "If#0/else_branch::v"))
+    assert "w = Neg (x) s = Exp (w)" in text(everywhere)
+    assert "w = Exp (x) t = Neg (w)" in text(everywhere)
+    assert "v = Neg (x) s = Exp (v)" in text(one)
+    assert "w = Exp (x) t = Neg (w)" in text(one)
+
+
+def test_a_value_of_a_body_cannot_have_the_name_of_one_that_it_sees() -> None:
+    assert refused(model_of(BOTH), Rename(values=(("If#0/else_branch::v", "x"),))) == (
+        "'v' cannot be 'x', as another value of the graph is called - choose another name, or rename that one too"
+    )
+
+
 def test_a_name_that_a_body_defines_for_itself_is_refused() -> None:
     assert refused(model_of(BRANCHES), Rename(values=(("h", "inner"),))) == (
         "'h' cannot be 'inner', as another value of 'If#1/then_branch' is called - choose another name, or rename that "

@@ -47,6 +47,33 @@ def test_a_dim_without_a_symbol_is_set_by_its_place() -> None:
     assert head(outcome.model) == "agraph (float[2,L] x, float[2,K] z) => (float[2,K + L] y)"
 
 
+def named(model: Model, *names: str) -> Model:
+    """Return a model whose input dims have these names, in their order."""
+    dims = [dim for info in model.proto.graph.input for dim in info.type.tensor_type.shape.dim]
+    for dim, name in zip(dims, names, strict=True):
+        dim.dim_param = name
+    return Model.from_proto(model.proto)
+
+
+@pytest.mark.parametrize("name", ["-1", "7", "2*n"])
+def test_a_dim_may_be_called_anything(name: str) -> None:
+    outcome = SetDims(((name, 2),)).run(named(model_of(JOINED), "A", name, "B", "K"))
+    assert head(outcome.model) == "agraph (float[A,2] x, float[B,K] z) => (float[A,K + 2] y)"
+
+
+@pytest.mark.parametrize("name", ["?", "None", "dyn"])
+def test_one_of_several_dims_of_one_name_is_set_by_its_place(name: str) -> None:
+    model = named(model_of(JOINED), "A", name, "B", name)
+    outcome = SetDims((("z.1", 3),)).run(model)
+    assert outcome.model.proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param == name
+    assert outcome.model.proto.graph.input[1].type.tensor_type.shape.dim[1].dim_value == 3
+
+
+def test_dims_of_one_name_are_all_set_by_it() -> None:
+    outcome = SetDims((("None", 3),)).run(named(model_of(JOINED), "A", "None", "B", "None"))
+    assert head(outcome.model) == "agraph (float[A,3] x, float[B,3] z) => (float[A,6] y)"
+
+
 def test_dims_that_only_broadcast_are_not_forced() -> None:
     model = model_of("agraph (float[A] x, float[B] z) => (float[M] y) { y = Add (x, z) }")
     assert head(SetDims((("A", 2),)).run(model).model) == "agraph (float[2] x, float[B] z) => (float[2] y)"

@@ -129,8 +129,6 @@ def test_a_decode_step_is_frozen_written_and_proven(merged: Model, past: int, to
     assert report.counts[-1].after < report.counts[-1].before
     text = report.to_text()
     assert len(text.splitlines()) - len(report.proof.runs) < 80  # each run has a line, at edges of values too
-    assert text.count("The original itself fails at use_cache=false: onnxruntime fails:") == bool(past)
-    assert text.count("(in 3 runs)") == bool(past)
     for level in LEVELS:
         session(output, level)
     flags = {run.flags["use_cache"] for run in report.proof.runs}
