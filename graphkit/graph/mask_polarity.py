@@ -97,7 +97,8 @@ def find_polarity(mask: Value) -> Polarity | None:
     declared = declared_type(mask)
     numbers = (0.0, 1.0, LOW) if declared is not None and declared.is_float else (0.0, 1.0)
     touched = set(reachable([mask], _made_of))
-    facts = {number: _Elements(mask, number, touched) for number in numbers}
+    others = _Elements({}, touched)
+    facts = {number: _Elements({mask: Elements(number, number)}, touched, others) for number in numbers}
     for sites in (_scores, _zeroed, _counted):
         found = {polarity for site in sites(touched, facts) if (polarity := _told(site)) is not None}
         if found:
@@ -172,15 +173,19 @@ def _is_cast_to_bool(node: Node) -> bool:
 
 
 class _Elements(ForwardAnalysis[Elements]):
-    """Bounds of the elements of values where a mask holds one number throughout."""
+    """Bounds of the elements of values where a mask holds one number throughout; others are the same for each number."""
 
-    def __init__(self, mask: Value, number: float, touched: Collection[Value]) -> None:
+    def __init__(
+        self, known: Mapping[Value, Elements], touched: Collection[Value], others: _Elements | None = None
+    ) -> None:
         super().__init__(UNKNOWN)
-        self.touched = touched
-        self._facts[mask] = Elements(number, number)
+        self.touched, self.others = touched, others
+        self._facts.update(known)
 
     def transfer(self, value: Value) -> Elements:
         """Return bounds of the elements of a value."""
+        if self.others is not None and value not in self.touched:
+            return self.others.of(value)
         node, declared = value.producer, declared_type(value)
         if value.is_constant:
             return _hull(value.constant)
@@ -235,13 +240,11 @@ def _quotient(a: float, b: float) -> float:
 
 def _equal(_: Node, inputs: Sequence[Elements]) -> Elements:
     left, right = inputs
-    if (
-        left.is_data
-        or right.is_data
-        or (left.low <= right.high and right.low <= left.high and not left.is_one_as(right))
-    ):
+    if left.is_data or right.is_data:
         return EITHER
-    return ONE if left == right else NONE
+    if left.low > right.high or right.low > left.high:
+        return NONE
+    return ONE if left == right and left.low == left.high else EITHER
 
 
 def _choice(_: Node, inputs: Sequence[Elements]) -> Elements:
