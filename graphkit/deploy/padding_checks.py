@@ -42,7 +42,7 @@ def check_recurrence(model: Model) -> None:
         return
     if not roles.pasts and (source := roles.first("encoder tokens")) and (text := roles.first("tokens")):
         raise UsageError(
-            f"{model.name}: encoder and decoder are one graph, which takes two texts, '{source.name}' and '{text.name}', "
+            f"{model.name}: encoder and decoder are one graph, which takes the texts '{source.name}' and '{text.name}', "
             "and keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
         )
     if roles.pasts or not roles.all("tokens", "encoder tokens"):

@@ -54,7 +54,8 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     users = [port for port in part.method.inputs if port.kind == "user"]
     user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
-    pair = [_noisy(part.method, fed[0], length, rng) for _ in range(2)]
+    texts = [port.name for port in part.method.inputs if (port.kind, port.by) == ("embedding", "source")]
+    pair = [{**fed[0], **{name: _noisy(fed[0][name], host.batch, length, rng) for name in texts}} for _ in range(2)]
     if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     values = [value for node in part.model.graph.nodes for value in node.results]
@@ -63,22 +64,16 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         raise UsageError(
             f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
-            "reaches the tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong "
-            "- fold the model for each length of its own instead: graphkit fold --dim"
+            "reaches tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong - "
+            "fold the model for each length of its own instead: graphkit fold --dim"
         )
 
 
-def _noisy(method: Method, feed: Mapping[str, np.ndarray], length: int, rng: np.random.Generator) -> Arrays:
-    """Return a feed with noise for the rows of tokens, another one for the rows of padding each time."""
-    noisy, known = dict(feed), np.random.default_rng(1)
-    for port in method.inputs:
-        if (port.kind, port.by) == ("embedding", "source"):
-            rows = np.stack([known.normal(0, NOISE, port.shape), rng.normal(0, NOISE, port.shape)])
-            axis = 1 + next((at for at, size in enumerate(port.shape) if size == length), 0)
-            counts = np.moveaxis(np.zeros(rows.shape, np.bool_), axis, 0)
-            counts[: length // 2] = True
-            noisy[port.name] = np.where(np.moveaxis(counts, 0, axis)[0], rows[0], rows[1]).astype(port.dtype)
-    return noisy
+def _noisy(rows: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows of tokens with noise for those of padding."""
+    noisy = rows.reshape(batch, length, -1).copy()
+    noisy[:, length // 2 :] = rng.normal(0, NOISE, noisy[:, length // 2 :].shape)
+    return noisy.reshape(rows.shape)
 
 
 def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:

@@ -173,7 +173,7 @@ def _is_cast_to_bool(node: Node) -> bool:
 
 
 class _Elements(ForwardAnalysis[Elements]):
-    """Bounds of the elements of values where a mask holds one number throughout; others are the same for each number."""
+    """Bounds of the elements of values where a mask holds one number; those of `others` do not depend on it."""
 
     def __init__(
         self, known: Mapping[Value, Elements], touched: Collection[Value], others: _Elements | None = None
