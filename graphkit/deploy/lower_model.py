@@ -17,7 +17,7 @@ from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
 from graphkit.deploy.host_part import kept_inputs, sound_mask, with_sound
 from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
-from graphkit.deploy.padding_checks import check_ranges, check_recurrence, is_step
+from graphkit.deploy.padding_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
@@ -67,7 +67,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
         UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
         ModelError: onnxruntime cannot compute the tables of the host.
     """
-    check_recurrence(model)
+    check_texts(model)
     lowering = _Lowering(name, model, sizes)
     lowering.normalize()
     lowering.fix_sizes()

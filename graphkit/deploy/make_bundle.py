@@ -293,8 +293,8 @@ def _check_masks(models: Sequence[Model]) -> None:
         for mask, polarity in model.roles.polarities.items():
             if polarity not in ("keeps", None):
                 raise UsageError(
-                    f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make masks "
-                    "that are 1 for what counts - export it with such a mask"
+                    f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make it "
+                    "1 for what counts - export it with such a mask"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Checks that padding changes no results, and that two decoders compute alike: recurrence, ranges of quantised data."""
+"""Checks that there is one text and that steps give logits, of ranges of quantised data, and of two decoders alike."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import QUANTIZED
-from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.verify.comparator import elementwise
 from graphkit.verify.tolerances import LOWERING_TOLERANCE
 
-__all__ = ["check_ranges", "check_recurrence", "check_scales", "check_vectors", "is_step"]
-
-LENGTHS = 4  # the input of a recurrent node that has the length of each sequence
+__all__ = ["check_ranges", "check_scales", "check_texts", "check_vectors", "is_step"]
 
 
 def is_step(model: Model) -> bool:
@@ -26,8 +23,8 @@ def is_step(model: Model) -> bool:
     return bool(model.roles.states and model.roles.all("tokens"))
 
 
-def check_recurrence(model: Model) -> None:
-    """Check that there is one text, that no recurrence takes its padding to valid positions, and steps give logits.
+def check_texts(model: Model) -> None:
+    """Check that there is one text, and that steps on recurrent state give logits.
 
     Raises:
         UsageError: It is not so, with the node and what to do.
@@ -40,31 +37,12 @@ def check_recurrence(model: Model) -> None:
                 "be its logits - name it 'logits', or make a bundle of it: graphkit bundle"
             )
         return
-    if not roles.pasts and (source := roles.first("encoder tokens")) and (text := roles.first("tokens")):
+    source, text = roles.first("encoder tokens"), roles.first("tokens")
+    if source is not None and text is not None and not roles.pasts:
         raise UsageError(
-            f"{model.name}: encoder and decoder are one graph, which takes two texts, '{source.name}' and '{text.name}', "
-            "and keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
+            f"{model.name}: encoder and decoder are one graph without a cache, which takes the texts '{source.name}' "
+            f"and '{text.name}' - export encoder and decoder as models of their own, with a cache"
         )
-    if roles.pasts or not roles.all("tokens", "encoder tokens"):
-        return
-    for node, problem in _over_padding(model):
-        raise UsageError(
-            f"{model.name}: '{node.label}' ({node.op_type}) {problem}: a recurrence over padding, which no mask keeps "
-            "out. Texts shorter than the fixed length would be wrong - export it without padding, or with the lengths "
-            f"of the sequences as sequence_lens of the {node.op_type}"
-        )
-
-
-def _over_padding(model: Model) -> Iterator[tuple[Node, str]]:
-    """Yield recurrent nodes whose results at tokens that count depend on padding behind them, and how."""
-    for node in all_nodes(model.scopes):
-        if not node.is_op(*RECURRENT) or node.input(LENGTHS) is not None:
-            continue
-        direction = node.attr("direction", "forward")
-        if direction != "forward":
-            yield node, "begins at the end of the source"
-        elif any(out is not None and (out.consumers or out in model.graph.outputs) for out in node.outputs[1:]):
-            yield node, "gives its state at the end of the source"
 
 
 WAY_OUT = "compute quantised products with floats: --dequantize"

@@ -53,7 +53,10 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     users = [port for port in part.method.inputs if port.kind == "user"]
     user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
-    pair = [_noisy(part.method, fed[0], length, host.tables, rng) for _ in range(2)]
+    texts = [port for port in part.method.inputs if (port.kind, port.by) == ("embedding", "source")]
+    tables = {port.name: host.tables[port.source.of] for port in texts if port.source is not None}
+    noisy = [{k: _noisy(fed[0][k], table, host.batch, length, rng) for k, table in tables.items()} for _ in range(2)]
+    pair = [{**fed[0], **rows} for rows in noisy]
     if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     values = [value for node in part.model.graph.nodes for value in node.results]
@@ -62,25 +65,16 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         raise UsageError(
             f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
-            "reaches the tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong "
-            "- fold the model for each length of its own instead: graphkit fold --dim"
+            "reaches tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong - "
+            "fold the model for each length of its own instead: graphkit fold --dim"
         )
 
 
-def _noisy(
-    method: Method, feed: Mapping[str, np.ndarray], length: int, tables: Arrays, rng: np.random.Generator
-) -> Arrays:
-    """Return a feed with elements of the table for the rows of tokens, other ones for the rows of padding each time."""
-    noisy, known = dict(feed), np.random.default_rng(1)
-    for port in method.inputs:
-        if port.source is not None and (port.kind, port.by) == ("embedding", "source"):
-            elements = tables[port.source.of].ravel()
-            rows = np.stack([each.choice(elements, port.shape) for each in (known, rng)])
-            axis = 1 + next((at for at, size in enumerate(port.shape) if size == length), 0)
-            counts = np.moveaxis(np.zeros(rows.shape, np.bool_), axis, 0)
-            counts[: length // 2] = True
-            noisy[port.name] = np.where(np.moveaxis(counts, 0, axis)[0], rows[0], rows[1]).astype(port.dtype)
-    return noisy
+def _noisy(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows of tokens with elements of their table for those of padding."""
+    noisy = rows.reshape(batch, length, -1).copy()
+    noisy[:, length // 2 :] = rng.choice(table.ravel(), noisy[:, length // 2 :].shape)
+    return noisy.reshape(rows.shape)
 
 
 def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:

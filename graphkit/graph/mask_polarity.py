@@ -7,6 +7,8 @@ inputs tell nothing: `src_key_padding_mask` and `attention_mask` are both boolea
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, names, value_inputs
 from graphkit.graph.traversal import reachable
+from graphkit.graph.uses import ADDED, KEEPING, LENGTHS
 from graphkit.graph.view import Node, Value, unwrapped
 
 __all__ = ["POLARITIES", "Polarity", "find_polarity", "mask_elements", "unmasked"]
@@ -33,6 +36,7 @@ POLARITIES: Mapping[Polarity, str] = {
     "adds": "added to scores: 0 for what counts, a large negative number for padding",
 }
 HIDES = -20.0  # exp of it is 2e-9: a score that is so much less counts for nothing
+MAX_CONSTANT = 1 << 20  # elements of a constant that are looked at
 LOW = -1e9  # what a mask that is added to scores may hold
 
 
@@ -93,7 +97,8 @@ def find_polarity(mask: Value) -> Polarity | None:
     declared = declared_type(mask)
     numbers = (0.0, 1.0, LOW) if declared is not None and declared.is_float else (0.0, 1.0)
     touched = set(reachable([mask], _made_of))
-    facts = {number: _Elements(mask, number) for number in numbers}
+    others = _Elements({}, touched)
+    facts = {number: _Elements({mask: Elements(number, number)}, touched, others) for number in numbers}
     for sites in (_scores, _zeroed, _counted):
         found = {polarity for site in sites(touched, facts) if (polarity := _told(site)) is not None}
         if found:
@@ -142,31 +147,10 @@ def _counted(touched: Collection[Value], facts: Mapping[float, _Elements]) -> It
             yield {number: fact.of(value).is_zero for number, fact in facts.items()}
 
 
-ADDED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to scores
-    "Attention": (3,),
-    "com.microsoft.Attention": (5,),
-    "com.microsoft.QAttention": (),
-    "com.microsoft.MultiHeadAttention": (5,),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
-    "com.microsoft.GroupQueryAttention": (10,),
-}
-KEEPING: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
-    "com.microsoft.Attention": (3,),
-    "com.microsoft.QAttention": (5,),
-    "com.microsoft.MultiHeadAttention": (4,),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (3,),
-    "com.microsoft.EmbedLayerNormalization": (7,),
-}
-LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how many positions count
-    "com.microsoft.GroupQueryAttention": (5,),
-    "com.microsoft.SparseAttention": (8,),
-}
-COMPARING = names("Equal Greater GreaterOrEqual Less LessOrEqual")
-LOGICAL = COMPARING | names("And IsInf IsNaN Not Or Xor")
-ALIKE = names("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round") | (
-    MOVING - {"Concat"}
-)
+ALIKE = names("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round")
+ALIKE |= MOVING - {"Concat"}
 TOTALS = names("CumSum ReduceSum")
+SHAPES = names("Shape Size")
 
 
 def _made_of(value: Value) -> Iterator[Value | None]:
@@ -181,33 +165,43 @@ def _is_bool(value: Value) -> bool:
     declared, node = declared_type(source), source.producer
     if declared is not None:
         return declared.dtype == TensorProto.BOOL
-    return node is not None and (node.operator in LOGICAL or (node.is_op("Cast") and _is_cast_to_bool(node)))
+    return node is not None and (node.operator in TRUTHS or _is_cast_to_bool(node))
 
 
 def _is_cast_to_bool(node: Node) -> bool:
-    return node.attr("to", 0) == TensorProto.BOOL
+    return node.is_op("Cast") and node.attr("to", 0) == TensorProto.BOOL
 
 
 class _Elements(ForwardAnalysis[Elements]):
-    """Bounds of the elements of values where a mask holds one number throughout."""
+    """Bounds of the elements of values where a mask holds one number; those of `others` do not depend on it."""
 
-    def __init__(self, mask: Value, number: float) -> None:
+    def __init__(
+        self, known: Mapping[Value, Elements], touched: Collection[Value], others: _Elements | None = None
+    ) -> None:
         super().__init__(UNKNOWN)
-        self._facts[mask] = Elements(number, number)
+        self.touched, self.others = touched, others
+        self._facts.update(known)
 
     def transfer(self, value: Value) -> Elements:
         """Return bounds of the elements of a value."""
+        if self.others is not None and value not in self.touched:
+            return self.others.of(value)
         node, declared = value.producer, declared_type(value)
         if value.is_constant:
             return _hull(value.constant)
         if node is None:
             return DATA if declared is None or declared.is_float else ANY
         rule = TRANSFERS.get(node.operator)
-        return DATA if rule is None or node.bodies else rule(node, [self.of(operand) for operand in node.inputs])
+        if rule is None or (node.is_op("MatMul") and value not in self.touched):
+            return DATA
+        try:
+            return rule(node, [self.of(operand) for operand in node.inputs])
+        except (IndexError, TypeError, ValueError):  # the node lacks an input, or has one too many
+            return UNKNOWN
 
 
 def _hull(tensor: TensorProto | None) -> Elements:
-    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+    if tensor is None or tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_CONSTANT:
         return UNKNOWN
     try:
         array = onnx.numpy_helper.to_array(tensor)
@@ -221,43 +215,41 @@ def _hull(tensor: TensorProto | None) -> Elements:
 Transfer = Callable[[Node, Sequence[Elements]], Elements]
 
 
-def _hull_of(_: Node, inputs: Sequence[Elements]) -> Elements:
-    total = inputs[0]
-    for fact in inputs[1:]:
-        total |= fact
-    return total
+def _at_corners(function: Callable[..., float]) -> Transfer:
+    """Return the transfer of an operator that grows with each input, or falls with it."""
+
+    def transfer(node: Node, inputs: Sequence[Elements]) -> Elements:
+        is_data = any(fact.is_data for fact in inputs)
+        if node.is_op("Mul", "Div") and any(fact.is_zero for fact in inputs):
+            return NONE
+        if is_data and node.operator in TRUTHS:
+            return EITHER
+        ends = [function(*corner) for corner in itertools.product(*((fact.low, fact.high) for fact in inputs))]
+        return Elements(float(min(ends)), float(max(ends)), is_data)
+
+    return transfer
 
 
-def _sum(_: Node, inputs: Sequence[Elements]) -> Elements:
-    inputs = [DATA if fact.high == math.inf else fact for fact in inputs]  # such as a bias of distances
-    ends = ([fact.low for fact in inputs], [fact.high for fact in inputs])
-    low, high = (-math.inf if -math.inf in addends else sum(addends) for addends in ends)  # what hides wins
-    return Elements(low, high, any(fact.is_data for fact in inputs))
+def _sum(node: Node, inputs: Sequence[Elements]) -> Elements:
+    """Return bounds of a sum in which a number without a bound, such as a bias of distances, is data."""
+    return _at_corners(_plus)(node, [DATA if fact.high == math.inf else fact for fact in inputs])
 
 
-def _negative(fact: Elements) -> Elements:
-    return Elements(-fact.high, -fact.low, fact.is_data)
+def _plus(*addends: float) -> float:
+    return -math.inf if -math.inf in addends else sum(addends)  # what hides does so beside anything
 
 
-def _product(_: Node, inputs: Sequence[Elements]) -> Elements:
+def _quotient(a: float, b: float) -> float:
+    return math.copysign(math.inf, a) if not b or math.isinf(a) else a / b
+
+
+def _equal(_: Node, inputs: Sequence[Elements]) -> Elements:
     left, right = inputs
-    if left.is_zero or right.is_zero:
+    if left.is_data or right.is_data:
+        return EITHER
+    if left.low > right.high or right.low > left.high:
         return NONE
-    return _of_ends(left, right, lambda a, b: a * b if a and b else 0.0)
-
-
-def _of_ends(left: Elements, right: Elements, function: Callable[[float, float], float]) -> Elements:
-    ends = [function(a, b) for a in (left.low, left.high) for b in (right.low, right.high)]
-    return Elements(min(ends), max(ends), left.is_data or right.is_data)
-
-
-def _quotient(_: Node, inputs: Sequence[Elements]) -> Elements:
-    left, right = inputs
-    if left.is_zero:
-        return NONE
-    if right.is_data or right.low <= 0 <= right.high or math.inf in (abs(left.low), abs(left.high)):
-        return Elements(-math.inf, math.inf, left.is_data or right.is_data)
-    return _of_ends(left, right, operator.truediv)
+    return ONE if left == right and left.low == left.high else EITHER
 
 
 def _choice(_: Node, inputs: Sequence[Elements]) -> Elements:
@@ -266,122 +258,73 @@ def _choice(_: Node, inputs: Sequence[Elements]) -> Elements:
     return chosen | otherwise if truth is None else chosen if truth else otherwise
 
 
-def _extreme(choose: Callable[..., float]) -> Transfer:
-    def bounds(_: Node, inputs: Sequence[Elements]) -> Elements:
-        ends = (choose(fact.low for fact in inputs), choose(fact.high for fact in inputs))
-        return Elements(*ends, any(fact.is_data for fact in inputs))
-
-    return bounds
-
-
 def _cast(node: Node, inputs: Sequence[Elements]) -> Elements:
-    return _of_truth(inputs[0].truth) if _is_cast_to_bool(node) else inputs[0]
-
-
-def _of_truth(truth: bool | None) -> Elements:
-    return EITHER if truth is None else ONE if truth else NONE
-
-
-def _not(_: Node, inputs: Sequence[Elements]) -> Elements:
     truth = inputs[0].truth
-    return EITHER if truth is None else _of_truth(not truth)
-
-
-def _logical(decisive: bool) -> Transfer:
-    def combined(_: Node, inputs: Sequence[Elements]) -> Elements:
-        truths = [fact.truth for fact in inputs]
-        if decisive in truths:
-            return _of_truth(decisive)
-        return EITHER if None in truths else _of_truth(not decisive)
-
-    return combined
-
-
-def _xor(_: Node, inputs: Sequence[Elements]) -> Elements:
-    left, right = (fact.truth for fact in inputs)
-    return EITHER if left is None or right is None else _of_truth(left != right)
-
-
-def _compared(node: Node, inputs: Sequence[Elements]) -> Elements:
-    left, right = inputs
-    if left.is_data or right.is_data:
-        return EITHER
-    if node.is_op("Equal"):
-        if left.high < right.low or right.high < left.low:
-            return NONE
-        return ONE if left == right and left.low == left.high else EITHER
-    if node.is_op("Greater", "GreaterOrEqual"):
-        left, right = right, left
-    is_strict = node.is_op("Less", "Greater")
-    if left.high < right.low or (left.high == right.low and not is_strict):
-        return ONE
-    return NONE if left.low > right.high or (left.low == right.high and is_strict) else EITHER
+    return inputs[0] if not _is_cast_to_bool(node) else EITHER if truth is None else ONE if truth else NONE
 
 
 def _total(_: Node, inputs: Sequence[Elements]) -> Elements:
     """Return the bounds of sums of any number of elements, at least one."""
-    fact = inputs[0]
-    if fact.is_data:
-        return DATA
-    low, high = (0.0 if not end else end * math.inf for end in (fact.low, fact.high))
-    return Elements(min(low, fact.low), max(high, fact.high))
+    low, high = inputs[0].low, inputs[0].high
+    return Elements(
+        min(low, low * math.inf if low else 0), max(high, high * math.inf if high else 0), inputs[0].is_data
+    )
 
 
 def _matrix_product(node: Node, inputs: Sequence[Elements]) -> Elements:
-    product = _product(node, inputs[:2])
+    product = TRANSFERS["Mul"](node, inputs)
     return DATA if product.is_data else _total(node, [product])
 
 
-def _clip(node: Node, inputs: Sequence[Elements]) -> Elements:
-    low, high = (
-        inputs[at] if at < len(inputs) and node.input(at) is not None else Elements(end, end)
-        for at, end in ((1, -math.inf), (2, math.inf))
-    )
-    most = _extreme(min)(node, [inputs[0], high])
-    return _extreme(max)(node, [most, low])
+def _clip(_: Node, inputs: Sequence[Elements]) -> Elements:
+    low, high = inputs[1].low, inputs[2].high if len(inputs) > 2 else math.inf
+    return Elements(min(max(inputs[0].low, low), high), min(max(inputs[0].high, low), high), inputs[0].is_data)
 
 
-def _log(_: Node, inputs: Sequence[Elements]) -> Elements:
-    low, high = (math.log(end) if end > 0 else -math.inf for end in (inputs[0].low, inputs[0].high))
-    return DATA if inputs[0].is_data else Elements(low, high)
+def _either(*places: int, zero: bool = False) -> Transfer:
+    """Return the transfer of an operator that gives elements of some inputs, or 0 as well; of all without places."""
+
+    def transfer(_: Node, inputs: Sequence[Elements]) -> Elements:
+        facts = [inputs[place] for place in places] if places else list(inputs)
+        return functools.reduce(operator.or_, [*facts, *([NONE] if zero else [])])
+
+    return transfer
 
 
-def _filled(node: Node, _: Sequence[Elements]) -> Elements:
-    return _hull(node.attr("value", ZERO))
-
-
-def _padded(_: Node, inputs: Sequence[Elements]) -> Elements:
-    return inputs[0] | (inputs[2] if len(inputs) > 2 else NONE)
-
-
+MONOTONE: Mapping[str, Callable[..., float]] = {
+    "And": lambda a, b: bool(a) and bool(b),
+    "Div": _quotient,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+    "Log": lambda a: math.log(a) if a > 0 else -math.inf,
+    "Max": max,
+    "Min": min,
+    "Mul": lambda a, b: a * b if a and b else 0.0,
+    "Neg": operator.neg,
+    "Not": operator.not_,
+    "Or": lambda a, b: bool(a) or bool(b),
+    "Sub": lambda a, b: _plus(a, -b),
+    "Xor": lambda a, b: bool(a) != bool(b),
+}
+TRUTHS = names("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor")
 TRANSFERS: Mapping[str, Transfer] = {
-    **dict.fromkeys(ALIKE, lambda _, inputs: inputs[0]),
-    **dict.fromkeys(COMPARING, _compared),
+    **{name: _at_corners(function) for name, function in MONOTONE.items()},
+    **dict.fromkeys(names("Add Sum"), _sum),
+    **dict.fromkeys(ALIKE, _either(0)),
     **dict.fromkeys(TOTALS, _total),
-    **dict.fromkeys(names("Concat"), _hull_of),
-    **dict.fromkeys(names("EyeLike IsInf IsNaN"), lambda _, __: EITHER),
-    **dict.fromkeys(names("Shape Size"), lambda _, __: COUNT),
-    **dict.fromkeys(names("ScatterElements ScatterND"), lambda _, inputs: inputs[0] | inputs[2]),
-    "Abs": lambda _, inputs: inputs[0] | _negative(inputs[0]),
-    "Add": _sum,
-    "And": _logical(False),
+    **dict.fromkeys(SHAPES, lambda *_: COUNT),
+    **dict.fromkeys(names("EyeLike IsInf IsNaN"), lambda *_: EITHER),
+    **dict.fromkeys(names("ScatterElements ScatterND"), _either(0, 2)),
     "Cast": _cast,
     "Clip": _clip,
-    "ConstantOfShape": _filled,
-    "Div": _quotient,
-    "Log": _log,
+    "Concat": _either(),
+    "ConstantOfShape": lambda node, _: _hull(node.attr("value", ZERO)),
+    "Equal": _equal,
     "MatMul": _matrix_product,
-    "Max": _extreme(max),
-    "Min": _extreme(min),
-    "Mul": _product,
-    "Neg": lambda _, inputs: _negative(inputs[0]),
-    "Not": _not,
-    "Or": _logical(True),
-    "Pad": _padded,
+    "Pad": _either(0, zero=True),
     "Range": lambda _, inputs: COUNT if inputs[0].low >= 0 and inputs[2].low > 0 else ANY,
-    "Sub": lambda node, inputs: _sum(node, [inputs[0], _negative(inputs[1])]),
-    "Sum": _sum,
-    "Trilu": lambda _, inputs: inputs[0] | NONE,
+    "Trilu": _either(0, zero=True),
     "Where": _choice,
-    "Xor": _xor,
 }

@@ -10,7 +10,18 @@ from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value, unwrapped
 
-__all__ = ["Use", "lookups", "moved_from", "readers", "readers_beside", "table_entries", "uses"]
+__all__ = [
+    "ADDED",
+    "KEEPING",
+    "LENGTHS",
+    "Use",
+    "lookups",
+    "moved_from",
+    "readers",
+    "readers_beside",
+    "table_entries",
+    "uses",
+]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
@@ -34,15 +45,30 @@ INDEXED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indice
     "com.microsoft.GatherBlockQuantized": (1,),
     "com.microsoft.EmbedLayerNormalization": (0, 1, 8),
 }
-MASKED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or masks of them
-    "Softmax": (0,),
+ADDED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to scores
     "Attention": (3,),
-    "com.microsoft.Attention": (3, 5),
+    "com.microsoft.Attention": (5,),
+    "com.microsoft.MultiHeadAttention": (5,),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
+    "com.microsoft.GroupQueryAttention": (10,),
+}
+KEEPING: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
+    "com.microsoft.Attention": (3,),
     "com.microsoft.QAttention": (5,),
-    "com.microsoft.MultiHeadAttention": (4, 5),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (3, 4),
-    "com.microsoft.GroupQueryAttention": (5, 10),
+    "com.microsoft.MultiHeadAttention": (4,),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (3,),
     "com.microsoft.EmbedLayerNormalization": (7,),
+}
+LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how many positions count
+    "com.microsoft.GroupQueryAttention": (5,),
+    "com.microsoft.SparseAttention": (8,),
+}
+MASKED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or tell of masks of them
+    "Softmax": (0,),
+    **{
+        operator: tuple(index for table in (ADDED, KEEPING, LENGTHS) for index in table.get(operator, ()))
+        for operator in (*ADDED, *KEEPING, *LENGTHS)
+    },
 }
 TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positions, or angles of them
     "Sin": (0,),

@@ -229,7 +229,8 @@ def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     role = roles.of(value)
     if role not in OF_SEQUENCES:
         return value.name, axis
-    return "", roles.axis(value, axis)
+    meant = roles.axis(value, axis)
+    return "", "sequence" if meant == "total" and not roles.pasts else meant  # without a past, a mask is over the tokens
 
 
 def read_alike(

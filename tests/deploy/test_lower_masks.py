@@ -298,8 +298,8 @@ def test_an_encoder_beside_a_decoder_in_one_graph_is_declined_as_that(tmp_path: 
     with pytest.raises(UsageError) as caught:
         lower_folder(saved(whole(), tmp_path / "model"), tmp_path / "out", TEXT)
     assert str(caught.value) == (
-        "model.onnx: encoder and decoder are one graph, which takes two texts, 'input_ids' and 'decoder_input_ids', "
-        "and keeps no cache between tokens - export encoder and decoder as models of their own, with a cache"
+        "model.onnx: encoder and decoder are one graph without a cache, which takes the texts 'input_ids' and "
+        "'decoder_input_ids' - export encoder and decoder as models of their own, with a cache"
     )
 
 

@@ -93,9 +93,7 @@ def test_the_proof_fails_where_the_row_of_the_end_token_is_frozen(
 
 
 def test_the_proof_fails_where_the_last_row_is_that_of_padding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"\(Slice\) mixes positions: what padding holds reaches the tokens that count"
-    ):
+    with pytest.raises(UsageError, match=r"\(Slice\) mixes positions: what padding holds reaches tokens that count"):
         frozen(monkeypatch, "siglip", tmp_path)
     monkeypatch.setattr("graphkit.deploy.lower.check_padding", lambda *_: None)
     (tmp_path / "unchecked").mkdir()

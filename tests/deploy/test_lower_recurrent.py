@@ -114,15 +114,12 @@ def tagger(
 
 
 @pytest.mark.parametrize(
-    ("proto", "problem"),
-    [
-        (tagger("bidirectional"), "begins at the end of the source"),
-        (tagger("reverse"), "begins at the end of the source"),
-        (tagger(result="Squeeze (h, zero)"), "gives its state at the end of the source"),
-    ],
+    "proto",
+    [tagger("bidirectional"), tagger("reverse"), tagger(result="Squeeze (h, zero)")],
+    ids=["in both directions", "from the end", "its last state"],
 )
-def test_a_recurrence_over_padding_is_declined(tmp_path: Path, proto: onnx.ModelProto, problem: str) -> None:
-    error = f"(LSTM) {problem}: a recurrence over padding, which no mask keeps out."
+def test_a_recurrence_over_padding_is_declined(tmp_path: Path, proto: onnx.ModelProto) -> None:
+    error = "(LSTM) mixes positions: what padding holds reaches tokens that count, and no mask keeps it out."
     with pytest.raises(UsageError, match=re.escape(error)):
         lowered(proto, tmp_path)
     assert not (tmp_path / "out").exists()

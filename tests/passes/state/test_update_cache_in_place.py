@@ -221,8 +221,9 @@ def test_positions_with_a_mask_count_what_is_no_padding(update: Update) -> None:
 # Decoders without a past
 
 FIRST = """g (int64[N, L] input_ids, float[N, 2, L, 4] k, int64[N, L] attention_mask)
-    => (float[N, 2, L, 4] present_key_0, int64[N, L] y) {
-        present_key_0 = Identity (k) y = Neg (attention_mask) }"""
+    => (float[N, 2, L, 4] present_key_0, int64[N, L] y) <int64[2] axes = {1, 3}> {
+        valid = Cast <to = 1> (attention_mask) of_keys = Unsqueeze (valid, axes) nothing = Sub (of_keys, of_keys)
+        present_key_0 = Add (k, nothing) y = Neg (attention_mask) }"""
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -347,11 +348,11 @@ DECLINED = {
     ),
     "positions for all rows": (
         lambda: joined("p = Neg (position_ids)", "int64[L] p", ", int64[L] position_ids"),
-        "position_ids: it is [L], which is no mask and no positions for each token",
+        "position_ids: it is [position_ids.0], which is no mask and no positions for each token",
     ),
     "a mask of rank 4": (
         lambda: joined("m = Not (attention_mask)", "bool[N, 1, L, T] m", ", bool[N, 1, L, T] attention_mask"),
-        "attention_mask: it is [N, 1, L, T], which is no mask and no positions for each token",
+        "attention_mask: it is [N, 1, attention_mask.2, T], which is no mask and no positions for each token",
     ),
     "an output of the name of the length": (
         lambda: joined("past_length = Shape <start = 0, end = 1> (k)", "int64[1] past_length"),

@@ -24,11 +24,11 @@ CASES = {
         {"b": "batch", "n": "sequence", "boxes": "sequence"},
     ),
     "pairs of boxes for pairs of tokens": (
-        "int64[b, n] input_ids, float[b, boxes, 1] bbox",
+        "int64[2, n] input_ids, float[2, boxes, 1] bbox",
         """x = Gather (table, input_ids) xt = Transpose <perm = [0, 2, 1]> (x) scores = MatMul (x, xt)
         bt = Transpose <perm = [0, 2, 1]> (bbox) pairs = Sub (bbox, bt) size = Shape (scores)
         bias = Reshape (pairs, size) y = Add (scores, bias)""",
-        {"b": "batch", "n": "sequence", "boxes": "sequence"},
+        {"n": "sequence", "boxes": "sequence"},
     ),
     "the memory of a decoder": (
         "int64[b, n] input_ids, float[b, m, 8] memory, bool[b, k] memory_mask",
