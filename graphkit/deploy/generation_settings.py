@@ -16,31 +16,16 @@ __all__ = ["CONFIGURATIONS", "TokenSettings", "read_token_settings"]
 CONFIGURATIONS = ("generation_config.json", "config.json")
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
 MOST = (1 << 31) - 1  # what every language counts to
-NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0,),
-    "do_sample": (False,),
-    "penalty_alpha": (0,),
-    "repetition_penalty": (1,),
-    "encoder_repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "exponential_decay_length_penalty": (),
-    "sequence_bias": (),
-    "guidance_scale": (1,),
-    "renormalize_logits": (False,),
-    "remove_invalid_values": (False,),
-    "constraints": (),
-    "force_words_ids": (),
-    "stop_strings": (),
-    "max_time": (),
-    "token_healing": (False,),
-    "watermarking_config": (),
-    "dola_layers": (),
-    "return_timestamps": (False,),
-    "language": (),
-    "task": (),
-}  # settings that change tokens, and the values besides null that change nothing
+UNSET = (
+    "exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids", "stop_strings", "max_time",
+    "watermarking_config", "dola_layers", "language", "task",
+)  # fmt: skip
+OFF = ("do_sample", "renormalize_logits", "remove_invalid_values", "token_healing", "return_timestamps")
+NONE = ("diversity_penalty", "penalty_alpha", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+ONE = ("num_beam_groups", "repetition_penalty", "encoder_repetition_penalty", "guidance_scale")
+NOT_FOLLOWED = {  # settings that change tokens, each with the value that changes nothing, as null does
+    **dict.fromkeys(UNSET), **dict.fromkeys(OFF, False), **dict.fromkeys(NONE, 0), **dict.fromkeys(ONE, 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,7 +94,7 @@ class _Settings:
 
     def __init__(self, plain: Mapping[str, object]) -> None:
         self.plain = plain
-        self.noted = [name for name, same in NOT_FOLLOWED.items() if plain.get(name) not in (None, *same)]
+        self.noted = [name for name, usual in NOT_FOLLOWED.items() if plain.get(name) not in (None, usual)]
 
     def note(self, name: str) -> None:
         """Note a setting as one that no host follows."""

@@ -123,16 +123,16 @@ def _refuse(folder: Path, contract: Contract | BundleContract, difference: str, 
 
 def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployFolder) -> str:
     """Return which file is another than was recorded, "" for none; one for people may also be as it was made."""
-    named = {*made.models, *made.contents, *((made.data,) if made.weights == "shared" else ())} - set(contract.files)
-    optional = (GUIDE, made.data)  # which people may have taken away, and which few models need
-    if unnamed := sorted(name for name in named if name not in optional or (folder / name).is_file()):
-        return f"files.{unnamed[0]} is missing"
+    named, optional = {*made.models, *made.contents, made.data}, (GUIDE, made.data)  # people may take away a guide
+    for name in sorted(named ^ set(contract.files)):
+        if name in contract.files or name not in optional or (folder / name).is_file():
+            return f"files.{name} is {'there, and the export gives none' if name in contract.files else 'missing'}"
     for name, recorded in contract.files.items():
         content = made.contents.get(name) if name not in contract.read_files else None
         known = [FileRecord.of(folder / name)] if (folder / name).is_file() else []
         known += [] if content is None else [FileRecord(len(content), hashlib.sha256(content).hexdigest())]
         if not known:
-            return f"files.{name} is there, and no such file"
+            return f"files.{name} is there, and there is no such file"
         if recorded not in known:
             return f"files.{name}.{first_difference(recorded, known[0], by='the file has')}"
     return ""

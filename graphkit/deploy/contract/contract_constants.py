@@ -51,13 +51,13 @@ RULES = {
     "forced_bos_token_id": "Follows a prompt of one token; -1 for any.",
 }
 LISTS = {
-    "end": "Decoding stops at any of these.",
-    "prompt": "Behind the start token, decoding begins with these.",
-    "forced_eos": "The last token is one of these, where a sequence becomes as long as it may be.",
-    "bad_words": "Not chosen unless they are forced.",
-    "suppress": "Never chosen.",
-    "begin_suppress": "Not chosen first or, where a first token is forced, second.",
-}
+    "end": ("", "Decoding stops at any of these."),
+    "prompt": ("prompt", "Behind the start token, decoding begins with these."),
+    "forced_eos": ("forced_eos_token_id", "The last one of as many as there may be is one of these."),
+    "bad_words": ("bad_words_ids", "Not chosen unless they are forced."),
+    "suppress": ("suppress_tokens", "Never chosen."),
+    "begin_suppress": ("begin_suppress_tokens", "Not chosen first or, where a first token is forced, second."),
+}  # of tokens, each with its name among the rules for choosing them
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,10 @@ def facts(contract: Contract) -> Facts:
     ranks += [len(state.shape) for state in contract.states]
     return Facts(
         numbers=numbers,
-        lists={name: (meaning, _list(contract, name)) for name, meaning in LISTS.items()},
+        lists={
+            name: (meaning, getattr(contract.generation, rule) if rule else contract.ends)
+            for name, (rule, meaning) in LISTS.items()
+        },
         floor=floor,
         floor_half=_half(floor),  # a host rounds masks to float32 first
         max_rank=max((1, *ranks)),
@@ -266,18 +269,6 @@ def _output(contract: Contract, port: Port) -> Record:
 
 def _or_none(number: int | None) -> int:
     return -1 if number is None else number
-
-
-def _list(contract: Contract, name: str) -> tuple[int, ...]:
-    rules = contract.generation
-    return {
-        "end": contract.ends,
-        "prompt": rules.prompt,
-        "forced_eos": rules.forced_eos_token_id,
-        "bad_words": rules.bad_words_ids,
-        "suppress": rules.suppress_tokens,
-        "begin_suppress": rules.begin_suppress_tokens,
-    }[name]
 
 
 def _single(number: float) -> float:

@@ -94,8 +94,8 @@ C = """\
 static const long long HOST_END_TOKENS[] = {5, 9};
 #define HOST_PROMPT_TOKEN_COUNT 0 /* Of HOST_PROMPT_TOKENS. Behind the start token, decoding begins with these. */
 static const long long HOST_PROMPT_TOKENS[] = {-1};
-#define HOST_FORCED_EOS_TOKEN_COUNT 1 /* Of HOST_FORCED_EOS_TOKENS. The last token is one of these, where a sequence \
-becomes as long as it may be. */
+#define HOST_FORCED_EOS_TOKEN_COUNT 1 /* Of HOST_FORCED_EOS_TOKENS. The last one of as many as there may be is one of \
+these. */
 static const long long HOST_FORCED_EOS_TOKENS[] = {5};
 #define HOST_BAD_WORDS_TOKEN_COUNT 0 /* Of HOST_BAD_WORDS_TOKENS. Not chosen unless they are forced. */
 static const long long HOST_BAD_WORDS_TOKENS[] = {-1};
