@@ -158,23 +158,22 @@ class _Check:
             if fault or all(proof.verdict == "proven" for proof in proofs):
                 break
         limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
-        turns = turning_numbers(shapes, limits)
-        found = Equivalence(proofs, dict(sorted(used.items())), _conditions(shapes[1]), limits, turns, len(terms.known))
-        if not found.proven:
-            return found
+        turns, sizes = turning_numbers(shapes, limits), _conditions(shapes[1])
+        result = Equivalence(proofs, dict(sorted(used.items())), sizes, limits, turns, len(terms.known))
+        if not result.proven:
+            return result
         compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
         if fault := fault or whole_fault(self.original, self.rewritten):
-            return found.unproven(fault)
-        equal = narrowed_dims(before, after, names) if narrower else ()
-        sizes = (*found.conditions, *map(str, limits), *equal)
-        conditions = (*sizes, *counting_conditions(*shapes), *_taken_at_their_word(shapes[1], names, free))
-        if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
-            conditions += ("nothing overflows",)
-        found = replace(found, conditions=conditions, compared=compared)
+            return result.unproven(fault)
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
-            return found.unproven(f"it would hold for {odd}, and so for {where}")
-        return found
+            return result.unproven(f"it would hold for {odd}, and so for {where}")
+        equal = narrowed_dims(before, after, names) if narrower else ()
+        conditions = (*sizes, *map(str, limits), *equal, *counting_conditions(*shapes))
+        conditions += tuple(_taken_at_their_word(shapes[1], names, free))
+        if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
+            conditions += ("nothing overflows",)
+        return replace(result, conditions=conditions, compared=compared)
 
 
 def _unknown(rewritten: Model, reason: str) -> Equivalence:

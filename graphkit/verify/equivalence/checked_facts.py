@@ -250,7 +250,9 @@ def _claims(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         limits, equal = noted.get(node, ((), ()))
         inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
         constants = {
-            at: tensor for at, value in enumerate(node.inputs) if (tensor := _small(reading.model, value)) is not None
+            at: constant
+            for at, value in enumerate(node.inputs)
+            if (constant := _small(reading.model, value)) is not None
         }
         claim = _Claim(node, inputs, outputs, constants, tuple(limits), tuple(equal), node in needed)
         if claim.told and claim.says_something:
