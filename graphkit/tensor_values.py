@@ -73,7 +73,7 @@ def typed_payload(tensor: TensorProto) -> bytes:
         return np.array(values, VALUE_TYPES[field]).tobytes()
     whole = np.array(values, np.uint64 if field == "uint64_data" else np.int64)
     if tensor.data_type == TensorProto.BOOL:
-        return (whole != 0).tobytes()
+        return bytes((whole != 0).tobytes())
     if tensor.data_type in PATTERNS and ((whole < 0) | (whole >= 1 << bits)).any():
         problem = f"a value in its int32_data is no {dtype_name(tensor.data_type)}, and onnxruntime does not load it"
         raise ModelError(problem, tensor=tensor.name, hint="export the model again")

@@ -10,7 +10,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.traversal import chain_end, postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.shapes import infer
+from graphkit.shapes.infer import infer
 
 __all__ = ["table_positions"]
 

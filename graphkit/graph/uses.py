@@ -26,12 +26,9 @@ __all__ = [
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
 MOVES = MOVING | {"Cast", "CastLike"}
-KEEPING = (
-    "Cast",
-    "DequantizeLinear",
-    "Identity",
-    "com.microsoft.DequantizeLinear",
-)  # operators between a table and its lookup
+BEFORE_LOOKUPS = (  # operators between a table and its lookup
+    "Cast", "DequantizeLinear", "Identity", "com.microsoft.DequantizeLinear",
+)  # fmt: skip
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # operators on indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
 PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
@@ -150,7 +147,7 @@ def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
 
 def table_entries(node: Node, table: Value) -> int | None:
     """Return how many entries a table has, None unless it is a constant, perhaps dequantized."""
-    table = unwrapped(table, KEEPING)
+    table = unwrapped(table, BEFORE_LOOKUPS)
     declared = declared_type(table) if table.is_constant else None
     if declared is None or declared.dims is None:
         return None

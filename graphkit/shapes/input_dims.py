@@ -167,8 +167,8 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
     if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
         groups = RELATING["nodes"](model, groups, lengths)
-    for parts in groups.values():
-        parts.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
+    for listed in groups.values():
+        listed.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)
 
 
@@ -230,7 +230,10 @@ def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     if role not in OF_SEQUENCES:
         return value.name, axis
     meant = roles.axis(value, axis)
-    return "", "sequence" if meant == "total" and not roles.pasts else meant  # without a past, a mask is over the tokens
+    return (
+        "",
+        "sequence" if meant == "total" and not roles.pasts else meant,
+    )  # without a past, a mask is over the tokens
 
 
 def read_alike(
@@ -276,10 +279,10 @@ def read_alike(
         numbered.setdefault(name, {}).setdefault(numbers.get(origin(place), 0), []).append(place)
     others = {name: [tuple(parts[number]) for number in sorted(parts)] for name, parts in numbered.items()}
     taken: dict[str, set[Place]] = {}
-    for parts in (groups, others):
-        for name, listed in parts.items():
+    for each in (groups, others):
+        for name, listed in each.items():
             taken.setdefault(name, set()).update(
-                place if parts is groups else origin(place) for group in listed for place in group
+                place if each is groups else origin(place) for group in listed for place in group
             )
     apart = dims == "apart"
     return (

@@ -63,7 +63,7 @@ def _cuts(expr: Expr, names: Collection[str]) -> bool:
     """Whether one of two dims is divided by the other: what is cut into pieces is as large as all of these, always."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
     divisions = [call for call in calls if call.op in ("//", "%")]
-    is_cut = any(names <= call.args[0].symbols | call.args[1].symbols for call in divisions)
+    is_cut = any({*names} <= call.args[0].symbols | call.args[1].symbols for call in divisions)
     return is_cut or any(_cuts(arg, names) for call in calls for arg in call.args)
 
 

@@ -26,6 +26,6 @@ from graphkit.deploy.contract.host_contract import (
 
 __all__ = [
     "BundleContract", "BundleMethod", "BundlePort", "BundledWith", "By", "Contract", "Feed", "Generation",
-    "Length", "LengthChange", "LoweredWith", "Method", "Port", "Source", "State", "StateTensor", "Table", "read_contract",
-    "sound_axis",
+    "Length", "LengthChange", "LoweredWith", "Method", "Port", "Source", "State", "StateTensor", "Table",
+    "read_contract", "sound_axis",
 ]  # fmt: skip

@@ -55,5 +55,7 @@ def _is_other(recorded: Any, made: Any) -> bool:
 
 def _shown(value: Any) -> str:
     """Return a value as JSON, in ASCII and not too long."""
-    text = json.dumps(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value)
+    text = json.dumps(
+        dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    )
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -171,29 +171,24 @@ class _Check:
             if fault or all(proof.verdict == "proven" for proof in proofs):
                 break
         limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
-        turns = turning_numbers(shapes, limits)
-        found = Equivalence(proofs, dict(sorted(used.items())), _conditions(shapes[1]), limits, turns, len(terms.known))
-        if not found.proven:
-            return found
+        turns, sizes = turning_numbers(shapes, limits), _conditions(shapes[1])
+        result = Equivalence(proofs, dict(sorted(used.items())), sizes, limits, turns, len(terms.known))
+        if not result.proven:
+            return result
         compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
         if fault := fault or whole_fault(self.original, self.rewritten):
-            return found.unproven(fault)
+            return result.unproven(fault)
+        if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
+            where = "no size" if odd.is_impossible else "not all sizes that are declared"
+            return result.unproven(f"it would hold for {odd}, and so for {where}")
         equal = narrowed_dims(names, declared) if narrower else ()
         claimed = _taken_at_their_word(shapes[1], names, free)
-        sizes = (*found.conditions, *map(str, limits), *equal)
-        conditions = (
-            *sizes,
-            *counting_conditions(*shapes),
-            *(f"{place} = {dim}, as declared" for place, dim in claimed),
-        )
+        conditions = (*sizes, *map(str, limits), *equal, *counting_conditions(*shapes))
+        conditions += tuple(f"{place} = {dim}, as declared" for place, dim in claimed)
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
         shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} is {dim}" for place, dim in claimed))
-        found = replace(found, conditions=conditions, compared=compared, shared_dims=shared)
-        if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
-            where = "no size" if odd.is_impossible else "not all sizes that are declared"
-            return found.unproven(f"it would hold for {odd}, and so for {where}")
-        return found
+        return replace(result, conditions=conditions, compared=compared, shared_dims=shared)
 
     def _read(self, shapes: tuple[Shapes, Shapes]) -> set[str]:
         """Return the inputs that a node of either model reads, without those whose dims are known to be others'."""

@@ -250,9 +250,13 @@ def _claims(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         limits, equal = noted.get(node, ((), ()))
         inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
         constants = {
-            at: tensor for at, value in enumerate(node.inputs) if (tensor := _small(reading.model, value)) is not None
+            at: constant
+            for at, value in enumerate(node.inputs)
+            if (constant := _small(reading.model, value)) is not None
         }
-        claim = _Claim(node, inputs, outputs, constants, limits=tuple(limits), equal=tuple(equal), is_needed=node in needed)
+        claim = _Claim(
+            node, inputs, outputs, constants, limits=tuple(limits), equal=tuple(equal), is_needed=node in needed
+        )
         if claim.told and claim.says_something:
             yield claim
 

@@ -247,7 +247,9 @@ agraph (float[N, past, 4] k, float[N, seq, 4] new, float[N, seq, total] mask) =>
 
 def test_a_dim_that_the_graph_needs_to_be_a_sum_is_called_that() -> None:
     outcome = Rename(dims=(("total", "past + seq"),)).run(model_of(MASKED))
-    assert text(outcome.model).startswith("agraph (float[N,past,4] k, float[N,seq,4] new, float[N,seq,past + seq] mask)")
+    assert text(outcome.model).startswith(
+        "agraph (float[N,past,4] k, float[N,seq,4] new, float[N,seq,past + seq] mask)"
+    )
     assert outcome.changes == ("total is past + seq",)
 
 

@@ -136,7 +136,4 @@ def test_a_limit_of_a_file_is_shown_by_its_report(tmp_path: Path) -> None:
         for block in verify_rewrite(tmp_path / "m.onnx", tmp_path / "m.onnx").blocks()
         if hasattr(block, "text")
     ]
-    assert (
-        "By normal forms, at every legal size and for every input, for n >= 1, n <= 16,777,216: 1 bit for bit, of 1."
-        in shown
-    )
+    assert any(", for n >= 1, n <= 16,777,216: 1 bit for bit, of 1." in text for text in shown)
