@@ -62,10 +62,8 @@ class Float32Rounding:
         if difference.problem or not math.isfinite(difference.scaled):
             return False
         moves = self._moved(run).get(difference.output, 0.0)
-        allowed = max(tolerance, FACTOR * max(moves, UNIT))
-        if difference.output in self.proven:
-            allowed = max(allowed, FLOAT32_TOLERANCE)
-        if difference.scaled > allowed:
+        limit = max if difference.output in self.proven else min  # where a choice flips, outputs move by any amount
+        if difference.scaled > max(tolerance, limit(FACTOR * max(moves, UNIT), FLOAT32_TOLERANCE)):
             return False
         self.explained[run, difference.output] = difference.scaled, moves
         return True

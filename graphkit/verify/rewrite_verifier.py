@@ -69,7 +69,7 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
-from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance
+from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.weight_bytes import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
@@ -383,7 +383,8 @@ class _Proof:
             return None
         if self.blank.tolerance and has_float16(self.two.models[0]):
             return Rounding(self.two, self.progress)
-        if self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude):
+        is_asked = self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude)
+        if is_asked or rounds_activations(self.two.models[0]):  # which may flip, and move by a step of 8 bits
             return None
         return Float32Rounding(self.two, [output.name for output in self.forms.proven], self.progress)
 

@@ -101,6 +101,15 @@ def test_a_row_of_a_table_that_no_run_reads_is_found_beside_what_is_rounded() ->
     assert "weight 'table' (float32[1000000, 1]) differs" in verify_rewrite(before, after[1]).failures[0]
 
 
+def test_what_a_choice_flips_is_no_measure() -> None:
+    """Ties of a TopK move whole rows of the original, and explain no other numbers."""
+    text = """(float[b, 64] x) => (float[b, 1] y) {{ n = Mul (x, zeros) s = Add (n, ties) v, i = TopK (s, one)
+        f = Cast <to = 1> (i) y = {} (f, far) }}"""
+    constants = {"zeros": np.zeros(64, np.float32), "ties": np.full(64, 1 / 3, np.float32), "one": np.array([1])}
+    pair = (model_of(text.format("Add"), **constants, far=np.float32(far)) for far in (1, 2))
+    assert "runs differ" in verify_rewrite(*pair).failures[0]
+
+
 def norm(*, epsilon: float, far: float) -> Model:
     constants = {
         "far": far + RNG.standard_normal(32),
