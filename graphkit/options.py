@@ -317,8 +317,8 @@ class LowerOptions(DeployOptions):
         None,
         Flag(
             "--mask-floor",
-            "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or twice the largest "
-            "score where that is lower.",
+            "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or twice the "
+            "largest score where that is lower.",
             float,
         ),
     )
