@@ -1,4 +1,4 @@
-"""Simplify Concats: drop empty inputs, merge one into the next one, and join before inputs are reshaped."""
+"""Simplify Concats: drop empty inputs, merge one into the next one, and join copies before they are reshaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeRewrite, Rewrite
+from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite
 
 __all__ = ["DropEmptyParts", "JoinBeforeReshape", "MergeConcats"]
 
@@ -143,15 +143,13 @@ RESHAPE_SINCE = 5
 
 @dataclass(frozen=True)
 class JoinBeforeReshape(NodeRewrite):
-    """Join tensors along another axis before they are reshaped, so that one Reshape is left, behind the Concat.
+    """Join copies of a reshaped tensor along another axis before it is reshaped, so that one Reshape is left behind.
 
-    The heads of keys and values that several queries share come as copies of one reshaped tensor, on which
-    RKNN-Toolkit2 2.5.0 fails; the Reshape behind the Concat merges with the next one. Elements, and their order in
-    memory, stay the same.
+    So the heads of keys and values are copied that several queries share. RKNN-Toolkit2 2.5.0 fails on a Concat of one
+    Reshape several times that another Reshape follows. Elements, and their order in memory, stay the same.
 
-    Legality: the dims are numbers and none is 0; all inputs are reshaped from tensors that differ in one axis at most,
-    and the axes before it have as many elements as those before the axis of the Concat. Nothing else reads what is
-    reshaped, unless all inputs are copies of one tensor. No tensor has more axes than the inputs of the Concat.
+    Legality: the dims are numbers and none is 0; of the source, the axes before some axis have as many elements as
+    those before the axis of the Concat; and the source has no more axes than its copies.
 
     Before:
 
@@ -175,45 +173,24 @@ class JoinBeforeReshape(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        makers = [value.producer for value in node.operands]
-        sources = [maker.operand(0) for maker in makers if maker is not None and maker.is_op(*RESHAPING)]
-        if node.scope.opset() < RESHAPE_SINCE or len(sources) < len(node.inputs):
+        copy, out = node.operand(0), node.result()
+        maker, rank = copy.producer, editor.shapes[copy].rank
+        if maker is None or not maker.is_op(*RESHAPING) or node.scope.opset() < RESHAPE_SINCE:
             return
-        out = node.result()
-        after, axis = editor.shapes[out].sizes(), _joined_axis(editor, node, sources)
-        if after is None or axis is None:
+        if any(value is not copy for value in node.inputs):
             return
-        if len(reshaped := {*node.operands}) > 1 and not all(_is_read_by(editor, value, node) for value in reshaped):
-            raise MatchFailure("something else reads what is reshaped, so that there would be more Reshapes")
+        source, axis = maker.operand(0), node.axis(rank)
+        before, reshaped, after = (editor.shapes[value].sizes() for value in (source, copy, out))
+        if before is None or reshaped is None or after is None or axis is None or 0 in before:
+            return
+        outer = math.prod(reshaped[:axis])
+        joined_axis = next((at for at in range(len(before)) if math.prod(before[:at]) == outer), None)
+        if joined_axis is None or len(before) > len(reshaped):
+            return
         joined = editor.unique_name(f"{out.name}_joined")
         editor.replace(
             node,
-            NewNode("Concat", sources, [joined], {"axis": axis}, like=node),
+            NewNode("Concat", [source] * len(node.inputs), [joined], {"axis": joined_axis}, like=node),
             NewNode("Reshape", [joined, editor.integers(after, f"{out.name}_shape")], [out.name]),
         )
-        editor.note("Concat(s) moved before Reshapes")
-
-
-def _is_read_by(editor: Editor, value: Value, node: Node) -> bool:
-    """Whether one node alone reads a value."""
-    is_read_later = editor.is_output(value) or value in editor.new_reads
-    return not is_read_later and all(reader is node for reader, _ in value.consumers)
-
-
-def _joined_axis(editor: Editor, node: Node, sources: Sequence[Value]) -> int | None:
-    """Return the axis along which joined sources have the elements of the Concat in their order, None for none."""
-    before = [editor.shapes[value].sizes() for value in sources]
-    after = [editor.shapes[value].sizes() for value in node.operands]
-    known = [dims for dims in (*before, *after) if dims is not None and 0 not in dims]
-    if len(known) < len(before) + len(after):
-        return None
-    first, reshaped = known[0], known[len(before)]
-    axis = node.axis(len(reshaped))
-    if axis is None or len(first) > len(reshaped):
-        return None
-    outer = math.prod(reshaped[:axis])
-    for index in range(len(first)):
-        rests = {(*dims[:index], *dims[index + 1 :]) for dims in known[: len(before)]}
-        if math.prod(first[:index]) == outer and len(rests) == 1:
-            return index
-    return None
+        editor.note("Concat(s) of copies moved before a Reshape")

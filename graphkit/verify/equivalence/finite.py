@@ -8,13 +8,10 @@ the exact terms, and an output of the model is proven by these alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
@@ -76,10 +73,10 @@ def filled(app: Application) -> Result:
     if scores is None or scores.dims is None or not is_small(app, [scores]):
         return None
     zero, fill = _number(app, 0.0), _fill(app)
-    mask = _applied(app, "Where", [condition, *((fill, zero) if low[0] else (zero, fill))], condition.dims)
+    mask = flat.applied(app, "Where", [condition, *((fill, zero) if low[0] else (zero, fill))], condition.dims)
     if mask is None or _is_zero(app, scores):
         return None if mask is None else app.tools.movement.expand(mask, app.dims)
-    return _applied(app, "Add", [scores, mask], app.dims)
+    return flat.applied(app, "Add", [scores, mask], app.dims)
 
 
 def _hides_a_row(app: Application, condition: Term, *, is_hidden: bool) -> bool:
@@ -93,7 +90,7 @@ def added(app: Application) -> Result:
     args = [None if term is None else _lowered(app, term) for term in app.args]
     if args == list(app.args) or not is_small(app, app.args):
         return None
-    return _applied(app, "Add", args, app.dims)
+    return flat.applied(app, "Add", args, app.dims)
 
 
 def multiplied(app: Application) -> Result:
@@ -101,7 +98,7 @@ def multiplied(app: Application) -> Result:
     found = counted(app, app.args)
     if found is None or app.dims is None or not _varies(found[0].dims, app.dims):
         return None
-    return _applied(app, "Mul", [found[0], _fill(app)], app.dims)
+    return flat.applied(app, "Mul", [found[0], _fill(app)], app.dims)
 
 
 def guarded(app: Application) -> Result:
@@ -151,19 +148,6 @@ def _fill(app: Application) -> Term:
 
 def _number(app: Application, number: float) -> Term:
     return app.tools.constants.of_array(np.array(number, helper.tensor_dtype_to_np_dtype(app.dtype)), app.dtype)
-
-
-def _applied(app: Application, op: str, args: list[Term | None], dims: Dims | None) -> Term | None:
-    """Return the normal form of another operator on terms."""
-    if op == "Where" and all(arg is not None and arg.is_constant for arg in args):
-        condition, *ends = (app.tools.constants.array(arg) for arg in args if arg is not None)
-        if condition is not None and ends[0] is not None and ends[1] is not None:
-            return app.tools.constants.of_array(np.where(condition, ends[0], ends[1]), app.dtype)
-    version = {"Where": 9, "Add": 7, "Mul": 7}[op]
-    node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
-    made = replace(app, node=node, attributes=(("", 0, version),), args=args, index=0, dims=dims)
-    found = flat.elementwise(made)
-    return found if isinstance(found, Term) else None
 
 
 FINITE_AXIOMS = (

@@ -7,13 +7,15 @@ last axis, a sum over it, and a lookup. onnxruntime computes them in just this w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from onnx import TensorProto
+import numpy as np
+from onnx import NodeProto, TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES
 from graphkit.graph.operator_traits import UNARY, broadcasts, names
+from graphkit.graph.view import Node
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
@@ -22,7 +24,7 @@ from graphkit.verify.equivalence.movement import expands_to, grouped, kept, prod
 from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, has_no_zero
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["by_dims", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = ["applied", "by_dims", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -38,6 +40,7 @@ OF_BODIES = 18  # the version in which it does so for float16
 BY_DIMS = EXTREMES | {"Pow", "Where"}
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
+COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": np.multiply}  # of constants
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
@@ -54,6 +57,19 @@ def elementwise(app: Application) -> Result:
     if op in BOUNDED and app.dtype in HALVES and app.node.scope.opset() == OF_BODIES:
         return "which of two zeros it gives depends on dims, where onnxruntime computes it by Max"
     return _by_element(app, is_placed)
+
+
+def applied(app: Application, op: str, args: Sequence[Term | None], dims: Dims | None) -> Term | None:
+    """Return the normal form of another elementwise operator, on terms of a node."""
+    arrays = [app.tools.constants.array(arg) for arg in args if arg is not None and arg.is_constant]
+    constants = [array for array in arrays if array is not None]
+    if op in COMPUTED and len(constants) == len(args):
+        return app.tools.constants.of_array(COMPUTED[op](*constants), app.dtype)
+    node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
+    version = 9 if op == "Where" else 7
+    made = replace(app, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
+    found = elementwise(made)
+    return found if isinstance(found, Term) else None
 
 
 def by_dims(app: Application) -> Result:

@@ -35,6 +35,9 @@ class Movement:
 
     def reshape(self, term: Term, dims: Dims) -> Term:
         """Return a term with other dims and the same elements in the same order."""
+        if (copies := self._copies(term, dims)) is not None:
+            self.terms.note("a Concat of copies")
+            return copies
         if term.dims == dims:
             self.terms.note("a Reshape to the dims that are there")
             return term
@@ -43,9 +46,6 @@ class Movement:
             return self.reshape(term.args[0], dims)  # type: ignore[arg-type]
         if term.is_constant and (made := self.constants.reshaped(term, dims)) is not None:
             return made
-        if (copies := self._copies(term, dims)) is not None:
-            self.terms.note("a Reshape of a Concat of copies")
-            return copies
         if term.op == "Elements" and (sizes := sizes_of(dims)) is not None:
             elements = term.attributes[2]
             return self.terms.make("Elements", (term.dtype, sizes, elements), (), term.dtype, sizes)
@@ -64,7 +64,7 @@ class Movement:
             count, rest = divmod(len(parts), period)
             if rest or parts != parts[:period] * count:
                 continue
-            if all(product(dims[:axis]) != outer * count for axis in range(len(dims))):
+            if all(product(dims[:axis]) != outer * count for axis in range(len(dims) + 1)):
                 continue
             length = sum((part.dims[1] for part in parts[:period] if part.dims is not None), const(0))
             once, row = self.concat(parts[:period], 1, (outer, length, behind)), length * behind

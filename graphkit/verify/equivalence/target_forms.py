@@ -1,37 +1,22 @@
-"""Axioms of forms that targets accept: copies that a Concat joins, quotients, and signs that move into a table."""
+"""Axioms of forms that targets accept: quotients, and signs that move from a tensor into its table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.view import Node
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.movement import JOINED, expands_to
+from graphkit.verify.equivalence.movement import JOINED
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["copies", "reciprocal", "signs"]
+__all__ = ["reciprocal", "signs"]
 
 Result = Term | str | None
-
-
-def copies(app: Application) -> Result:
-    """Repeat a tensor along an axis of 1, where a Concat joins copies of it."""
-    first = app.arg(0)
-    if first is None or first.dims is None or app.dims is None or len(app.args) < 2:
-        return None
-    axis = app.axis(app.attr("axis", int), len(first.dims))
-    if axis is None or first.dims[axis] != 1 or any(part is not first for part in app.args):
-        return None
-    if not expands_to(first.dims, app.dims):
-        return None
-    return app.tools.movement.expand(first, app.dims)
 
 
 def reciprocal(app: Application) -> Result:
@@ -39,7 +24,7 @@ def reciprocal(app: Application) -> Result:
     if app.dtype not in FLOATS or app.dims is None:
         return None
     one = app.tools.constants.of_array(np.ones((), FLOATS[app.dtype]), app.dtype)
-    return _applied(app, "Div", [one, app.arg(0)], app.dims)
+    return flat.applied(app, "Div", [one, app.arg(0)], app.dims)
 
 
 def signs(app: Application) -> Result:
@@ -54,8 +39,8 @@ def signs(app: Application) -> Result:
         plain, factors = found
         if not _takes(table.dims, factors.shape):
             return "its table is the same for all parts"
-        signed = _product(app, [table, app.tools.constants.of_array(factors, app.dtype)], table.dims)
-        return None if signed is None else _product(app, [plain, signed], app.dims)
+        signed = flat.applied(app, "Mul", [table, app.tools.constants.of_array(factors, app.dtype)], table.dims)
+        return None if signed is None else flat.applied(app, "Mul", [plain, signed], app.dims)
     return None
 
 
@@ -122,19 +107,3 @@ def _signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Ter
         plain.append(part if source is None else app.tools.movement.reshape(source, part.dims))
         numbers += [1 if source is None else -1] * length
     return (plain, numbers) if -1 in numbers else None
-
-
-def _product(app: Application, args: list[Term | None], dims: Dims) -> Term | None:
-    """Return the normal form of a product."""
-    arrays = [None if arg is None or not arg.is_constant else app.tools.constants.array(arg) for arg in args]
-    if arrays[0] is not None and arrays[1] is not None:
-        return app.tools.constants.of_array(arrays[0] * arrays[1], app.dtype)
-    return _applied(app, "Mul", args, dims)
-
-
-def _applied(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
-    """Return the normal form of an elementwise operator of two inputs on terms."""
-    node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
-    made = replace(app, node=node, attributes=(("", 0, 7),), args=args, index=0, dims=dims)
-    found = flat.elementwise(made)
-    return found if isinstance(found, Term) else None

@@ -226,7 +226,7 @@ CASES = (
          "y = Slice (x, three, i6, i2)", WIDE, dtypes=("float", "double", "int64", "int32")),
     Case("constants run once", "n = Add (one, one) c = CastLike (n, x) y = Mul (x, c)",
          "c = CastLike (two, x) y = Mul (x, c)", dtypes=FLOATS, constants={"two": np.int64(2)}),
-    Case("copies", "a = Slice (x, i0, i1, i2) y = Concat <axis = 2> (a, a, a)",
+    Case("concat", "a = Slice (x, i0, i1, i2) y = Concat <axis = 2> (a, a, a)",
          "a = Slice (x, i0, i1, i2) s = Shape <end = 2> (x) n = Concat <axis = 0> (s, three) y = Expand (a, n)", WIDE),
     Case("reshape", "c = Concat <axis = 1> (x, x, x) y = Reshape (c, apart)",
          "a = Unsqueeze (x, i1) e = Expand (a, thrice) y = Reshape (e, apart)",
