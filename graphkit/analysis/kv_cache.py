@@ -153,7 +153,9 @@ class KVCache(Judged):
         elif self.bytes_per_token:
             first = self.memory[0]
             known = (
-                f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
+                f"{self.positions:,} positions are in its tables"
+                if self.positions
+                else "no table of positions was found"
             )
             yield Prose(
                 f"{self.bytes_per_token:,} bytes for each token; {first.context:,} tokens = "
