@@ -88,7 +88,9 @@ def count(name: str, text: str) -> Flag:
     return Flag(name, text, int, least=1)
 
 
-DIM = Flag("--dim", "Set the size of a symbol; repeatable.", metavar="NAME=N", is_repeatable=True)
+DIM = Flag(
+    "--dim", "Set the size of a symbol, or of one dim, such as x.0=1; repeatable.", metavar="NAME=N", is_repeatable=True
+)
 INPUT = Flag("--input", "Set the shape of an input; repeatable.", metavar="NAME=AxBxC", is_repeatable=True)
 RANGE = Flag(
     "--range",

@@ -116,6 +116,37 @@ def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -
     assert declared_dims(load(made).graph.outputs[0]) == (2, 5)
 
 
+def odd_file(folder: Path) -> Path:
+    """Return the file of a model whose dims are both called -1."""
+    proto = onnx.load(small_file(folder))
+    for info in (*proto.graph.input, *proto.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            dim.dim_param = "-1"
+    onnx.save(proto, folder / "odd.onnx")
+    return folder / "odd.onnx"
+
+
+@pytest.mark.parametrize(
+    ("command", "dims"),
+    [
+        (("set-dims", "--dim", "-1=4"), (4, 4)),
+        (("set-dims", "--dim", "x.0=2", "--dim", "x.1=3"), (2, 3)),
+        (("set-dims", "--input", "x=2x3"), (2, 3)),
+        (("rename", "--dim-name", "-1=size"), ("size", "size")),
+        (("rename", "--dim-name", "x.1=columns"), ("-1", "columns")),
+        (("fold",), ("-1", "-1")),
+        (("fold", "--dim", "x.1=3"), ("-1", 3)),
+    ],
+)
+def test_dims_that_are_called_by_a_number_are_named_dims(
+    command: tuple[str, ...], dims: tuple[str | int, ...], run: Run, tmp_path: Path
+) -> None:
+    made = tmp_path / "made.onnx"
+    code, _, err = run(command[0], odd_file(tmp_path), *command[1:], "-o", made)
+    assert (code, err) == (0, "")
+    assert declared_dims(load(made).graph.inputs[0]) == dims
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [

@@ -212,8 +212,8 @@ def extract(job: Job, to: Sequence[str], begin: Sequence[str]) -> Result:
 RENAMED = {
     "input": "Rename an input",
     "output": "Rename an output",
-    "dim": "Rename a symbol of dims, or name a dim without one, such as x.0=batch",
-    "value": "Rename any value of the main graph",
+    "dim": "Rename a symbol of dims, or one dim, such as x.0=batch",
+    "value": "Rename any value",
 }  # kinds of names, and the help text of their options
 COMPLETED = {"input": complete_input, "output": complete_output, "dim": complete_dim, "value": complete_pair}
 

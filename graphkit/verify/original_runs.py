@@ -17,7 +17,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
@@ -163,9 +163,9 @@ class Feeder:
                 if dim.name is not None:
                     kinds = places.setdefault(dim.name, {})
                     kinds.setdefault((name if role == "other" else role, axis), []).append(f"{name}.{axis}")
-        for symbol, kinds in places.items():
+        for shared, kinds in places.items():
             for others in [*kinds.values()][1:]:
-                for size in {1, 2 * dims[symbol]} - {dims[symbol]}:
+                for size in {1, 2 * dims[shared]} - {dims[shared]}:
                     yield {**dims, **dict.fromkeys(others, size)}
 
     def again(self, run: Run) -> dict[str, np.ndarray]:
@@ -469,7 +469,7 @@ def _sizes(runs: Sequence[Run]) -> str:
         for name, size in run.dims.items():
             low, high = ends.get(name, (size, size))
             ends[name] = min(low, size), max(high, size)
-    texts = [f"{name} {low:,} to {high:,}" if low < high else f"{name} {low:,}" for name, (low, high) in ends.items()]
+    texts = [f"{symbol(name)} {low:,}" + (f" to {high:,}" if low < high else "") for name, (low, high) in ends.items()]
     more = [f"{counted(len(texts) - MAX_DIMS, 'dim(s)')} more"] if len(texts) > MAX_DIMS else []
     return ", ".join([*texts[:MAX_DIMS], *more])
 

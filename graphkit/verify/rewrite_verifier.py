@@ -32,7 +32,7 @@ from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve, with_dims_apart
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_runs import (
@@ -209,10 +209,9 @@ class _Proof:
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
-        fixed = fixed_by(before, after, computed_dims(before, cuts))
+        fixed, spec = fixed_by(before, after, spec, computed_dims(before, cuts))
         unsure = unknown_pairs(fixed)
         fixed = [pair for pair in fixed if pair not in unsure]
-        spec = with_dims_apart(spec, before, fixed)
         numbers, relations = solve(fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         is_default = options.tolerance is None and has_float16(before) and copies is None

@@ -17,7 +17,7 @@ from graphkit.progress import portion, with_share
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
-from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
@@ -257,6 +257,7 @@ class _Part:
     fits: bool
     proof: BranchProof
     equal: Sequence[Pair] = ()
+    spec: DimSpec = AS_DECLARED
     record: RunRecord = field(default_factory=RunRecord)
     forms: Equivalence = field(default_factory=lambda: Equivalence(()))
 
@@ -265,18 +266,18 @@ class _Part:
         """Compare the interfaces, and find the sizes that both take."""
         mismatches, notes = interface_failures(branch, model), list[str]()
         failures = [*mismatches.outputs, *mismatches.inputs]
-        feeder, equal = None, list[Pair]()
+        feeder, equal, spec = None, list[Pair](), AS_DECLARED
         try:
             if not mismatches.inputs:
-                pairs = fixed_by(branch.merged, model)
+                pairs, spec = fixed_by(branch.merged, model)
                 equal = [pair for pair in pairs if pair.size.constant is None]
-                feeder = _feeder(branch.merged, model, pairs, seed)
+                feeder = _feeder(branch.merged, model, pairs, spec, seed)
                 fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
             failures.append(str(error))
         proof = BranchProof(model.name, notes=tuple(notes), failures=tuple(failures))
-        return cls(branch, model, feeder, not failures, proof, equal)
+        return cls(branch, model, feeder, not failures, proof, equal, spec)
 
     def with_equivalence(self, seconds: float | None, progress: Callable[[str], None]) -> _Part:
         """Add the outputs that are equal at every size and for every input."""
@@ -321,7 +322,7 @@ class _Part:
     def narrowed(self, session: Runner, flags: Flags) -> _Part:
         """Let it fail where the merged decoder runs at sizes that the model does not take."""
         assert self.feeder is not None
-        whole = partial(self.feeder.at, legal_sizes(self.branch.merged))
+        whole = partial(self.feeder.at, legal_sizes(self.branch.merged, self.spec))
         pairs = narrowing(lambda: session, self.equal, {}, whole, [flags])
         if not pairs:
             return self
@@ -343,14 +344,14 @@ class _Part:
         return replace(self, proof=replace(self.proof, failures=(*self.proof.failures, *failures)))
 
 
-def _feeder(merged: Model, model: Model, pairs: Sequence[Pair], seed: int) -> Feeder:
+def _feeder(merged: Model, model: Model, pairs: Sequence[Pair], spec: DimSpec, seed: int) -> Feeder:
     """Return a feeder for inputs that a merged decoder and another model take.
 
     Raises:
         UsageError: They take none of the same dims.
     """
     numbers, relations = solve(pairs, {})
-    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed, others=(model,))
+    return Feeder(merged, legal_sizes(merged, spec | DimSpec.of(numbers), relations), {}, seed, others=(model,))
 
 
 def _weighed(part: _Part, *, is_exact: bool) -> _Part:

@@ -13,7 +13,7 @@ from graphkit.graph.names import listed
 from graphkit.graph.view import Node, Scope, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.node_matching import match_nodes
-from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer, symbol
 from graphkit.viewer.diff_overlays import diff_overlays
 from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
 from graphkit.viewer.graph_of_model import graph_ids, graphs
@@ -145,7 +145,7 @@ def _about(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) ->
     """Return the facts about a model as a whole."""
     proto = shapes.model.proto
     producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
-    sizes = [f"{name} {size:,}" for name, size in (*spec.dims, *amounts.sizes.items())]
+    sizes = [f"{symbol(name)} {size:,}" for name, size in (*spec.dims, *amounts.sizes.items())]
     return {
         "model": model.label,
         "producer": producer,

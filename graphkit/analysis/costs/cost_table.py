@@ -30,6 +30,7 @@ from graphkit.graph.names import counted, listed
 from graphkit.options import By
 from graphkit.render.document_blocks import PEAK, Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
 from graphkit.render.result import Result, Sizes
+from graphkit.shapes import symbol
 
 __all__ = ["Costs"]
 
@@ -111,7 +112,7 @@ class Costs(Result):
         """Return the sizes, those that are assumed in one sentence."""
         if not self.sizes:
             return "All input dims are numbers."
-        sizes = listed([f"{name} {size:,}" for name, size in self.sizes])
+        sizes = listed([f"{symbol(name)} {size:,}" for name, size in self.sizes])
         if not self.assumed:
             return f"At {sizes}."
         every = len(self.assumed) == len(self.sizes)

@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Editor, NewNode, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
-from graphkit.shapes import Expr, Shapes, declarations, infer, is_known
+from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
@@ -141,7 +141,7 @@ class FreezeDims(Pass):
             for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
                 is_inner = is_body or info.name not in outputs
                 frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
-        changes = [f"{name} is {number}" for name, number in numbers.items()]
+        changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
         return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
 
@@ -241,8 +241,8 @@ class SetDims(Pass):
         if frozen.model is base:
             return Outcome(model)
         result = InferOutputShapes().run(frozen.model)
-        notes = [f"{name} is {size}, for the graph forces it" for name, size in forced.items()]
-        known = {f"{name} is {size}" for name, size in forced.items()}
+        known = [f"{symbol(name)} is {size}" for name, size in forced.items()]
+        notes = [f"{change}, for the graph forces it" for change in known]
         frozen_changes = [change for change in frozen.changes if change not in known]
         return Outcome(result.model, (*frozen_changes, *notes, *result.changes))
 

@@ -20,8 +20,8 @@ from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.graph_inputs import DimSpec, Inputs
-from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, Inputs
+from graphkit.shapes.input_dims import input_dims, read_alike
 from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced, solved
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "needed_size",
     "sizes_beside",
     "solve",
-    "with_dims_apart",
 ]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
@@ -72,7 +71,7 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     Raises:
         UsageError: The sizes contradict the needs of the graph.
     """
-    names, rows = _facts(model)
+    names, rows = _facts(model, DimSpec(ranges=tuple((name, None, None) for name in sizes)))
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
     together = reduced([*known, *rows], names)
     if "" in together:
@@ -97,9 +96,9 @@ def _side(row: Row, sign: int) -> str:
     )
 
 
-def _facts(model: Model) -> tuple[Sequence[str], list[Row]]:
+def _facts(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], list[Row]]:
     """Return the symbols in the order of the inputs, and the relations that hold between them."""
-    legal = legal_sizes(model)
+    legal = legal_sizes(model, spec)
     names = dict.fromkeys(
         name for dims in legal.inputs.values() for dim in dims or () for name in (s.name for s in dim.walk_symbols())
     )
@@ -132,19 +131,27 @@ def fed_inputs(model: Model) -> dict[str, Value]:
 
 
 def fixed_by(
-    original: Model, rewritten: Model, computed: Mapping[str, Sequence[Expr] | None] = MappingProxyType({})
-) -> list[Pair]:
-    """Return the dims of `original` that its rewritten model fixes, with the size of each.
+    original: Model,
+    rewritten: Model,
+    spec: DimSpec = AS_DECLARED,
+    computed: Mapping[str, Sequence[Expr] | None] = MappingProxyType({}),
+) -> tuple[list[Pair], DimSpec]:
+    """Return the dims of `original` that its rewritten model fixes, with the size of each, by the symbols of a spec.
 
     A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal.
-    Inputs of the rewritten model may be values that the original computes, with the dims in `computed`.
+    Inputs of the rewritten model may be values that the original computes, with the dims in `computed`. Dims of one
+    name that differ in the rewritten model have symbols of their own in the spec that is returned.
 
     Raises:
         UsageError: The rewritten model has another input, or one of another dtype, rank or size.
     """
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
-    was, now = (read.dims for read in read_alike(original, rewritten))
+    first, now = (read.dims for read in read_alike(original, rewritten))
+    usual = ((name, axis, dim) for name, dims in input_dims(original).items() for axis, dim in enumerate(dims or ()))
+    apart = [f"{name}.{axis}" for name, axis, dim in usual if dim != (first[name] or ())[axis]]
+    spec = DimSpec.of(ranges=dict.fromkeys(apart, (None, None))) | spec
+    was = Inputs(original, spec).symbolic
     labels = original.label, rewritten.label
     for name in theirs:
         if name in computed:
@@ -159,7 +166,7 @@ def fixed_by(
         if pair.size.name is not None:
             meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
-    return [pair for pair in known if pair.dim != pair.size]
+    return [pair for pair in known if pair.dim != pair.size], spec
 
 
 def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
@@ -196,13 +203,6 @@ def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | No
 def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
     where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
     return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
-
-
-def with_dims_apart(spec: DimSpec, model: Model, pairs: Iterable[Pair]) -> DimSpec:
-    """Return a specification in which dims have symbols of their own that have them in pairs."""
-    known = {*Inputs(model, spec).names}
-    apart = {name for pair in pairs for name in pair.dim.symbols - known if name[:1] != "?"}
-    return spec | DimSpec.of(ranges=dict.fromkeys(sorted(apart), (None, None)))
 
 
 def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:

@@ -19,7 +19,7 @@ from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec
-from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve, with_dims_apart
+from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.critical_sizes import lengths_of
@@ -52,8 +52,7 @@ def feeds(
     """
     spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items() if name in fed_inputs(a)}) | spec
     same = b is not None and not names_in_b and set(fed_inputs(b)) <= set(fed_inputs(a))
-    fixed = fixed_by(a, b) if b is not None and same else []
-    spec = with_dims_apart(spec, a, fixed)
+    fixed, spec = fixed_by(a, b, spec) if b is not None and same else ([], spec)
     numbers, relations = solve(fixed, Inputs(a, spec).numbers)
     feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), arrays, seed)
     flags = feeder.flags()[0]

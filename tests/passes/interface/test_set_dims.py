@@ -69,6 +69,19 @@ def test_one_of_several_dims_of_one_name_is_set_by_its_place(name: str) -> None:
     assert outcome.model.proto.graph.input[1].type.tensor_type.shape.dim[1].dim_value == 3
 
 
+def test_all_dims_of_one_name_may_be_set_by_their_places() -> None:
+    model = named(model_of("agraph (float[A, B] x) => (float[A, B] y) { y = Neg (x) }"), "dyn", "dyn")
+    assert head(SetDims((("x.0", 2), ("x.1", 3))).run(model).model) == "agraph (float[2,3] x) => (float[2,3] y)"
+
+
+def test_a_place_of_a_name_that_nodes_relate_has_the_size_that_they_force() -> None:
+    model = named(model_of(JOINED), "N", "L", "N", "K")
+    assert head(SetDims((("x.0", 2),)).run(model).model) == "agraph (float[2,L] x, float[2,K] z) => (float[2,K + L] y)"
+    assert refused(model, SetDims((("x.0", 2), ("z.0", 3)))) == (
+        "it cannot run with x.0=2, z.0=3: the graph needs x.0 = z.0 - give other sizes"
+    )
+
+
 def test_dims_of_one_name_are_all_set_by_it() -> None:
     outcome = SetDims((("None", 3),)).run(named(model_of(JOINED), "A", "None", "B", "None"))
     assert head(outcome.model) == "agraph (float[A,3] x, float[B,3] z) => (float[A,6] y)"

@@ -8,13 +8,14 @@ import pytest
 from small_models import model
 
 from graphkit.errors import UsageError
+from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
 
 
 def bound(original: str, rewritten: str, dims: Mapping[str, int] | None = None) -> tuple[dict[str, int], list[str]]:
     """Return what the inputs of one model fix of another's."""
     one, two = (model(f"g ({inputs}) => (float[n] y) {{ y = Identity (x) }}") for inputs in (original, rewritten))
-    numbers, relations = solve(fixed_by(one, two), dims or {})
+    numbers, relations = solve(fixed_by(one, two)[0], dims or {})
     return numbers, [str(relation) for relation in relations]
 
 
@@ -78,6 +79,13 @@ def test_sizes_that_contradict_the_rewritten_model() -> None:
 def test_dims_of_one_name_may_get_two_sizes() -> None:
     assert bound("float[n, n] x", "float[3, 4] x") == ({"n": 3, "x.1": 4}, [])
     assert bound("float[n, n] x", "float[3, n] x") == ({"x.0": 3}, [])
+
+
+def test_dims_that_a_spec_sets_apart_have_symbols_of_their_own() -> None:
+    one, two = (model(f"g (float[{dims}] x) => (float[n] y) {{ y = Identity (x) }}") for dims in ("n, n", "3, 4"))
+    pairs, spec = fixed_by(one, two, DimSpec.of({"x.0": 3}))
+    assert [(str(pair.dim), str(pair.size)) for pair in pairs] == [("x.0", "3"), ("x.1", "4")]
+    assert (spec.numbers, spec.bounds) == ({"x.0": 3}, {})
 
 
 def test_an_input_that_has_lost_its_default_is_said_to_have_one_in_the_original() -> None:
