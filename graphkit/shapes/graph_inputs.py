@@ -18,6 +18,7 @@ from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, symbol
 from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
+from graphkit.shapes.number_limits import MOST_OF_INPUTS
 from graphkit.shapes.rule_context import Notes
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.shapes.tensor import Tensor, array_of, unknown
@@ -304,7 +305,9 @@ class Inputs:
         if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
             return Tensor(tensor.dtype, tensor.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
-        elements = [notes.new_symbol(value.name, reason, *integer_range(kind.dtype)) for _ in range(count)]
+        low, high = integer_range(kind.dtype)
+        low, high = max(low, -MOST_OF_INPUTS), min(high, MOST_OF_INPUTS) if low else high
+        elements = [notes.new_symbol(value.name, reason, low, high) for _ in range(count)]
         return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
 
     def _with_values(self, name: str, tensor: Tensor) -> Tensor:

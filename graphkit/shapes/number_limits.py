@@ -2,7 +2,8 @@
 
 An expression is followed in a dtype that holds it at modest sizes. At which sizes it does is a limit, which a proof
 evaluates and tells. Elements of inputs may be any numbers of their dtype: what is computed of them is followed only
-where it cannot leave that. A symbol for such an element has both bounds.
+where it cannot leave that. Those of int64 inputs, which count tokens and the like, are taken to be at most 2^62, and a
+proof says so where that matters. A symbol for such an element has both bounds.
 """
 
 from __future__ import annotations
@@ -18,9 +19,21 @@ from graphkit.shapes.expr import Atom, Expr, Monomial
 from graphkit.shapes.symbols import INF, Symbol
 from graphkit.shapes.tensor import Element, Ratio
 
-__all__ = ["EXACT", "USUAL", "exact_range", "fits", "has_elements", "is_between", "is_exact", "span", "term_span"]
+__all__ = [
+    "EXACT",
+    "MOST_OF_INPUTS",
+    "USUAL",
+    "exact_range",
+    "fits",
+    "has_elements",
+    "is_between",
+    "is_exact",
+    "span",
+    "term_span",
+]
 
 USUAL = 1 << 31  # no size is larger
+MOST_OF_INPUTS = 1 << 62  # no element of an int64 input is larger: one more token is one number more
 MODEST = {32: 1 << 10, 64: 1 << 12}  # sizes at which a dtype must hold what is followed in it, by bits
 MODEST_FLOATS = {32: 1 << 6, 64: 1 << 10}
 EXACT = {16: 1 << 11, 32: 1 << 24, 64: 1 << 53}  # up to which a float holds every integer, by bits

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from graphkit.shapes import Expr
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.shapes.number_limits import USUAL
 from graphkit.shapes.symbols import INF, Symbol
 
 __all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]
@@ -87,6 +88,11 @@ class SizeLimit:
     def is_bounded(self) -> bool:
         """Whether its dims are declared up to a size."""
         return all(each.upper < INF for each in self.expr.walk_symbols())
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it says of a dim alone that it is no larger than any dim is."""
+        return self.expr.name is not None and self.most >= USUAL - 1
 
     @property
     def is_impossible(self) -> bool:

@@ -69,7 +69,7 @@ class EquivalenceSummary:
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
             axioms=found.used,
             conditions=found.conditions,
-            limits=tuple(map(str, found.limits)) if found.proven else (),
+            limits=tuple(str(limit) for limit in found.limits if not limit.is_usual) if found.proven else (),
             compared=found.compared,
             shared_dims=found.shared_dims,
         )
