@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
-__all__ = ["OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "audio_encoder", "decoder", "made", "saved"]
+__all__ = ["AUTOMATIC", "OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "audio_encoder", "decoder", "made", "saved"]
 
 SLOTS, WINDOW, VOCABULARY, WIDTH = 8, 3, 11, 8
 OPTIONS = BundleOptions(max_cache=SLOTS, max_source=8, batch=3, verify=False)
@@ -20,6 +20,13 @@ MASKED: Mapping[str, str] = {
     "window": """old = Sub (rows, window)
         behind = LessOrEqual (columns, old)
         hidden = Or (future, behind)""",
+}
+AUTOMATIC: Mapping[str, str] = {  # names of dims, as exporters that trace with dynamic shapes make them up
+    "batch, seq": "s14, s70",
+    "batch, total": "s43, s53",
+    'batch, 2, past, 4] "past_key_values.0.key"': 's14, 2, s17, 4] "past_key_values.0.key"',
+    'batch, 2, past, 4] "past_key_values.0.value"': 's14, 2, s7, 4] "past_key_values.0.value"',
+    "batch, 2, all": "s14, 2, s99",
 }
 DECODER = """
 <ir_version: 9, opset_import: ["" : 17]>

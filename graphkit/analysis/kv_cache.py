@@ -361,7 +361,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
     if declared is None or declared.dims is None:
         return unknown
     dims, bits = declared.dims, BITS.get(declared.dtype, 0)
-    axis = growing_axis(declared, present if past is not None else None)
+    axis = growing_axis(declared, present if past is not None else None, entry.rows)
     leading = _leading(dims)
     rest = [dim for at, dim in enumerate(dims) if at >= leading and at not in (axis, leading)]
     if any(not isinstance(dim, int) for dim in rest):

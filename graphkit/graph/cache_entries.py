@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
+
+from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, declared_type
 from graphkit.graph.name_families import is_number
@@ -26,6 +29,7 @@ FILLER = {"in", "out", "input", "output", "inputs", "outputs", "layer", "layers"
 FILLER |= {"attn", "attention", "tensor", "mem", "memory"}
 NOT_CACHE = {"mask", "hidden", "ids", "length", "len", "position", "positions", "logits", "index"}
 CACHE_RANKS = range(3, 7)
+INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,13 @@ class CacheEntry:
         """The axis along which it grows, None if that cannot be told."""
         past, present = (None if value is None else declared_type(value) for value in (self.past, self.present))
         declared = present if self.past is None else past
-        return None if declared is None else growing_axis(declared, None if self.past is None else present)
+        return None if declared is None else growing_axis(declared, present if self.past else None, self.rows)
+
+    @property
+    def rows(self) -> frozenset[Dim]:
+        """What the number of rows is called in the graph: the first dim of its tokens and positions."""
+        value = self.past or self.present
+        return frozenset() if value is None else _rows(value.scope)
 
 
 def tokens(name: str) -> list[str]:
@@ -169,11 +179,11 @@ def _grows(past: Value, present: Value) -> bool:
     return len(differing) == 1 and isinstance(differing[0], str)
 
 
-def growing_axis(past: TensorType, present: TensorType | None) -> int | None:
+def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[Dim] = frozenset()) -> int | None:
     """Return the axis along which a cache grows, or None if that cannot be told.
 
     It is the only axis in which past and present differ, a symbolic one before numbers because declarations may be
-    wrong; or else the only symbolic axis besides the batch.
+    wrong; or else the only symbolic axis besides the batch, which other inputs name, too: `rows`.
     """
     dims = past.dims
     if dims is None:
@@ -184,12 +194,29 @@ def growing_axis(past: TensorType, present: TensorType | None) -> int | None:
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]
-    symbolic = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and not _is_batch(dim)]
-    if len(symbolic) > 1 and not any(_is_batch(dim) for dim in dims):
+    batch = {axis for axis, dim in enumerate(dims) if _is_batch(dim) or dim in rows}
+    symbolic = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis not in batch]
+    if len(symbolic) > 1 and not batch:
         symbolic = symbolic[1:]  # an unnamed batch stands first
     if len(symbolic) == 1 and (symbolic[0] > 0 or len(dims) < 4):
         return symbolic[0]
     return differing[0] if len(differing) == 1 else None
+
+
+@lru_cache(maxsize=8)
+def _rows(scope: Scope) -> frozenset[Dim]:
+    """Return the first dims of tokens, positions and embeddings, whatever an exporter calls them."""
+    first = (dims[0] for value in scope.inputs if value.tensor is None and (dims := _dims_of_tokens(value)))
+    return frozenset(dim for dim in first if isinstance(dim, str))
+
+
+def _dims_of_tokens(value: Value) -> tuple[Dim, ...]:
+    """Return the dims of an input that is [rows, tokens] or [rows, tokens, width], by its dtype and its name."""
+    declared, words = declared_type(value), set(tokens(value.name))
+    if declared is None or declared.rank != (3 if declared.is_float else 2) or words & {"mask", "masks"}:
+        return ()
+    is_tokens = declared.dtype in INTEGERS or words & {"embeds", "embeddings"}
+    return (declared.dims or ()) if is_tokens else ()
 
 
 def _is_batch(dim: Dim) -> bool:

@@ -13,7 +13,7 @@ import onnx.checker
 import onnx.parser
 import onnxruntime
 import pytest
-from bundles import saved
+from bundles import AUTOMATIC, decoder, saved
 
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel
@@ -52,6 +52,18 @@ def test_an_encoder_decoder_is_two_methods_over_one_state(bundle_of: BundleOf) -
         state.name: ".decoder." in state.name for state in contract.states
     }
     assert (folder / "bundle.data").stat().st_size < 900_000  # every distinct tensor once: both methods have most
+
+
+@pytest.mark.parametrize("update", ["scatter-nd", "tensor-scatter"])
+@pytest.mark.parametrize("mask", ["causal", "window"])
+def test_dims_may_have_automatic_names(mask: str, update: Update, tmp_path: Path) -> None:
+    source = saved(decoder(mask, changes=AUTOMATIC), tmp_path / "export")
+    report = bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=8, batch=2, update=update))
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    contract = read_bundle(tmp_path / "out" / "bundle.json")
+    past = contract.state("past_key_values.0.key")
+    assert (past.batch, past.axis) == ((0, 2) if update == "tensor-scatter" else (1, 0))
 
 
 @pytest.mark.parametrize("name", ["marian-tiny", "causal", "window"])

@@ -274,6 +274,8 @@ def tensor(*dims: Dim) -> TensorType:
         pytest.param(tensor(6, 2, "b", 4, "past", 8), tensor(6, 2, "b", 4, "total", 8), 4, id="stacked 6-D"),
         pytest.param(tensor(1, 4, 15, 8), tensor(1, 4, 16, 8), 2, id="numbers"),
         pytest.param(tensor("b", 4, "past", 8), None, 2, id="no present"),
+        pytest.param(tensor("slots", "rows", 4, 8), None, None, id="rows named by other inputs"),
+        pytest.param(tensor("rows", 4, "x", 8), None, 2, id="rows named by other inputs, no present"),
         pytest.param(tensor("b", 4, "s", 8), tensor("b", 4, "s", 8), 2, id="same symbol"),
         pytest.param(tensor("x", 4, "y", 8), None, 2, id="unnamed batch"),
         pytest.param(tensor(None, 4, None, 8), tensor(None, 4, None, 8), 2, id="no symbols"),
@@ -286,7 +288,7 @@ def tensor(*dims: Dim) -> TensorType:
     ],
 )
 def test_growing_axis(past: TensorType, present: TensorType | None, axis: int | None) -> None:
-    assert growing_axis(past, present) == axis
+    assert growing_axis(past, present, frozenset({"rows"})) == axis
 
 
 @pytest.mark.parametrize(
