@@ -73,7 +73,7 @@ def _noisy(rows: np.ndarray, batch: int, length: int, rng: np.random.Generator) 
     """Return the rows of tokens with noise for those of padding."""
     noisy = rows.reshape(batch, length, -1).copy()
     noisy[:, length // 2 :] = rng.normal(0, NOISE, noisy[:, length // 2 :].shape)
-    return noisy.reshape(rows.shape)
+    return np.asarray(noisy.reshape(rows.shape))
 
 
 def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:
