@@ -74,8 +74,7 @@ def _noisy(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np
     """Return the rows of tokens with elements of their table for those of padding."""
     noisy = rows.reshape(batch, length, -1).copy()
     noisy[:, length // 2 :] = rng.choice(table.ravel(), noisy[:, length // 2 :].shape)
-    shaped: np.ndarray = noisy.reshape(rows.shape)
-    return shaped
+    return np.asarray(noisy.reshape(rows.shape))
 
 
 def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:

@@ -24,7 +24,7 @@ from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, names, value_inputs
 from graphkit.graph.traversal import reachable
-from graphkit.graph.uses import ADDED, KEEPING, LENGTHS
+from graphkit.graph.uses import ADDED, KEPT, LENGTHS
 from graphkit.graph.view import Node, Value, unwrapped
 
 __all__ = ["POLARITIES", "Polarity", "find_polarity", "mask_elements", "unmasked"]
@@ -125,7 +125,7 @@ def _scores(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Ite
                     yield {number: fact.of(value).truth is False for number, fact in facts.items()}
                 else:
                     yield {number: fact.of(value).high <= HIDES for number, fact in facts.items()}
-            elif index in KEEPING.get(node.operator, ()):
+            elif index in KEPT.get(node.operator, ()):
                 yield {number: fact.of(value).is_zero for number, fact in facts.items()}
             elif index in LENGTHS.get(node.operator, ()):
                 most = {number: fact.of(value).high for number, fact in facts.items()}

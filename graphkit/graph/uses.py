@@ -12,7 +12,7 @@ from graphkit.graph.view import Node, Value, unwrapped
 
 __all__ = [
     "ADDED",
-    "KEEPING",
+    "KEPT",
     "LENGTHS",
     "Use",
     "lookups",
@@ -49,7 +49,7 @@ ADDED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to
     "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
     "com.microsoft.GroupQueryAttention": (10,),
 }
-KEEPING: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
+KEPT: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
     "com.microsoft.Attention": (3,),
     "com.microsoft.QAttention": (5,),
     "com.microsoft.MultiHeadAttention": (4,),
@@ -63,8 +63,8 @@ LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how ma
 MASKED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or tell of masks of them
     "Softmax": (0,),
     **{
-        operator: tuple(index for table in (ADDED, KEEPING, LENGTHS) for index in table.get(operator, ()))
-        for operator in (*ADDED, *KEEPING, *LENGTHS)
+        operator: tuple(index for table in (ADDED, KEPT, LENGTHS) for index in table.get(operator, ()))
+        for operator in (*ADDED, *KEPT, *LENGTHS)
     },
 }
 TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positions, or angles of them
