@@ -127,7 +127,9 @@ class Inputs:
         *,
         declared: DeclaredInputs | None = None,
         renamed: Mapping[Place, str] | None = None,
+        largest: int = MOST_OF_INPUTS,
     ) -> None:
+        self.largest = largest  # of the elements of int64 inputs
         self.file = f"{model.name}: " if model.path is not None else ""
         self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
@@ -306,7 +308,7 @@ class Inputs:
             return Tensor(tensor.dtype, tensor.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
         low, high = integer_range(kind.dtype)
-        low, high = max(low, -MOST_OF_INPUTS), min(high, MOST_OF_INPUTS) if low else high
+        low, high = max(low, -self.largest - 1), min(high, self.largest) if low else high
         elements = [notes.new_symbol(value.name, reason, low, high) for _ in range(count)]
         return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
 

@@ -2,8 +2,8 @@
 
 An expression is followed in a dtype that holds it at modest sizes. At which sizes it does is a limit, which a proof
 evaluates and tells. Elements of inputs may be any numbers of their dtype: what is computed of them is followed only
-where it cannot leave that. Those of int64 inputs, which count tokens and the like, are taken to be at most 2^62, and a
-proof says so where that matters. A symbol for such an element has both bounds.
+where it cannot leave that. Those of int64 inputs, which count tokens and the like, are taken to be at most 2^62, except
+by a proof. A symbol for such an element has both bounds.
 """
 
 from __future__ import annotations

@@ -71,12 +71,12 @@ def test_elements_are_told_from_dims() -> None:
 @pytest.mark.parametrize(
     ("inputs", "output", "body", "expected"),
     [
-        ("int64 e", "int64 y", "y = Add (e, one)", "?1.Add#1"),
-        ("int64 e", "bool y", "a = Add (e, one) y = Less (e, a)", "?2.Less#2"),
+        ("int64 e", "int64 y", "y = Add (e, one)", "?0.e + 1"),
+        ("int64 e", "bool y", "a = Add (e, one) y = Less (e, a)", "1"),
         ("uint64 e", "uint64 y", "a = Cast <to = 13> (one) y = Add (e, a)", "?1.Add#2"),
         ("int32 e", "int32 y", "a = Cast <to = 6> (one) y = Add (e, a)", "?1.Add#2"),
         ("int64 e", "bool y", "y = Less (e, e)", "0"),
-        ("int64 e", "int64 y", "y = Neg (e)", "?1.Neg#1"),
+        ("int64 e", "int64 y", "y = Neg (e)", "-?0.e"),
         ("int32 e", "int64 y", "c = Cast <to = 7> (e) y = Add (c, one)", "?0.e + 1"),
         ("int32 e", "bool y", "c = Cast <to = 7> (e) a = Add (c, one) y = Less (c, a)", "1"),
         ("int64 e", "int64 y", "a = Cast <to = 6> (e) y = Cast <to = 7> (a)", "?1.Cast#1"),

@@ -15,6 +15,8 @@ from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 
 __all__ = ["common_shapes"]
 
+LARGEST = (1 << 63) - 1  # that int64 holds: a proof is about all inputs
+
 
 def common_shapes(
     before: Model,
@@ -47,8 +49,8 @@ def common_shapes(
         for name, dims in changed.dims.items()
         if name in free
     }
-    first = Inputs(before, values=values, declared=read)
-    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}))
+    first = Inputs(before, values=values, declared=read, largest=LARGEST)
+    second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}), largest=LARGEST)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]

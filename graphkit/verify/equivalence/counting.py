@@ -15,7 +15,7 @@ from graphkit.shapes.algebra import minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import EXACT, MOST_OF_INPUTS, exact_range, span, term_span
+from graphkit.shapes.number_limits import EXACT, exact_range, span, term_span
 from graphkit.shapes.rules.control import begins
 from graphkit.shapes.rules.data_movement import product
 from graphkit.shapes.tensor import Ratio, Tensor
@@ -24,7 +24,6 @@ from graphkit.verify.equivalence.required_products import needed_nodes
 
 __all__ = ["counting_conditions", "size_limits", "stacks_of_nothing", "turning_numbers"]
 
-OF_INPUTS = "elements of int64 inputs up to 2^62"
 ROUNDED = "float16 is rounded after each node, by one kernel for each operator"
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
@@ -74,8 +73,7 @@ def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
 
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return what else the arithmetic of some models is taken to do."""
-    found = ((ROUNDED, _computes_halves), (OF_INPUTS, _follows_inputs))
-    return tuple(condition for condition, is_taken in found if any(map(is_taken, models)))
+    return (ROUNDED,) if any(map(_computes_halves, models)) else ()
 
 
 def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
@@ -94,14 +92,6 @@ def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
 def _computes_halves(shapes: Shapes) -> bool:
     """Whether a node gives float16, which onnxruntime keeps in float32 up to a node that it has a kernel for."""
     return any(value.producer is not None and tensor.dtype in HALVES for value, tensor in shapes.first.items())
-
-
-def _follows_inputs(shapes: Shapes) -> bool:
-    """Whether nodes read elements of an int64 input that are followed: see `graphkit.shapes.number_limits`."""
-    read = (shapes.first[value] for value in shapes.model.graph.inputs if value.consumers and value in shapes.first)
-    return any(
-        each.upper == MOST_OF_INPUTS for tensor in read for expr in _exprs(tensor) for each in expr.walk_symbols()
-    )
 
 
 def _exprs(tensor: Tensor) -> list[Expr]:

@@ -69,7 +69,7 @@ CAST = "g (float[{}] x) => (y) {{ s = Shape (x) c = Cast <to = {}> (s) d = Cast 
 
 @pytest.mark.parametrize(
     ("dims", "dtype", "limits"),
-    [("n", 1, ["n <= 16,777,216"]), ("n, 4", 6, ["n <= 2,147,483,647"]), ("n", 7, []), ("n", 11, []), ("8", 1, [])],
+    [("n", 1, ["n <= 16,777,216"]), ("n, 4", 6, []), ("n", 7, []), ("n", 11, []), ("8", 1, [])],
 )
 def test_the_headline_tells_up_to_which_sizes_a_model_is_proven(dims: str, dtype: int, limits: list[str]) -> None:
     made = model(CAST.format(dims, dtype))

@@ -12,7 +12,10 @@ from small_models import model
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.shapes import infer
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.infer import infer_from
 from graphkit.verify.equivalence import check_equivalence
+from graphkit.verify.equivalence.common_shapes import LARGEST
 
 BOOL, COUNT = "(float[n] x) => (bool y)", "(float[n] x) => (int64[1] y)"
 
@@ -250,7 +253,7 @@ def element_of(body: str, dtype: str = "int64[1]", **numbers: object) -> str:
     """Return the element that is known of an output of nodes that read an element of an input, and sizes."""
     used = {name: number for name, number in numbers.items() if f" {name}" in body or f"({name}" in body}
     made = model(f"g (float[n] s, {dtype} x) => (y) {{ {body} }}", **used)
-    data = infer(made)["y"].data
+    data = infer_from(made, Inputs(made, largest=LARGEST))["y"].data  # as a proof infers
     return "None" if data is None else str(data.ravel()[0])
 
 
