@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from graphkit import __version__
 from graphkit.deploy.bundle_description import BUNDLE_TOML
@@ -21,7 +22,7 @@ from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
-from graphkit.deploy.write_proven import DeployFolder, ProofT, proof_record, record
+from graphkit.deploy.write_proven import DeployFolder, proof_record, record
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
@@ -32,6 +33,8 @@ from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
 __all__ = ["FolderOptions", "verify_folder"]
+
+ProofT = TypeVar("ProofT", LoweringProof, BundleProof)
 
 
 def verify_folder(
