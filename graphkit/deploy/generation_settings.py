@@ -107,8 +107,8 @@ class _Settings:
             self.note("forced_bos_token_id")
         if early not in (None, True, False, "never"):
             self.note("early_stopping")
-        penalty = self.plain.get("length_penalty", 1.0)
-        if not isinstance(penalty, (int, float)):
+        penalty = self.plain.get("length_penalty")
+        if not isinstance(penalty, (int, float, type(None))):
             self.note("length_penalty")
         longest, fewest = self._count("max_length"), self._count("min_new_tokens")
         return Generation(

@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bundles import OPTIONS, decoder, made, saved
 from real_models import unpacked
 
 from graphkit.deploy import verify_folder
+from graphkit.deploy.contract import BundledWith, LoweredWith
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
@@ -219,26 +220,54 @@ def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(verify_folder, name, again)
 
 
+SMALL = ("options", "generation", "tokens", "sizes")  # parts that are changed in all ways, others in one that is drawn
 PROVEN = ("files", "proof")  # parts that are compared when the proof has passed, which takes a second or more
+MOST, MOST_PROVEN = 400, 24  # places of other parts, and of these
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize("maker", [*QUICK, *SLOW])
 def test_every_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_path: Path) -> None:
-    """Each place in one way, which is drawn; the smaller parts in all ways, some of those that a proof comes before."""
+    """Each leaf of a small contract; of one with thousands of leaves, as many as are drawn."""
     export, out = folders(maker)
     folder, rng = Path(shutil.copytree(out, tmp_path / "out")), random.Random(7)
     plain = json.loads(next(folder.glob("*.json")).read_text())
+    known = list(places(plain))
 
-    def documents() -> Iterator[Plain]:
-        for place in places(plain):
-            found = list(edits(plain, place)) if place[0] not in PROVEN else []
-            yield from (
-                found if place[0] in ("options", "generation", "tokens", "sizes") else found and [rng.choice(found)]
-            )
-        proven = [place for place in places(plain) if place[0] in PROVEN]
-        for place in rng.sample(proven, min(len(proven), 24)):
+    def drawn(found: list[Place], most: int) -> Iterator[Plain]:
+        for place in found if len(found) <= most else rng.sample(found, most):
             yield rng.choice(list(edits(plain, place)))
 
+    def documents() -> Iterator[Plain]:
+        for place in known:
+            yield from edits(plain, place) if place[0] in SMALL else ()
+        yield from drawn([place for place in known if place[0] not in (*SMALL, *PROVEN)], MOST)
+        yield from drawn([place for place in known if place[0] in PROVEN], MOST_PROVEN)
+
     assert check(run, export, folder, documents()) > 100
+
+
+OF_RUNS = {"verify", "overwrite", "limits", "time"}  # options that change nothing of what is written
+UNRECORDED = {LowerOptions: OF_RUNS | {"judges", "judge_seconds"}, BundleOptions: OF_RUNS | {"dry_run"}}
+
+
+@pytest.mark.parametrize(("options", "used"), [(LowerOptions, LoweredWith), (BundleOptions, BundledWith)])
+def test_every_option_that_changes_what_is_written_is_recorded(options: Any, used: Any) -> None:
+    """So that `verify` makes the same again: another one belongs into the contract."""
+    assert {field.name for field in fields(options)} == {field.name for field in fields(used)} | UNRECORDED[options]
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 100_000 + "]" * 100_000, "1" * 5000, "1e999", '{"a":' * 5000 + "1" + "}" * 5000]
+)
+def test_what_no_reader_can_hold_is_refused(value: str, folders: Any, run: Run, tmp_path: Path) -> None:
+    export, out = folders(causal)
+    folder = Path(shutil.copytree(out, tmp_path / "out"))
+    plain = json.loads((folder / "bundle.json").read_text())
+    for part in ("arena", "loop", "states"):
+        text = json.dumps({**plain, part: "HERE"}, separators=(",", ":")).replace('"HERE"', value)
+        (folder / "bundle.json").write_text(text)
+        code, _, said = run("verify", export, folder)
+        assert (code, said.count("\n"), said[:7]) == (2, 1, "Error: ")
+        assert len(said) < 1000

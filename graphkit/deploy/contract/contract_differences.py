@@ -55,7 +55,5 @@ def _is_other(recorded: Any, made: Any) -> bool:
 
 def _shown(value: Any) -> str:
     """Return a value as JSON, in ASCII and not too long."""
-    text = json.dumps(
-        dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    )
+    text = json.dumps(value, default=vars)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
