@@ -13,7 +13,7 @@ from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
 __all__ = ["AUTOMATIC", "OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "audio_encoder", "decoder", "made", "saved"]
 
-SLOTS, WINDOW, VOCABULARY, WIDTH = 8, 3, 11, 8
+SLOTS, WINDOW, VOCABULARY, POSITIONS, WIDTH = 8, 3, 11, 16, 8
 OPTIONS = BundleOptions(max_cache=SLOTS, max_source=8, batch=3, verify=False)
 MASKED: Mapping[str, str] = {
     "causal": "hidden = Identity (future)",
@@ -85,22 +85,31 @@ agraph (
 """
 
 
-def decoder(mask: str = "causal", opset: int = 17, changes: Mapping[str, str] = {}) -> onnx.ModelProto:
+def decoder(
+    mask: str = "causal",
+    opset: int = 17,
+    changes: Mapping[str, str] = {},
+    *,
+    words: int = VOCABULARY,
+    positions: int = POSITIONS,
+) -> onnx.ModelProto:
     """Return a decoder-only model of one layer.
 
     Args:
         mask: `causal`, or `window`: a token attends to the last ones, itself included.
         opset: Of the model.
         changes: Text to replace, and what by.
+        words: Of its vocabulary.
+        positions: Rows of its table of positions.
     """
-    text = DECODER.replace("%MASKED%", MASKED[mask])
+    text = DECODER.replace("%MASKED%", MASKED[mask]).replace("11] logits", f"{words}] logits")
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
     model = parser.parse_model(text)
     model.opset_import[0].version = opset
     rng = np.random.default_rng(5)
-    shapes = {"token_table": (VOCABULARY, WIDTH), "position_table": (16, WIDTH), "head": (WIDTH, VOCABULARY)}
+    shapes = {"token_table": (words, WIDTH), "position_table": (positions, WIDTH), "head": (WIDTH, words)}
     shapes |= dict.fromkeys(("wq", "wk", "wv"), (WIDTH, WIDTH))
     arrays = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
     arrays["window"] = np.array(WINDOW)
