@@ -186,9 +186,9 @@ class _Proof:
         source, target = _source(original, before), _source(rewritten, after)
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
-        contradictions = declarations(before).notes
-        before, after = declarations(before).model, declarations(after).model
-        source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+        declared, contradictions = declarations(before).model, declarations(before).notes
+        source = source if declared is before else declared  # onnxruntime plans its memory by symbols that are equal
+        before, after = declared, declarations(after).model
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
