@@ -199,9 +199,9 @@ class _Proof:
         source, target = _source(original, before), _source(rewritten, after)
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
-        contradictions = declarations(before).notes
-        before, after = declarations(before).model, declarations(after).model
-        source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+        declared, contradictions = declarations(before).model, declarations(before).notes
+        source = source if declared is before else declared  # onnxruntime plans its memory by symbols that are equal
+        before, after = declared, declarations(after).model
         if (copy := loadable_copy(before)) is not None:
             source = copy.model
         copies = _in_float32(before, after)
