@@ -21,10 +21,10 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, sized, table
 from graphkit.render.result import Sizes
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.input_dims import read_alike
+from graphkit.shapes.input_dims import declared_inputs, read_alike
 
 __all__ = [
     "BeforeAndAfter",
@@ -217,8 +217,10 @@ class BeforeAndAfter:
         """Return symbols of the result that no original has, as expressions in the dims of the originals."""
         known = {name for each in originals for name in each.known}
         dims = (_dims_of_inputs(self.after, each) for each in reversed(originals))
-        linked = {name: dim for each in dims for name, dim in each.items() if name not in known}
-        return {**linked, **self.sizes}
+        read, sizes = declared_inputs(self.after), {**{name: symbol(name) for name in known}, **self.sizes}
+        named = {str(read.at(part[0]).name): sizes.get(name) for name, parts in read.groups.items() for part in parts}
+        linked = {**named, **{name: dim for each in dims for name, dim in each.items()}}
+        return {**{name: dim for name, dim in linked.items() if dim is not None and name not in known}, **self.sizes}
 
 
 def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:

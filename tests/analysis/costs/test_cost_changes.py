@@ -31,6 +31,7 @@ def model(text: str) -> Model:
     return Model.from_proto(onnx.parser.parse_model(f"{HEAD} {text}"))
 
 
+N7 = DimSpec.of({"n": 7})
 PRODUCT = "g (float[n, 16] x, float[16, 8] w) => (float[m, 8] y) { a = Relu (x) y = MatMul (a, w) }"
 
 
@@ -72,6 +73,17 @@ def test_a_symbol_of_another_name_has_the_size_of_its_input() -> None:
     renamed = Rename(dims=(("n", "positions"),)).run(original).model
     before, after = figures(cost_change(BeforeAndAfter([original], renamed, DimSpec.of({"n": 5}))))
     assert before == after == (2, 5 * 16 * 8, 5 * 16 * 4 + 5 * 8 * 4)
+
+
+def test_dims_of_one_name_that_no_node_relates_have_the_size_of_their_name() -> None:
+    both = "g (float[n, 16] x, float[n, 16] v) => (float[m, 16] y, float[k, 16] z) { y = Relu (x) z = Exp (v) }"
+    renamed = model(
+        both.replace(" x", " left").replace(" v", " right").replace("(x)", "(left)").replace("(v)", "(right)")
+    )
+    change = cost_change(BeforeAndAfter([model(both.replace("float[n, 16] v", "float[16, 16] v"))], renamed, N7))
+    assert figures(change)[1][2] == 2 * 7 * 16 * 4
+    linked = cost_change(BeforeAndAfter([model(PRODUCT)], renamed, N7, sizes={"n": symbol("n") + 1}))
+    assert figures(linked)[1][2] == 2 * 8 * 16 * 4
 
 
 def test_a_symbol_of_the_result_is_linked_to_the_dim_that_it_is_in_the_original() -> None:
