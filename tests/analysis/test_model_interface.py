@@ -225,3 +225,18 @@ def test_of_more_runs_the_first_and_the_last_are_written(indices: tuple[int, ...
 )
 def test_index_text(indices: tuple[int, ...], text: str) -> None:
     assert index(indices) == text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "meaning"),
+    [
+        ("n = Identity (attention_mask)", "1 for padding, 0 for what counts"),
+        ("n = Not (attention_mask)", "1 for a token, 0 for padding"),
+    ],
+)
+def test_the_meaning_of_a_mask_follows_from_the_nodes(nodes: str, meaning: str) -> None:
+    found = described(
+        f"""g (float[n] x, bool[n] attention_mask) => (float[n] y) <float least = {{-1e9}}> {{
+        {nodes} filled = Where (n, least, x) y = Softmax (filled) }}"""
+    )
+    assert [port.description for port in found.inputs] == ["", meaning]
