@@ -35,8 +35,11 @@ from graphkit.graph.traversal import reachable
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
-from graphkit.shapes import Expr, Shapes, infer, is_known
+from graphkit.shapes import DimSpec, Expr, Shapes, is_known
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.infer import infer_from
+from graphkit.shapes.input_dims import named_inputs
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["build_bundle"]
@@ -127,7 +130,8 @@ class _Part:
     def __init__(self, method: MethodModel, sizes: DeploySizes) -> None:
         self.method, self.sizes = method, sizes
         self.model = method.model
-        self.shapes = infer(self.model)
+        self.named = named_inputs(self.model)  # a method has the names that it got: those of one name are one size
+        self.shapes = infer_from(self.model, Inputs(self.model, declared=self.named))
         self.values = {value.name: value for value in (*self.model.graph.inputs, *self.model.graph.outputs)}
 
     @cached_property
@@ -174,7 +178,8 @@ class _Part:
     @cached_property
     def _there(self) -> Shapes:
         """The shapes at the largest sizes, at which more is known: that no dim is 1, and which number is less."""
-        return infer(self.model, dims={name: size for name, size in self.largest.items() if name in self._free})
+        sizes = DimSpec.of({name: size for name, size in self.largest.items() if name in self._free})
+        return infer_from(self.model, Inputs(self.model, sizes, declared=self.named))
 
     def _size_there(self, value: Value, axis: int) -> int | None:
         dims = self._there[value].dims
