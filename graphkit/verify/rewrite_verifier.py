@@ -35,6 +35,7 @@ from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
+from graphkit.shapes.input_dims import declared_inputs
 from graphkit.verify.candidate_runs import (
     compared,
     prove_level,
@@ -454,7 +455,11 @@ def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
 def _narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
     before = feeder.models[0]
-    return narrowing(session, fixed, Inputs(before, spec).numbers, lambda: feeder.at(legal_sizes(before, spec)))
+    asked, read = Inputs(before, spec).numbers, declared_inputs(before)
+    for name in asked.keys() & read.groups.keys():  # whoever asks for a size of a name asks for all dims of that name
+        for dim in (read.at(group[0]).name for group in read.groups[name]):
+            asked = {str(dim): asked[name], **asked}
+    return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
