@@ -64,7 +64,8 @@ def applied(app: Application, op: str, args: Sequence[Term | None], dims: Dims |
     arrays = [app.tools.constants.array(arg) for arg in args if arg is not None and arg.is_constant]
     constants = [array for array in arrays if array is not None]
     if op in COMPUTED and len(constants) == len(args):
-        return app.tools.constants.of_array(COMPUTED[op](*constants), app.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return app.tools.constants.of_array(COMPUTED[op](*constants), app.dtype)
     node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
     version = 9 if op == "Where" else 7
     made = replace(app, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
