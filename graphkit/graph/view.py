@@ -20,7 +20,7 @@ from graphkit.graph.attributes import T, attribute_value, constant_tensor
 from graphkit.graph.traversal import chain_end
 
 __all__ = [
-    "Kind", "Node", "Scope", "Value", "all_graphs", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",
+    "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",
     "build_scopes", "unwrapped",
 ]  # fmt: skip
 
@@ -260,14 +260,6 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield attribute.name, attribute.g
         for number, graph in enumerate(attribute.graphs):
             yield f"{attribute.name}[{number}]", graph
-
-
-def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all of its bodies."""
-    yield graph
-    for node in graph.node:
-        for _, body in body_graphs(node):
-            yield from all_graphs(body)
 
 
 def as_text(value: str | bytes) -> str:

@@ -87,8 +87,8 @@ def fold(
 
 def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChange]]:
     """Return a model at the sizes and shapes of a spec, the rest of the spec, and the changes."""
-    declared = declarations(model).model
-    model = InferOutputShapes().run(declared).model if declared is not model else model
+    declared = declarations(model)
+    model = InferOutputShapes().run(declared.model).model if declared.corrections else model
     frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)
     changes = [PassChange(change, FreezeDims.name()) for change in frozen.changes]
     return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import onnx
-
 from graphkit.graph.declared_types import Dim, declared_type, shape_text
 from graphkit.graph.merged_decoder import captures
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import Role, rank
-from graphkit.graph.view import Scope, all_graphs
+from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.graph_inputs import Inputs
@@ -178,7 +176,6 @@ def declarations(model: ModelLike, *, is_branch: bool = False) -> Declarations:
 
 @lru_cache(maxsize=4)  # a workflow asks about one model several times
 def _declarations(model: Model, is_branch: bool) -> Declarations:
-    model = _without_unknown(model)
     known = lengths(model)
     if not known or not (is_branch or _is_suspicious(model, known)):
         return Declarations(model)
@@ -197,22 +194,6 @@ def _declarations(model: Model, is_branch: bool) -> Declarations:
 
 
 forget_on_registration(_declarations.cache_clear)
-
-
-def _without_unknown(model: Model) -> Model:
-    """Return a model without dims called `?`: onnxruntime plans its memory as if all that have one name were equal."""
-
-    def unknown(proto: onnx.ModelProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-        for graph in all_graphs(proto.graph):
-            for info in (*graph.input, *graph.output, *graph.value_info):
-                yield from (dim for dim in info.type.tensor_type.shape.dim if dim.dim_param[:1] == "?")
-
-    if not any(True for _ in unknown(model.proto)):
-        return model
-    proto = copy.deepcopy(model.proto)
-    for dim in unknown(proto):
-        dim.ClearField("dim_param")
-    return model.with_proto(proto)
 
 
 def _is_suspicious(model: Model, known: Sequence[Length]) -> bool:

@@ -86,8 +86,7 @@ def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
         every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
         joined = node.axis(len(every[0])) if node.is_op("Concat") and every else None
         for left, right in combinations(every, 2):
-            if len(left) == len(right):  # others are aligned by the rules of the operator, which say what is equal
-                yield from (pair for axis, pair in enumerate(zip(left, right, strict=True)) if axis != joined)
+            yield from (pair for axis, pair in enumerate(zip(left, right, strict=False)) if axis != joined)
 
 
 RELATING["nodes"] = related_groups

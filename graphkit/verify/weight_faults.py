@@ -17,7 +17,7 @@ from onnx import AttributeProto, helper, numpy_helper
 
 from graphkit.graph.names import counted
 from graphkit.graph.traversal import reachable
-from graphkit.graph.view import Node, Value, all_graphs, all_nodes, all_scopes
+from graphkit.graph.view import Node, Value, all_nodes, all_scopes
 from graphkit.matching.tensor_bytes import SameBytes
 from graphkit.model import Model
 from graphkit.verify.first_difference import run_part
@@ -204,7 +204,7 @@ def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
     proto.CopyFrom(model.proto)
     weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
     numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
-    for graph in all_graphs(proto.graph):
+    for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
             if tensor.name in weights:
                 tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
@@ -215,3 +215,11 @@ def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
                 elif node.op_type == "Constant" and attribute.name == "value" and node.output[0] in weights:
                     attribute.t.CopyFrom(numpy_helper.from_array(weights[node.output[0]]))
     return model.with_proto(proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)

@@ -17,7 +17,7 @@ from sessions import session_of
 import graphkit
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Expr, declarations, infer, parse, symbol
+from graphkit.shapes import DimSpec, Expr, infer, parse, symbol
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import claimed_inputs, declare_dim, declared_inputs, input_dims, read_alike, read_dim
@@ -67,21 +67,6 @@ def test_an_expression_is_one_in_names_of_other_dims() -> None:
     assert Inputs(found, DimSpec.of({"d": 2, "2*m": 5})).numbers == {"d": 2, "2*m": 5}
 
 
-def test_a_dim_called_by_a_question_mark_is_declared_without_a_name() -> None:
-    """Runtimes plan their memory as if dims of one name were equal."""
-    text = """g (float[?, ?] x, bool c) => (float[?, ?] y) {
-        y = If (c) <then_branch = g1 () => (float[?, 2] s) { s = Neg (x) }, else_branch = g2 () => (u) { u = Abs (x) }>
-    }""".replace("?", "n")
-    found = model(text)
-    proto = declaring(found, x=["?", "?2"]).proto
-    body = proto.graph.node[0].attribute[0].g
-    body.output[0].type.tensor_type.shape.dim[0].dim_param = "?"
-    made = declarations(Model.from_proto(proto)).model
-    assert "?" not in str(made.proto)
-    assert texts(made)["x"] == ["x.0", "x.1"]
-    assert declarations(made).model is made
-
-
 @pytest.mark.parametrize("dim", [None, -1, "?", "?1.Shape_3"])
 def test_a_dim_without_a_name_is_called_by_its_place(dim: str | int | None) -> None:
     found = declaring(model(SHAPES), x=[dim, dim])
@@ -128,11 +113,6 @@ def test_dims_of_one_name_that_no_node_relates_are_two(body: str) -> None:
     found = model(TWO.format(body))
     assert texts(found) == {"x": ["n", "4"], "z": ["z.0", "4"]}
     assert {name: list(map(str, dims or ())) for name, dims in claimed_inputs(found).dims.items()}["z"] == ["n", "4"]
-
-
-def test_a_node_relates_the_dims_that_it_broadcasts_together() -> None:
-    found = model("g (float[n, n, 4] x, float[n, 4] z) => (float[a, b, 4] y) { y = Add (x, z) }")
-    assert texts(found) == {"x": ["n", "x.1", "4"], "z": ["x.1", "4"]}
 
 
 def test_roles_say_that_dims_of_one_name_are_one() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +14,8 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.shapes import DimSpec, infer
-from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.original_runs import Feeder
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.run_sizes import assignments
 
 RNG = np.random.default_rng(0)
 # Queries for each picture, as OwlViT has them: exporters call the numbers of both `batch`.
@@ -158,40 +153,6 @@ def test_a_contract_says_that_dims_of_one_name_are_equal() -> None:
     pair = model(text.format(both[0])), model(text.format(both[1]))
     assert not check_equivalence(*pair).proven
     assert check_equivalence(*pair, dims="named").is_proven
-
-
-def with_one_name(made: Model, name: str) -> Model:
-    """Return a model that gives all of its symbolic dims one name."""
-    proto = made.restore()
-    for info in (*proto.graph.input, *proto.graph.output):
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = name
-    return Model.from_proto(proto)
-
-
-@pytest.mark.parametrize("name", ["?", "None"])
-@pytest.mark.parametrize(
-    "stem",
-    [
-        "marian-tiny/encoder_model",
-        pytest.param("merged-decoder/decoder_with_past_model", marks=pytest.mark.slow),
-        pytest.param("whisper-tiny/decoder_model_merged", marks=pytest.mark.slow),
-        pytest.param("gpt2-tiny/decoder_model_merged", marks=pytest.mark.slow),
-        pytest.param("qwen2-tiny/model", marks=pytest.mark.slow),
-    ],
-)
-def test_a_fold_runs_at_all_sizes_though_all_dims_have_one_name(
-    stem: str, name: str, real_model: Callable[[str], Model]
-) -> None:
-    original = real_model(stem)
-    folded = session_of(graphkit.fold(with_one_name(original, name)).model.restore())
-    session, feeder = session_of(original.restore()), Feeder(original, legal_sizes(original), {}, 1)
-    for flags in feeder.flags():
-        for proposal in itertools.islice(assignments(feeder.legal(flags), []), 4):
-            feed = feeder.feed(proposal.dims, flags, 1)
-            for expected, found in zip(session.run(None, feed), folded.run(None, feed), strict=True):
-                np.testing.assert_array_equal(found, expected)
 
 
 def test_hazards_are_those_of_sizes_that_the_inputs_claim() -> None:
