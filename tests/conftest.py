@@ -33,8 +33,9 @@ TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR versi
 
 OLD = f"onnxruntime {'.'.join(map(str, ONNXRUNTIME))}"
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
-settings.load_profile("untimed")
+settings.register_profile("random", deadline=None)  # a busy machine is no failure
+settings.register_profile("repeatable", deadline=None, derandomize=True)  # nor is another draw
+settings.load_profile("repeatable")
 gc.set_threshold(500_000)  # a session keeps many models, which the collector would walk through again and again
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background: tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("hypothesis_seed") is not None:  # of an integer, or "random"
+        settings.load_profile("random")
     if config.option.markexpr == "slow":
         run_all_examples()
 

@@ -83,9 +83,10 @@ def test_json_says_the_same(found, point):
             assert expr == element
             continue
         assert element == str(expr)
-        again, size = parse(element), {**point, "y": max(point["y"], 1)}  # names that are read are sizes
-        is_same = value(again, size) == value(expr, size)
-        assert again == expr or is_same or element in again.symbols  # too long for the parser
+        again = parse(element)
+        if again != expr and element not in again.symbols:  # which the parser has not read: too long, or a division by 0
+            sizes = {**point, "y": max(point["y"], 1)}  # names that are read are sizes
+            assert value(again, sizes) == value(expr, sizes) or value(expr, sizes) is None
         try:
             assert evaluate(read["expressions"][element], point) == expected
         except ZeroDivisionError:
