@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("hypothesis_seed") is not None:  # of an integer, or "random"
+    if config.getoption("hypothesis_seed") is not None:
         settings.load_profile("random")
     if config.option.markexpr == "slow":
         run_all_examples()
