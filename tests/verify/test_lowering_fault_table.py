@@ -103,14 +103,14 @@ def other_rows(plain: Any) -> None:
 
 
 def blind(edit: Edit, name: str) -> None:
-    """Let the new token not see itself: the last place of a mask hides it."""
+    """Let the new token not see itself: the last place of a mask hides it, less than unused slots are hidden."""
 
     def make(old: str) -> Iterator[onnx.NodeProto]:
         head = edit.node("Slice", old, edit.constant([0]), edit.constant([-1]), edit.constant([-1]))
         last = edit.node("Slice", old, edit.constant([-1]), edit.constant([1 << 40]), edit.constant([-1]))
         yield head
         yield last
-        low = edit.node("Sub", last.output[0], edit.constant(1e4, np.float32))
+        low = edit.node("Sub", last.output[0], edit.constant(60, np.float32))
         yield low
         yield edit.node("Concat", head.output[0], low.output[0], axis=-1)
 
