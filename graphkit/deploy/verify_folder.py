@@ -29,7 +29,7 @@ from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
-from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
+from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
@@ -149,6 +149,8 @@ def _other_proof(contract: Contract | BundleContract, proof: LoweringProof | Bun
         found = replace(recorded, changes=made.changes)
     elif measured / 2 < (recorded.tolerance or 0.0) < measured * 2:  # another machine may round otherwise
         found = replace(found, tolerance=recorded.tolerance)
+    if NOT_COMPARED in (recorded.proven, found.proven):  # on a machine that was too slow for it
+        found = replace(found, proven=recorded.proven)
     difference = first_difference(recorded, found, by="this proof has")
     return f"proof.{difference}" if difference else ""
 

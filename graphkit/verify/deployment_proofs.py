@@ -10,11 +10,16 @@ from typing import ClassVar
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.verify.equivalence.bundle_equivalence import bundle_blocks
+from graphkit.verify.equivalence.bundle_equivalence import ALL_METHODS, bundle_blocks
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, shares
 from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 
-__all__ = ["BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note"]
+__all__ = [
+    "NOT_COMPARED", "BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note",
+]  # fmt: skip
+
+
+NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is proven where there was no time
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class LoweringProof(Result):
 
     def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
         """Return the outputs that all stages of the lowering prove, and how exactly, by method."""
-        return proven_throughout(self.stages)
+        return proven_throughout(self.stages) if all(stage.in_time for stage in self.stages) else NOT_COMPARED
 
     def proven(self) -> str:
         """Return the runs and the proven outputs, a sentence each."""
@@ -296,6 +301,8 @@ class BundleProof(Result):
 
     def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
         """Return how exactly each output is equal that normal forms show to be, by method."""
+        if ALL_METHODS in self.equivalence:
+            return NOT_COMPARED
         return {method: shown.proven for method, shown in self.equivalence.items() if shown.proven}
 
     def proven(self) -> str:

@@ -6,6 +6,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from graphkit.deploy.verify_folder import FolderOptions, verify_folder
 from graphkit.deploy.write_proven import proof_record
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
-from graphkit.verify.equivalence.stages import StageProof
+from graphkit.verify.equivalence.stages import StageProof, prove_stages
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +259,17 @@ def test_a_described_bundle_is_proven(tmp_path: Path) -> None:
     assert read_bundle(out / "bundle.json").proof.passed
     with pytest.raises(UsageError, match=r"its methods choose no tokens - give --tolerance alone"):
         verify_folder(source, out, FolderOptions(tokens_rate=0.9))
+
+
+def test_a_machine_that_has_no_time_for_normal_forms_refuses_no_record(
+    lowered: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither here, nor where the folder was made."""
+    export, out = lowered
+    recorded = read_contract(out / "contract.json").proof.proven
+    with monkeypatch.context() as slow:
+        slow.setattr("graphkit.deploy.lower.prove_stages", partial(prove_stages, seconds=0.0))
+        assert verify_folder(export, out).passed
+        verify_folder(export, out, FolderOptions(record=True))
+    assert read_contract(out / "contract.json").proof.proven == {"not compared": {}} != recorded
+    assert verify_folder(export, out).passed

@@ -51,7 +51,8 @@ class ProofRecord:
         tokens_rate: The share of greedy tokens that had to be equal.
         graphkit: The version of graphkit that ran it; "" where it was not run.
         changes: Options that the user gave to change results; it compares with the export with these changes.
-        proven: How exactly each output is equal that is so at every legal size and for every input, by method.
+        proven: How exactly each output is equal that is so at every legal size and for every input, by method; just
+            "not compared" where there was no time to find out.
     """
 
     outcome: Outcome

@@ -73,6 +73,7 @@ class StageProof:
         unproven: Why nothing is shown of the others, "" where all are proven.
         at_every_size: Whether they are proven at every size, not at those of the lowered model alone.
         conditions: Of the sizes, and of what else is assumed.
+        in_time: Whether there was time to compare it.
     """
 
     model: str
@@ -82,6 +83,7 @@ class StageProof:
     unproven: str
     at_every_size: bool = True
     conditions: tuple[str, ...] = ()
+    in_time: bool = True
 
     @property
     def is_proven(self) -> bool:
@@ -106,7 +108,7 @@ def prove_stages(
                 progress(f"comparing normal forms: {stage.model}, {stage.name}")
                 found.append(_proof(stage))
     except OutOfTimeError as error:
-        found += [_unproven(stage, str(error)) for stage in stages[len(found) :]]
+        found += [replace(_unproven(stage, str(error)), in_time=False) for stage in stages[len(found) :]]
     return tuple(found)
 
 
