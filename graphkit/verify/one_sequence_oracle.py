@@ -85,7 +85,8 @@ class OneSequence:
     def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        user = {name: self._beside(source, name, array) for name, array in user.items()} if tokens else user
+        if len(source):
+            user = {name: self._beside(source, name, array) for name, array in user.items()}
         return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
 
     def _beside(self, source: Sequence[int], name: str, array: np.ndarray) -> np.ndarray:
