@@ -49,7 +49,6 @@ MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # above which the dims are compared tha
 UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
 TIMES = 32  # as much as at its least sizes
 MAX_KNOWN = 50_000  # claims that are remembered
-DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 # Sizes at which models change: small ones, odd ones, and those past what a few bits count.
 SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
 LARGER = (41, 59, 67, 131, 257, 299, 300, 301, 515, 1031)
@@ -245,16 +244,24 @@ def _claims(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
     needed = {*reachable(filter(None, map(_maker, told)), _makers)}
     for node in reading.nodes:
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
-        if node.constant is not None or node.bodies or node.domain not in DOMAINS:
+        if node.constant is not None or node.bodies:
             continue
-        limits, equal = noted.get(node, ((), ()))
         inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
         constants = {
             at: constant
             for at, value in enumerate(node.inputs)
             if (constant := _small(reading.model, value)) is not None
         }
-        claim = _Claim(node, inputs, outputs, constants, tuple(limits), tuple(equal), node in needed)
+        notes = noted.get(node, ((), ()))
+        claim = _Claim(
+            node=node,
+            inputs=inputs,
+            outputs=outputs,
+            constants=constants,
+            limits=tuple(notes[0]),
+            equal=tuple(notes[1]),
+            is_needed=node in needed,
+        )
         if claim.told and claim.says_something:
             yield claim
 
