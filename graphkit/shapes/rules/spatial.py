@@ -207,10 +207,10 @@ def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
         raise ctx.impossible(f"a scale of {scale}, and scales are above 0", "a scale is not above 0")
     if scale == 1:
         return dim
-    if size is not None:
+    if size is not None and size * scale < EXACT[64]:
         return const(int(np.float32(size) * np.float32(scale)))
     dividend, divisor = float(scale).as_integer_ratio()
-    if divisor > 64 or dividend > 1 << 12:
+    if divisor > 64 or dividend > 1 << 12 or size is not None:
         return ctx.new_symbol(f"{dim} times {scale} is rounded as a float")
     ctx.at_most(dim * dividend, EXACT[32])
     return floor_div(dim * dividend, divisor)

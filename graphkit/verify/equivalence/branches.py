@@ -7,17 +7,17 @@ value of the graph around for one of the same name in a body.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
-from onnx import GraphProto, TensorProto
+from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.view import Node, Scope, all_scopes
+from graphkit.graph.view import Node, Scope
 from graphkit.verify.equivalence.movement import product
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["branch_faults", "unread_fault"]
+__all__ = ["branch_faults"]
 
 
 def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
@@ -104,46 +104,3 @@ def _dtypes(reading: Reading, node: Node) -> Iterator[list[int]]:
     for values in zip(*(body.outputs for body in node.bodies.values()), strict=False):
         terms = [reading.values[value] for value in values if value in reading.values]
         yield [term.dtype for term in terms if term.dtype]
-
-
-def unread_fault(original: Reading, rewritten: Reading) -> str:
-    """Return which branch that never runs may keep the rewritten model from being loaded, "" if none does.
-
-    A branch that the original has too, but for declared dims and the types of inner values, does not, if what it reads
-    from around has the dtypes and dims that it has there.
-    """
-    if not rewritten.unread:
-        return ""
-    bodies = [scope for scope in all_scopes(original.model.scopes) if scope.owner is not None]
-    known = {(_text(scope), _around(original, scope)) for scope in bodies}
-    unread = (scope for scope in rewritten.unread if (_text(scope), _around(rewritten, scope)) not in known)
-    fault = next((scope.path for scope in unread), "")
-    return f"{fault} never runs, but is not as in the original, and may not load" if fault else ""
-
-
-def _around(reading: Reading, scope: Scope) -> Hashable:
-    """Return the dtypes and dims of all that a scope reads from the scopes around it."""
-    inner = {*scope.walk()}
-    values = [value for body in inner for node in body.nodes for value in node.inputs if value is not None]
-    values += [value for body in inner for value in body.outputs]
-    terms = {value.name: reading.values.get(value) for value in values if value.scope not in inner}
-    return frozenset((name, None if term is None else (term.dtype, term.dims)) for name, term in terms.items())
-
-
-def _text(scope: Scope) -> bytes:
-    assert scope.owner is not None
-    name = next(name for name, body in scope.owner.bodies.items() if body is scope)
-    return _undeclared(scope.owner.attributes[name].g).SerializeToString(deterministic=True)
-
-
-def _undeclared(graph: GraphProto) -> GraphProto:
-    """Return a copy without the declarations that `declared_faults` compares with what the nodes compute."""
-    copy = GraphProto()
-    copy.CopyFrom(graph)
-    del copy.value_info[:]
-    for value in copy.output:
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.ClearField("shape")
-    for body in (attribute.g for node in copy.node for attribute in node.attribute if attribute.HasField("g")):
-        body.CopyFrom(_undeclared(body))
-    return copy

@@ -24,7 +24,7 @@ from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
-from graphkit.verify.equivalence.branches import branch_faults, unread_fault
+from graphkit.verify.equivalence.branches import branch_faults
 from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
@@ -42,10 +42,9 @@ from graphkit.verify.equivalence.interface import (
     output_faults,
 )
 from graphkit.verify.equivalence.kernel_functions import kernel_fault
-from graphkit.verify.equivalence.loading_faults import is_loaded, loading_fault, whole_fault
+from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
 from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.new_failures import new_failures
-from graphkit.verify.equivalence.node_loading import unloaded_nodes
 from graphkit.verify.equivalence.reader import read
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
@@ -176,7 +175,7 @@ class _Check:
         if not result.proven:
             return result
         compared, fault = check_facts(((first.result, shapes[0]), (second.result, shapes[1])), self.seed)
-        if fault := fault or whole_fault(self.original, self.rewritten):
+        if fault := fault or whole_fault(self.original, self.rewritten, has_dead=bool(second.result.unread)):
             return result.unproven(fault)
         if odd := next((limit for limit in limits if limit.is_impossible or limit.is_bounded), None):
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
@@ -219,8 +218,6 @@ def _fault(
         return f"the rewritten model cannot run: {after.contradictions[0].message}"
     if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
         return "a node of the rewritten model stands before one that it reads"
-    if (fault := unread_fault(original, rewritten)) and not is_loaded(rewritten.model):
-        return fault
     if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
         return odd
     if fault := next(branch_faults(original, rewritten), ""):
@@ -229,8 +226,6 @@ def _fault(
         return "a Loop that may have no iteration would stack outputs of other dims then"
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
-    if node := next(unloaded_nodes(original, rewritten), ""):
-        return f"the rewritten model may not load: {node} is of a kind that the original has not"
     read = original.values, rewritten.values
     return next(declared_faults(original.model, rewritten.model, before, after, names, required, read), "")
 

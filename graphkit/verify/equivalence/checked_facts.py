@@ -10,52 +10,29 @@ large tensor is made of zeros where the node is run.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, islice
-from math import isfinite, prod
+from math import prod
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
-from graphkit.errors import ModelError
-from graphkit.graph.traversal import reachable
-from graphkit.graph.view import Node, Value
-from graphkit.io.tensors import payload_size
-from graphkit.model import Model
 from graphkit.runtime.small_models import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
-from graphkit.shapes.constraints.evaluate_constraints import Values, column
-from graphkit.shapes.number_limits import exact_range
-from graphkit.shapes.relations import Requirement
-from graphkit.shapes.symbols import INF, Symbol
 from graphkit.shapes.tensor import Ratio, Tensor, TensorSequence
 from graphkit.time_limit import check_time
+from graphkit.verify.equivalence.claim_sizes import Drawn, Sizes, drawn_sizes, sizes_of
 from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
+from graphkit.verify.equivalence.node_claims import Claim, claims_of, has_elements
 from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["LEAST_SIZES", "check_facts"]
 
 LEAST_SIZES = 8  # at which what is said of a node must hold, if it depends on sizes
 ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
-DRAWN = 240
-SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
-MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
-BYTES, STEPS = 1 << 20, 1 << 22  # of the tensors around a node, and of its work, where it can be as small
-MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # above which the dims are compared that onnxruntime infers when it loads it
-UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
-TIMES = 32  # as much as at its least sizes
 MAX_KNOWN = 50_000  # claims that are remembered
-DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
-# Sizes at which models change: small ones, odd ones, and those past what a few bits count.
-SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
-LARGER = (41, 59, 67, 131, 257, 299, 300, 301, 515, 1031)
-NUMBERS = (*SMALL, *LARGER, 4097, 32767, 46341, 65535, 65537, (1 << 24) - 1, (1 << 24) + 1, (1 << 31) - 1)
-
-Sizes = tuple[Values, int]  # sizes of many runs, and which of these
 
 
 def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple[int, str]:
@@ -64,9 +41,9 @@ def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple
     Returns:
         The number of kinds of nodes, and what is wrong with one, or could not be compared; "" for nothing.
     """
-    claims: dict[Hashable, _Claim] = {}
+    claims: dict[Hashable, Claim] = {}
     for reading, shapes in pairs:
-        for claim in _claims(reading, shapes):
+        for claim in claims_of(reading, shapes):
             known = claims.setdefault(claim.key, claim)
             known.is_needed |= claim.is_needed
     missing = [claim for key, claim in claims.items() if key not in _HELD]
@@ -85,211 +62,6 @@ _HELD: set[Hashable] = set()  # claims that held before
 
 
 @dataclass(eq=False)
-class _Claim:
-    """What the shape engine says of a node's outputs, given what it says of the inputs.
-
-    Attributes:
-        constants: The inputs that are small constants, as the model has them.
-        limits: Up to which numbers its rule holds.
-        equal: What must be equal for it to run.
-        is_needed: Whether elements that are known depend on it.
-    """
-
-    node: Node
-    inputs: tuple[Tensor | None, ...]
-    outputs: tuple[Tensor | None, ...]
-    constants: Mapping[int, TensorProto]
-    limits: tuple[Requirement, ...]
-    equal: tuple[Requirement, ...]
-    is_needed: bool
-
-    @cached_property
-    def key(self) -> Hashable:
-        """All that it depends on."""
-        node = NodeProto()
-        node.CopyFrom(self.node.proto)
-        for name in ("name", "doc_string", "metadata_props", "input", "output"):
-            node.ClearField(name)
-        constants = tuple((at, tensor.SerializeToString(deterministic=True)) for at, tensor in self.constants.items())
-        read = tuple(
-            None if each is None or at in self.constants else _facts(each) for at, each in enumerate(self.inputs)
-        )
-        told = tuple(None if each is None else _facts(each) for each in self.outputs)
-        versions = self.node.scope.opset(), self.node.scope.opset(self.node.domain)
-        return node.SerializeToString(deterministic=True), versions, constants, read, told
-
-    @cached_property
-    def read(self) -> list[Tensor]:
-        """The tensors that it reads, but for constants."""
-        return [each for at, each in enumerate(self.inputs) if each is not None and at not in self.constants]
-
-    @cached_property
-    def told(self) -> list[Tensor]:
-        """The tensors that it gives."""
-        return [each for each in self.outputs if each is not None and each.dims is not None]
-
-    @cached_property
-    def symbols(self) -> dict[str, Symbol]:
-        """The symbols of what it reads."""
-        return {each.name: each for expr in _exprs(self.read) for each in expr.walk_symbols()}
-
-    @property
-    def says_something(self) -> bool:
-        """Whether it says of an output what is not a new unknown: a dim, or an element."""
-        fresh = {name for expr in _exprs(self.told) for name in expr.symbols if name[:1] == "?"} - self.symbols.keys()
-        parts = chain.from_iterable((*(each.dims or ()), *_elements(each)) for each in self.told)
-        return any(not isinstance(each, Expr) or fresh.isdisjoint(each.symbols) for each in parts)
-
-    @property
-    def is_of_numbers(self) -> bool:
-        """Whether no tensor has to be as long as a size."""
-        return all(_has_elements(each) or each.sizes() is not None for each in self.read)
-
-    @property
-    def numbers(self) -> set[int]:
-        """Numbers near which it may change: those in it."""
-        found = {int(factor) for expr in _exprs([*self.read, *self.told]) for _, factor in expr.terms}
-        for tensor in self.constants.values():
-            if tensor.data_type in INTEGERS:
-                found.update(numpy_helper.to_array(tensor).ravel()[: len(NUMBERS)].tolist())
-        return {number + step for number in found for step in (-1, 0, 1)}
-
-    def legal(self, values: Values) -> np.ndarray:
-        """Return at which sizes the node may run, all numbers are as its rule takes them, and it is not too large."""
-        legal = np.ones(values.count, bool)
-        for tensor in (*self.read, *self.told):
-            if tensor.dtype in INTEGERS or tensor.dtype in FLOATS:
-                least, most = exact_range(tensor.dtype)
-                for expr in _known(_exprs_of(tensor), values):
-                    legal &= (values.of(expr) >= least) & (values.of(expr) <= most)
-        for limit in self.limits:
-            legal &= np.logical_and.reduce(
-                [values.of(each) <= int(limit.right) for each in _known([limit.left], values)]
-            )
-        for equal in self.equal:
-            if len(sides := [*_known((equal.left, equal.right), values)]) == 2:
-                legal &= values.of(sides[0]) == values.of(sides[1])
-        for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), self.weights(values), strict=True):
-            legal &= (weight <= usual) | ((weight <= TIMES * weight[0]) & (weight <= largest)) | self.is_large
-        return legal
-
-    @cached_property
-    def is_large(self) -> bool:
-        """Whether it takes too much to run it at any size."""
-        bytes_of_least, steps = self.weights(
-            Values({each.name: column([_least(each)]) for each in self.symbols.values()})
-        )
-        return bool(bytes_of_least[0] > MAX_BYTES or steps[0] > MAX_STEPS)
-
-    @property
-    def reads_dims(self) -> bool:
-        """Whether it reads nothing but the dims of its input."""
-        return self.node.op_type in ("Shape", "Size")
-
-    def weights(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
-        """Return about how many bytes its tensors have, and how many steps it takes: of the first sizes, the least."""
-        counts, total = [], np.zeros(values.count)
-        for tensor in (*self.read, *self.told):
-            dims = (values.of(dim).astype(float) for dim in _known(tensor.dims or (), values))
-            counts.append(np.prod([np.maximum(dim, 0) for dim in dims], axis=0) * np.ones(values.count))
-            total += counts[-1] * (BITS.get(tensor.dtype, 64) / 8)
-        if self.reads_dims:
-            return total / UNTOUCHED, np.zeros(values.count)
-        largest = sorted(counts, key=lambda count: -float(count.max()))[
-            :3
-        ]  # of a product, rows*inner, inner*columns ...
-        return total, np.sqrt(np.prod(largest, axis=0)) if len(largest) == 3 else np.sum(counts, axis=0)
-
-
-def _facts(tensor: Tensor) -> Hashable:
-    if isinstance(tensor, TensorSequence):
-        return tuple(map(_facts, tensor.items)) if tensor.items is not None else (tensor.common, tensor.length)
-    return tensor.dtype, tensor.dims, tensor.elements if tensor.may_have_data else None
-
-
-def _has_elements(tensor: Tensor) -> bool:
-    return tensor.may_have_data and tensor.data is not None
-
-
-def _elements(tensor: Tensor) -> Sequence[Expr | float]:
-    found = tensor.elements or () if tensor.may_have_data else ()
-    return [each.dividend if isinstance(each, Ratio) else each for each in found]
-
-
-def _exprs_of(tensor: Tensor) -> list[Expr]:
-    return [each for each in _elements(tensor) if isinstance(each, Expr)]
-
-
-def _exprs(tensors: Iterable[Tensor]) -> Iterator[Expr]:
-    for tensor in tensors:
-        yield from tensor.dims or ()
-        yield from _exprs_of(tensor)
-        if isinstance(tensor, TensorSequence):
-            yield from _exprs(tensor.items or ())
-
-
-def _known(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
-    """Yield the expressions all of whose symbols have sizes."""
-    return (expr for expr in exprs if expr.symbols <= values.columns.keys())
-
-
-def _claims(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
-    """Yield what is said of the nodes of a model that run, but for constants and nodes with bodies."""
-    noted: dict[Node, tuple[list[Requirement], list[Requirement]]] = {}
-    for place, requirements in enumerate((shapes.limits, shapes.equalities)):
-        for each in requirements:
-            noted.setdefault(each.node, ([], []))[place].append(each)
-    told = [
-        value for value in reading.values if (tensor := shapes.first.get(value)) is not None and _has_elements(tensor)
-    ]
-    needed = {*reachable(filter(None, map(_maker, told)), _makers)}
-    for node in reading.nodes:
-        outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
-        if node.constant is not None or node.bodies or node.domain not in DOMAINS:
-            continue
-        limits, equal = noted.get(node, ((), ()))
-        inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
-        constants = {
-            at: constant
-            for at, value in enumerate(node.inputs)
-            if (constant := _small(reading.model, value)) is not None
-        }
-        claim = _Claim(
-            node, inputs, outputs, constants, limits=tuple(limits), equal=tuple(equal), is_needed=node in needed
-        )
-        if claim.told and claim.says_something:
-            yield claim
-
-
-def _maker(value: Value) -> Node | None:
-    """Return the node that gives a value, of an input of a body the node around it."""
-    return value.producer or value.scope.owner
-
-
-def _makers(node: Node) -> Iterator[Node | None]:
-    yield from map(_maker, (*node.operands, *(value for body in node.bodies.values() for value in body.outputs)))
-
-
-def _small(model: Model, value: Value | None) -> TensorProto | None:
-    """Return a constant that is read as it is, with its bytes in it."""
-    tensor = None if value is None else value.constant
-    if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT:
-        return None
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    for name in ("name", "doc_string", "metadata_props"):
-        copy.ClearField(name)
-    if tensor.data_location == TensorProto.EXTERNAL:
-        try:
-            copy.raw_data = bytes(model.payload(tensor))
-        except ModelError:  # its file is missing
-            return None
-        del copy.external_data[:]
-        copy.ClearField("data_location")
-    return copy
-
-
-@dataclass(eq=False)
 class _Part:
     """A claim as a model.
 
@@ -301,7 +73,7 @@ class _Part:
         failure: Why it does not run at others.
     """
 
-    claim: _Claim
+    claim: Claim
     feeds: Mapping[str, Tensor]
     outputs: Sequence[tuple[str, Tensor, bool]]
     sizes: Iterator[Sizes]
@@ -330,12 +102,12 @@ class _Check:
     """
 
     seed: int
-    faults: dict[_Claim, str] = field(default_factory=dict)
-    open: dict[_Claim, str] = field(default_factory=dict)
+    faults: dict[Claim, str] = field(default_factory=dict)
+    open: dict[Claim, str] = field(default_factory=dict)
 
-    def run(self, claims: Sequence[_Claim]) -> None:
+    def run(self, claims: Sequence[Claim]) -> None:
         """Run claims at as many sizes as are needed, and those that fail at some at others."""
-        drawn = _drawn(claims, self.seed)
+        drawn = drawn_sizes(claims, self.seed)
         made = {claim: _part(claim, drawn) for claim in claims}
         self.open |= {claim: part for claim, part in made.items() if isinstance(part, str)}
         waiting = [part for part in made.values() if isinstance(part, _Part)]
@@ -370,10 +142,7 @@ class _Check:
                 part.held += 1
 
 
-Drawn = Mapping[Hashable, Values]  # sizes by the symbols that they are for, and whether numbers may be large
-
-
-def _part(claim: _Claim, drawn: Drawn) -> _Part | str:
+def _part(claim: Claim, drawn: Drawn) -> _Part | str:
     """Return a claim as a model, or why it cannot be one."""
     feeds: dict[str, Tensor] = {}
     for at, tensor in enumerate(claim.inputs):
@@ -388,9 +157,9 @@ def _part(claim: _Claim, drawn: Drawn) -> _Part | str:
         (f"{kind}/{at}", each, kind == "elements")
         for at, each in enumerate(claim.outputs)
         if each is not None and each.dims is not None
-        for kind in (("shape", "elements") if _has_elements(each) else ("shape",))
+        for kind in (("shape", "elements") if has_elements(each) else ("shape",))
     ]
-    return _Part(claim, feeds, outputs, _sizes(claim, drawn[_group(claim)]))
+    return _Part(claim, feeds, outputs, sizes_of(claim, drawn))
 
 
 def _model(part: _Part, fixed: Feed) -> bytes:
@@ -496,74 +265,3 @@ def _is_same(told: float | None, found: float) -> bool:
     if told is None or (told != told and found != found):
         return True
     return told == found and (told != 0 or not isinstance(told, float) or np.signbit(told) == np.signbit(found))
-
-
-def _group(claim: _Claim) -> tuple[Hashable, bool]:
-    return frozenset(claim.symbols.values()), claim.is_of_numbers
-
-
-def _drawn(claims: Sequence[_Claim], seed: int) -> Drawn:
-    """Return sizes for claims: those of the same symbols have the same ones, near all numbers in them."""
-    numbers: dict[tuple[Hashable, bool], set[int]] = {}
-    symbols: dict[tuple[Hashable, bool], list[Symbol]] = {}
-    for claim in claims:
-        numbers.setdefault(_group(claim), set()).update(claim.numbers)
-        symbols.setdefault(_group(claim), [claim.symbols[name] for name in sorted(claim.symbols)])
-    return {group: _values(symbols[group], numbers[group], group[1], seed) for group in numbers}
-
-
-def _values(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: bool, seed: int) -> Values:
-    """Return sizes of symbols: their least ones; one for all; small ones and a larger one; or any."""
-    rng = random.Random(f"{seed} {symbols} {sorted(numbers)}")
-    near = sorted(number for number in numbers if is_of_numbers or 0 <= number <= LARGER[-1])
-    rows = [[_least(each) for each in symbols]]
-    for turn in range(DRAWN if symbols else 0):
-        pool = [*(NUMBERS if is_of_numbers else (*SMALL, *LARGER)), *near]
-        pool += [rng.randrange(1, 1 << rng.randrange(2, 31 if is_of_numbers else 10)) for _ in range(12)]
-        common, large = rng.choice(pool), rng.randrange(len(symbols))
-        row = []
-        for at, each in enumerate(symbols):
-            if turn % 4 == 0:
-                size = common
-            elif turn % 4 == 1:
-                size = _least(each) + rng.randrange(8)
-            else:
-                size = rng.choice(pool if turn % 4 == 2 or at == large else SMALL)
-            if each.upper < INF and rng.random() < 0.5:  # an element of a tensor, or a dim up to a size
-                size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
-            row.append(int(min(max(size, each.lower), each.upper)))
-        rows.append(row)
-    return Values({each.name: column(listed) for each, listed in zip(symbols, zip(*rows, strict=True), strict=True)})
-
-
-def _least(symbol: Symbol) -> int:
-    return int(symbol.lower) if isfinite(symbol.lower) else 0
-
-
-def _sizes(claim: _Claim, values: Values) -> Iterator[Sizes]:
-    """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run."""
-    seen: set[tuple[int, ...]] = set()
-    for several in chain([values], _equalised(claim, values)):
-        rows, steps = np.flatnonzero(claim.legal(several)), claim.weights(several)[1]
-        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
-            found = tuple(int(sizes[row]) for sizes in several.columns.values())
-            if found not in seen:
-                seen.add(found)
-                yield several, row
-
-
-def _equalised(claim: _Claim, values: Values) -> Iterator[Values]:
-    """Yield sizes of which one was changed, such that two expressions are equal that must be."""
-    for row in range(values.count if claim.equal else 0):
-        sizes = {name: int(several[row]) for name, several in values.columns.items()}
-        for equal in claim.equal:
-            names = sorted((equal.left.symbols | equal.right.symbols) & sizes.keys())
-            name = names[row % len(names)] if names else ""
-            if not name or len([*_known((equal.left, equal.right), values)]) < 2:
-                continue
-            symbol = claim.symbols[name]
-            scanned = np.arange(_least(symbol), int(min(symbol.upper, _least(symbol) + SCANNED)) + 1)
-            several = Values({**{each: column([size]) for each, size in sizes.items()}, name: scanned})
-            if (places := np.flatnonzero(several.of(equal.left) == several.of(equal.right))).size:
-                sizes[name] = int(scanned[places[row % places.size]])
-        yield Values({name: column([size]) for name, size in sizes.items()})

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 
-import onnx
-from onnx import FunctionProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.view import all_nodes, all_scopes
+from graphkit.graph.view import all_nodes
 from graphkit.io import external
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
@@ -20,7 +17,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import inputs_fault
 
-__all__ = ["is_loaded", "loading_fault", "loads", "refusal", "whole_fault"]
+__all__ = ["loading_fault", "refusal", "whole_fault"]
 
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
@@ -28,32 +25,14 @@ LIST = 1 << 12  # the same of a list of integers
 
 
 def loading_fault(original: Model, rewritten: Model) -> str:
-    """Return which fault keeps the rewritten model from being loaded that the original has not, "" for none."""
-    known = set(_faults(original, onnx.IR_VERSION))
-    newest = max(original.proto.ir_version, onnx.IR_VERSION)
-    return next((fault for fault in _faults(rewritten, newest) if fault not in known), "")
+    """Return what keeps a node or a tensor of the rewritten model from being read, and none of the original, or ""."""
+    known = set(_faults(original))
+    return next((fault for fault in _faults(rewritten) if fault not in known), "")
 
 
-def _faults(model: Model, newest: int) -> Iterator[str]:
-    if model.proto.ir_version > newest:
-        yield f"its IR version is {model.proto.ir_version}, which onnx does not know"
-    if model.proto.ir_version < 1:
-        yield "it has no IR version"
-    yield from _imports(model)
-    for tensor, _ in walk_tensors(model.proto):
-        if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
-            yield f"the dtype of '{tensor.name}' is not one of ONNX"
-        elif fault := _data_fault(model, tensor):
-            yield fault
+def _faults(model: Model) -> Iterator[str]:
     yield from filter(None, map(inputs_fault, all_nodes(model.scopes)))
-    for scope in all_scopes(model.scopes):
-        named = Counter(node.proto.name for node in scope.nodes if node.proto.name)
-        yield from (f"{count} nodes of one graph are called '{name}'" for name, count in named.items() if count > 1)
-        sparse = (value for value in scope.initializers if value.sparse is not None and not value.consumers)
-        yield from (
-            f"the sparse initializer '{value.name}' has no reader, which would tell its elements" for value in sparse
-        )
-    yield from (f"{node.path} gives nothing" for node in all_nodes(model.scopes) if not any(node.proto.output))
+    yield from filter(None, (_data_fault(model, tensor) for tensor, _ in walk_tensors(model.proto)))
 
 
 def _data_fault(model: Model, tensor: TensorProto) -> str:
@@ -70,45 +49,19 @@ def _data_fault(model: Model, tensor: TensorProto) -> str:
     return f"'{tensor.name}' has {len(model.payload(tensor))} bytes of data, and {size} by its dtype and dims"
 
 
-def _imports(model: Model) -> Iterator[str]:
-    """Yield operator sets that onnxruntime does not know, and those that a function lacks."""
-    entries = [*model.proto.opset_import, *(entry for each in model.proto.functions for entry in each.opset_import)]
-    for entry in entries:
-        domain = entry.domain or "ai.onnx"
-        if not _is_known(domain, entry.version):
-            yield f"version {entry.version} of the operator set '{domain}' is not known"
-    for function in model.proto.functions:
-        yield from (f"function {function.name} imports no operator set '{domain}'" for domain in _missing(function))
-
-
-@lru_cache(maxsize=256)
-def _is_known(domain: str, version: int) -> bool:
-    """Whether onnxruntime loads a model that names a version of an operator set."""
-    opsets = [helper.make_opsetid(domain, version)]
-    opsets += [] if domain == "ai.onnx" else [helper.make_opsetid("", 18)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "imports", ends[:1], ends[1:])
-    return loads(Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10)))
-
-
-def whole_fault(original: Model, rewritten: Model) -> str:
+def whole_fault(original: Model, rewritten: Model, *, has_dead: bool = False) -> str:
     """Return that onnxruntime does not load the rewritten model as a whole, "" where it does, or nothing tells.
 
-    Each node may load alone, and the shape inference of the whole fail. Weights are left out; where the original does
-    not load without them, nothing is known.
+    With branches that never run it is loaded at the default level, too, where they may be in the way. Weights are left
+    out; where the original does not load without them, nothing is known.
     """
     if rewritten.proto is original.proto:
         return ""
     before, after = _weightless(original), _weightless(rewritten)
     if max(map(_held, (before, after))) > MOST_HELD:
         return "its bodies hold tensors too large to load it as a whole"
-    return "" if loads(after) or not loads(before) else "onnxruntime does not load the rewritten model as a whole"
-
-
-def is_loaded(model: Model) -> bool:
-    """Whether onnxruntime loads a model as a whole without its weights, at both levels."""
-    bare = _weightless(model)
-    return _held(bare) <= MOST_HELD and all(loads(bare, optimize=optimize) for optimize in (False, True))
+    error = _error(after) or (_error(after, optimize=True) if has_dead else "")
+    return f"of the rewritten model, {error}" if error and not _error(before) else ""
 
 
 def _weightless(model: Model) -> Model:
@@ -132,7 +85,8 @@ def _weightless(model: Model) -> Model:
             graph.node.append(node)
         else:
             graph.input.append(helper.make_tensor_value_info(node.output[0], held.data_type, held.dims))
-    return model.with_proto(proto)
+    has_files = any(tensor.data_location == TensorProto.EXTERNAL for tensor, _ in walk_tensors(proto))
+    return model.with_proto(proto) if has_files else Model.from_proto(proto)
 
 
 def _is_small(tensor: TensorProto) -> bool:
@@ -144,26 +98,16 @@ def _held(model: Model) -> int:
     return sum(payload_size(tensor) or 0 for tensor, _ in walk_tensors(model.proto))
 
 
-def loads(model: Model, *, optimize: bool = False) -> bool:
-    """Whether onnxruntime loads a model, in a process that may die of it."""
-    return not _refusal(model, optimize=optimize)
-
-
 def refusal(model: Model) -> str:
     """Return why onnxruntime does not load a model in which inputs stand for the weights, "" where it does."""
-    return _refusal(_weightless(model))
+    return _error(_weightless(model))
 
 
-def _refusal(model: Model, *, optimize: bool = False) -> str:
+def _error(model: Model, *, optimize: bool = False) -> str:
+    """Return why onnxruntime does not load a model, in a process that may die of it, "" where it does."""
     check_time()
     try:
         with IsolatedSession(model, optimize=optimize, threads=1):
             return ""
     except ModelError as error:
-        return error.problem
-
-
-def _missing(function: FunctionProto) -> list[str]:
-    imported = {"" if entry.domain == "ai.onnx" else entry.domain for entry in function.opset_import}
-    domains = dict.fromkeys("" if node.domain == "ai.onnx" else node.domain for node in function.node)
-    return [domain for domain in domains if domain not in imported]
+        return " ".join(error.problem.split())

@@ -6,12 +6,15 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from bundle_faults import export
+from bundle_faults import Edit, export, graph
+from onnx import helper
 from real_models import params
 from speech import speech
 from test_bundle_fault_table import FAULTS
@@ -81,6 +84,52 @@ def test_a_fault_of_a_bundle_is_not_proven(name: str, bundled: Bundled, tmp_path
     except ModelError:  # the contract does not fit any more
         return
     assert [*unproven(found)]
+
+
+@pytest.mark.parametrize(("name", "slots"), [("causal", 8), ("gpt2", 64)])
+@pytest.mark.parametrize("is_added_before", [True, False])
+def test_logits_negated_where_float32_rounds_tokens_are_not_proven(
+    name: str, slots: int, is_added_before: bool, tmp_path: Path
+) -> None:
+    source = export(name, tmp_path / "export")
+    bundle_folder(source, tmp_path / "out", BundleOptions(batch=2, max_cache=slots, verify=False))
+    graph("decode.onnx", partial(negated_where_tokens_round, is_added_before=is_added_before))(tmp_path / "out")
+    originals = find_pipeline(source).originals
+    found = check_bundle(originals, tmp_path / "out")
+    assert {text.split(":")[1].strip() for text in unproven(found)} >= {"logits"}, found
+    assert not found["step"].is_proven
+
+
+def negated_where_tokens_round(edit: Edit, is_added_before: bool) -> None:
+    """Negate the logits at odd numbers of tokens from 41 on."""
+    more = 2**24 - 40
+    dims = edit.node("Shape", "input_ids")
+    tokens = edit.node("Gather", dims.output[0], edit.constant([1]), axis=0)
+    if is_added_before:
+        added = edit.node("Add", tokens.output[0], edit.constant(more))
+        rounded = edit.node("Cast", added.output[0], to=onnx.TensorProto.FLOAT)
+    else:
+        added = edit.node("Cast", tokens.output[0], to=onnx.TensorProto.FLOAT)
+        rounded = edit.node("Add", added.output[0], edit.constant(more, np.float32))
+    integer = edit.node("Cast", rounded.output[0], to=onnx.TensorProto.INT64)
+    again = edit.node("Sub", integer.output[0], edit.constant(more))
+    same = edit.node("Equal", again.output[0], tokens.output[0])
+    choice = edit.node("Squeeze", same.output[0])
+    nodes = [dims, tokens, added, rounded, integer, again, same, choice]
+
+    def make(old: str) -> list[onnx.NodeProto]:
+        branches = {
+            name: helper.make_graph(
+                [helper.make_node(operator, [old], [name])],
+                name,
+                [],
+                [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)],
+            )
+            for name, operator in (("then_branch", "Identity"), ("else_branch", "Neg"))
+        }
+        return [*nodes, edit.node("If", choice.output[0], **branches)]
+
+    edit.after("logits", make)
 
 
 @pytest.mark.parametrize(("old", "new"), [("past", "seq"), ("past", "batch"), ("seq", "batch")])
