@@ -42,7 +42,7 @@ from graphkit.verify.candidate_runs import (
     with_level,
     with_weights,
 )
-from graphkit.verify.candidate_sessions import Counted, Fed, Part, TwoModels, prove_inlined
+from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
@@ -54,7 +54,6 @@ from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
     Run,
-    RunRecord,
     at_both_levels,
     caveats,
     coverage,
@@ -236,7 +235,7 @@ class _Proof:
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
         self._tell(0.3, "loading the rewritten model, default level")
         try:
-            session = Fed(two.rewritten(optimize=True), two.input_names)
+            session = two.rewritten(optimize=True)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
@@ -246,7 +245,7 @@ class _Proof:
         proof = replace(
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
-            notes=self._notes(record),
+            notes=(*self.contradictions, *record.notes),
             coverage=coverage(feeder, record.runs),
             caveats=caveats(feeder, record, is_exact=True),
         )
@@ -255,9 +254,6 @@ class _Proof:
     def _tell(self, share: float, step: str) -> None:
         """Tell a step, and the share of the proof that is done before it."""
         self.progress(with_share(share, f"proving: {step}"))
-
-    def _notes(self, record: RunRecord) -> tuple[str, ...]:
-        return (*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
 
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
@@ -270,7 +266,7 @@ class _Proof:
         proof = replace(
             self.blank,
             skipped=tuple(record.skipped),
-            notes=self._notes(record),
+            notes=(*self.contradictions, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
             coverage=coverage(feeder, record.runs),
             caveats=caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance),
         )
