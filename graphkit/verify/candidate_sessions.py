@@ -97,7 +97,10 @@ class Counted:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
         self._number += 1
-        more, share = (f" of {self._total:,}" if self._number <= self._total else ""), (self._number - 1) / self._total
+        more, share = (
+            (f" of {self._total:,}" if self._number <= self._total else ""),
+            (self._number - 1) / max(self._total, 1),
+        )
         self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
         return self._session.run(feed)
 
