@@ -246,8 +246,6 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.contradictions, *record.notes),
-            coverage=coverage(feeder, record.runs),
-            caveats=caveats(feeder, record, is_exact=True),
         )
         return _with_interface(proof, changes)
 
