@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,11 @@ from graphkit.verify.original_runs import Feeder, LevelRuns, Run
 from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof
 
-__all__ = ["Called", "Counted", "Fed", "Only", "Part", "TwoModels", "numbered", "prove_inlined"]
+__all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "numbered", "prove_inlined"]
 
 
 class Called:
-    """A session whose inputs and outputs go by other names.
+    """A session whose inputs and outputs go by other names; it takes those that it has of the inputs that it is given.
 
     Args:
         session: The session.
@@ -44,7 +44,7 @@ class Called:
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
-        outputs = self.session.run({self.own[name]: array for name, array in feed.items()})
+        outputs = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
         return {self.names.get(name, name): array for name, array in outputs.items()}
 
 
@@ -58,18 +58,6 @@ class Only:
         """Return these outputs by name."""
         outputs = self.session.run(feed)
         return {name: outputs[name] for name in self.outputs}
-
-
-class Fed:
-    """A session that is fed all inputs of its original, of which it takes those that it has."""
-
-    def __init__(self, session: Runner, inputs: Collection[str]) -> None:
-        self.session, self.names, self.outputs, self.label = session, inputs, session.outputs, session.label
-        self.inputs = session.inputs
-
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return every output by name."""
-        return self.session.run({name: array for name, array in feed.items() if name in self.names})
 
 
 Item = TypeVar("Item")
@@ -109,7 +97,10 @@ class Counted:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
         self._number += 1
-        more, share = (f" of {self._total:,}" if self._number <= self._total else ""), (self._number - 1) / self._total
+        more, share = (
+            (f" of {self._total:,}" if self._number <= self._total else ""),
+            (self._number - 1) / max(self._total, 1),
+        )
         self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
         return self._session.run(feed)
 
@@ -166,8 +157,7 @@ class TwoModels:
 
     def rewritten(self, *, optimize: bool = False) -> Runner:
         """Return a session of the rewritten model, by the names of the original."""
-        session = self._session(1, optimize=optimize)
-        return Called(session, self.names) if self.names else session
+        return Called(self._session(1, optimize=optimize), self.names)
 
     def handed_over(self, run: Run) -> Run:
         """Return a run of the original as one of the rewritten model, whose inputs it may compute."""

@@ -44,7 +44,7 @@ from graphkit.verify.candidate_runs import (
     with_weights,
     with_zeros,
 )
-from graphkit.verify.candidate_sessions import Counted, Fed, Part, TwoModels, prove_inlined
+from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
@@ -62,7 +62,6 @@ from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
     Run,
-    RunRecord,
     at_both_levels,
     caveats,
     coverage,
@@ -262,7 +261,7 @@ class _Proof:
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
         self._tell(0.3, "loading the rewritten model, default level")
         try:
-            session = Fed(two.rewritten(optimize=True), two.input_names)
+            session = two.rewritten(optimize=True)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
@@ -274,7 +273,7 @@ class _Proof:
         proof = replace(
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
-            notes=self._notes(record),
+            notes=(*self.notes, *record.notes),
             coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
@@ -292,9 +291,6 @@ class _Proof:
         """Tell a step, and the share of the proof that is done before it."""
         self.progress(with_share(share, f"proving: {step}"))
 
-    def _notes(self, record: RunRecord) -> tuple[str, ...]:
-        return (*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes)
-
     def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
@@ -306,7 +302,7 @@ class _Proof:
         proof = replace(
             self.blank,
             skipped=tuple(record.skipped),
-            notes=self._notes(record),
+            notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
             coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )

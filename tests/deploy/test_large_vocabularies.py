@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import psutil
 import pytest
 from bundles import decoder, saved
 from large_models import WORDS, completed, export_of
@@ -167,24 +168,12 @@ def test_an_export_of_many_words_is_bundled_and_proven_again(
     assert generated(out, export) == greedy(export, NEW, IDS)
 
 
-def processes(first: int) -> Iterator[int]:
-    """Yield a process and all that it has started."""
-    yield first
-    try:
-        for thread in Path(f"/proc/{first}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                yield from processes(int(child))
-    except OSError:  # it has ended
-        return
-
-
-def memory_of(process: int) -> int:
+def memory_of(process: psutil.Process) -> int:
     """Return the bytes of memory that a process has, of what it shares its part."""
     try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
+        return int(process.memory_full_info().pss)
+    except (psutil.Error, OSError):  # it has ended
         return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def graphkit_run(*words: object) -> tuple[str, float]:
@@ -198,8 +187,9 @@ def graphkit_run(*words: object) -> tuple[str, float]:
     most = [0]
 
     def watch() -> None:
+        root = psutil.Process(process.pid)
         while process.poll() is None:
-            most.append(max(most.pop(), sum(map(memory_of, processes(process.pid)))))
+            most.append(max(most.pop(), sum(map(memory_of, (root, *root.children(recursive=True))))))
             time.sleep(0.1)
 
     watcher = threading.Thread(target=watch)

@@ -23,7 +23,7 @@ from graphkit.model import load
 from graphkit.runtime import isolated_session, worker_process
 from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import current_process, isolation
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.runtime.session import RunError, Session
@@ -203,6 +203,19 @@ def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
 
 
 @pytest.mark.usefixtures("no_spare")
+def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() -> None:
+    model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 24, np.float32))
+    with isolation():
+        process = current_process()
+        assert process is not None
+        with isolation():
+            session = IsolatedSession(model)
+            child = psutil.Process(process.worker._process.pid)
+            before = child.memory_info().rss
+            del session
+        assert child.memory_info().rss < before - (1 << 25)
+
+
 def test_a_process_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation_module, "IDLE", 0.1)
     before = children()

@@ -84,7 +84,9 @@ def test_json_says_the_same(found, point):
             continue
         assert element == str(expr)
         again = parse(element)
-        if again != expr and element not in again.symbols:  # which the parser has not read: too long, or a division by 0
+        if (
+            again != expr and element not in again.symbols
+        ):  # which the parser has not read: too long, or a division by 0
             sizes = {**point, "y": max(point["y"], 1)}  # names that are read are sizes
             assert value(again, sizes) == value(expr, sizes) or value(expr, sizes) is None
         try:
