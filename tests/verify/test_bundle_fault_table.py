@@ -53,6 +53,7 @@ FAMILIES = {"causal": ALONE, "qwen2-tiny": ALONE, "gpt2": ALONE, "window": TWO, 
     ("t5-tiny", "marian-tiny", "whisper"), BESIDE
 )
 SLOTS_OF = {"gemma3": 14}
+KINDS = (("qwen2-tiny", "gpt2"), ("window", "gemma3"), ("t5-tiny", "marian-tiny", "whisper"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ class Fault:
     inject: Inject
     may: tuple[str, ...] = (BEGINS,)
     says: str = ""
+
+
+def in_turn(faults: Iterator[tuple[str, Fault]]) -> Iterator[tuple[str, Fault]]:
+    """Yield each fault for `causal`, and for one family of each kind, which take turns."""
+    places = dict[str, int]()
+    for name, fault in faults:
+        place = places.setdefault(name, len(places))
+        kind = next((kind for kind in KINDS if fault.family in kind), (fault.family,))
+        if kind[place % len(kind)] == fault.family:
+            yield name, fault
 
 
 def everywhere() -> Iterator[tuple[str, Fault]]:
@@ -217,7 +228,11 @@ def one_element(array: np.ndarray) -> None:
     array.reshape(-1)[7] += 1e-3
 
 
-FAULTS = {f"{fault.family}: {name}": fault for make in (everywhere, masks, crossed, weights) for name, fault in make()}
+FAULTS = {
+    f"{fault.family}: {name}": fault
+    for made in (in_turn(everywhere()), masks(), crossed(), weights())
+    for name, fault in made
+}
 QUICK = [name for name in FAULTS if name.startswith("causal")][::3]
 
 
