@@ -47,8 +47,8 @@ def explain(name: str | None, output: Path | None) -> None:
     """
     from graphkit.analysis.finding_pages import finding_page
     from graphkit.analysis.findings import KIND_NAMES, KINDS
-    from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
+    from graphkit.passes.registry import PASSES
     from graphkit.render.document_blocks import printable
 
     if name is None:

@@ -105,9 +105,7 @@ def test_what_dims_of_one_name_are_taken_for_is_in_the_headline() -> None:
     original, narrow = model(MASKED.format("mask", "shape")), model(MASKED.format("mask", "rows"), rows=[1, 1])
     found = verify_rewrite(original, narrow)
     assert found.passed
-    assert found.proven() == (
-        "Proven bit for bit at every size with one n and s (1 of 1 output), and run once."
-    )
+    assert found.proven() == ("Proven bit for bit at every size with one n and s (1 of 1 output), and run once.")
     assert check_equivalence(original, narrow).is_proven
     assert not check_equivalence(original, narrow, dims="apart").proven
     same = model(MASKED.format("mask", "shape").replace("Expand", "Expand "))
