@@ -61,4 +61,5 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [name for name in _names if name not in {"deploy", "passes", "rewrite", "shapes", "verify"}]

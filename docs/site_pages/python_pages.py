@@ -57,7 +57,7 @@ def pages() -> dict[str, str]:
 
 def _groups() -> dict[str, list[str]]:
     """Return the names that the help of `graphkit` has under each of its headings."""
-    known = {name for name in graphkit.__all__ if not inspect.ismodule(getattr(graphkit, name))}
+    known = set(graphkit.__all__)
     found = {}
     for title, rows in GROUP.findall(graphkit.__doc__ or ""):
         words = re.findall(r"[A-Za-z_]\w+(?:\.\w+)?", " ".join(_named(row) for row in rows.splitlines()))
