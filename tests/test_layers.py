@@ -57,6 +57,7 @@ HOMES = {
                 "deploy_commands",
                 "diff_command",
                 "flags",
+                "list_commands",
                 "node_and_weight_commands",
                 "model_streams",
                 "output",
