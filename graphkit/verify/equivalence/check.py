@@ -186,7 +186,7 @@ class _Check:
         conditions += tuple(f"{place} = {dim}, as declared" for place, dim in claimed)
         if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
             conditions += ("nothing overflows",)
-        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} is {dim}" for place, dim in claimed))
+        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} = {dim}" for place, dim in claimed))
         return replace(result, conditions=conditions, compared=compared, shared_dims=shared)
 
     def _read(self, shapes: tuple[Shapes, Shapes]) -> set[str]:
@@ -281,7 +281,7 @@ def _bounds(name: str, low: Bound, high: Bound) -> str:
 
 
 def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
-    """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
+    """Return which dims of inputs are taken for one size: no runtime checks what they are called."""
     places: dict[str, list[str]] = {}
     called: dict[str, int] = {}  # how many dims a name is declared for
     for value in shapes.model.graph.inputs:
@@ -292,8 +292,8 @@ def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
                 places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
-    first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"{_places(dims)} are equal" for name, dims in shared.items() if name not in whole))
+    first = [f"one {listed([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"equal {_places(dims)}" for name, dims in shared.items() if name not in whole))
 
 
 def _places(dims: Sequence[str]) -> str:

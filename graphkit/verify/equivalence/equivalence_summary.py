@@ -35,7 +35,7 @@ class EquivalenceSummary:
         conditions: The sizes that this is about, such as `batch >= 1`.
         limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, in clauses.
+        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class EquivalenceSummary:
     @property
     def sizes(self) -> str:
         """The sizes that it is about, in the words of a headline."""
-        return f"every size at which {listed(self.shared_dims)}" if self.shared_dims else "every size"
+        return f"every size with {listed(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
