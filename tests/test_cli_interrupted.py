@@ -72,12 +72,16 @@ def test_a_proof_that_is_stopped_leaves_what_stood_there(
     program = [sys.executable, "-c", PROVING, str(out), *words(command, export, out)[3:]]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "a model of hidden files runs\n"
+    begun = process.stdout.readline()
     process.send_signal(number)
     _, error = process.communicate()
+    assert begun == "a model of hidden files runs\n"
     assert names(out) == {kept: b"from before"}
     if number != signal.SIGKILL:
-        assert (process.returncode, error) == (128 + number, f"Error: stopped by {number.name} - no file is left half written\n")
+        assert (process.returncode, error) == (
+            128 + number,
+            f"Error: stopped by {number.name} - no file is left half written\n",
+        )
         assert not [path for path in out.iterdir() if path.name != kept]
 
 
