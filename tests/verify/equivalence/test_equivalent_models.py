@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from edits import edited
 from feeds import feed
-from real_models import MODEL_NAMES, params
+from real_models import DISTINCT, MODEL_NAMES, params
 from structural_edits import structurally_edited
 
 import graphkit
@@ -62,14 +62,14 @@ def test_a_batch_normalization_in_training_is_another_one(outputs: str) -> None:
     assert check_equivalence(*models).is_proven == (outputs == "y")
 
 
-@pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+@pytest.mark.parametrize("name", params(MODEL_NAMES, slow={*MODEL_NAMES} - {*QUICK}))
 def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     found = check_equivalence(model, graphkit.fold(model).model)
     assert found.is_proven, str(found)
 
 
-@pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+@pytest.mark.parametrize("name", params(DISTINCT, slow={*DISTINCT} - {*QUICK}))
 def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     made = ConvertOpset().run(model)
@@ -79,10 +79,10 @@ def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Calla
     assert {output.exactness for output in found.outputs} == {"bit for bit"}
 
 
-FUSED = [name for name in MODEL_NAMES if name != "cache-styles/static-cache"]  # whose ScatterElements may fail
+FUSED = [name for name in DISTINCT if name != "cache-styles/static-cache"]  # whose ScatterElements may fail
 
 
-@pytest.mark.parametrize("name", params(FUSED, slow=[name for name in FUSED if name not in QUICK]))
+@pytest.mark.parametrize("name", params(FUSED, slow={*FUSED} - {*QUICK}))
 def test_a_fused_fold_is_proven_up_to_rounding(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     found = check_equivalence(model, graphkit.fold(model, options=FoldingOptions(fuse=True)).model)
