@@ -67,7 +67,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), cases())
+@pytest.mark.parametrize(("name", "kind"), [*cases()])
 def test_a_quantised_export_works_or_is_declined_with_a_reason(
     name: str, kind: str, shared: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 __all__ = ["DISTINCT", "MODELS", "MODEL_NAMES", "PIPELINES", "params", "unpacked"]
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 REPEATED = {  # whose layers a smaller model of tests/models has too
     "nllb-600m/decoder_model",
