@@ -145,11 +145,13 @@ def test_a_merged_decoder_of_many_words_is_split(name: str, enlarged: ExportOf, 
         assert f"{file}: proven bit for bit at every size" in " ".join(out.split())
 
 
+SIZES = ((32_000, 4_096, "tensor-scatter"), (128_256, 2_048, "scatter-nd"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "slots", "update"), [(32_000, 4_096, "tensor-scatter"), (128_256, 2_048, "scatter-nd")]
+    ("name", "words", "slots", "update"), [(name, *SIZES[place % 2]) for place, name in enumerate(WORDS)]
 )
-@pytest.mark.parametrize("name", WORDS)
 def test_an_export_of_many_words_is_bundled_and_proven_again(
     name: str, words: int, slots: int, update: Update, enlarged: ExportOf, tmp_path: Path
 ) -> None:

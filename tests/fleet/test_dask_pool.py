@@ -55,7 +55,7 @@ def content(table: Path) -> str:
 
 
 def test_two_workers_give_the_rows_of_one_process_and_of_two(tmp_path: Path, dask: Cluster) -> None:
-    catalogue(tmp_path / "m", 40, 10)
+    catalogue(tmp_path / "m", 20, 5)
     dask.worker()
     dask.worker()
     assert surveyed(tmp_path, "one.parquet", "--jobs", "1").returncode == 0
