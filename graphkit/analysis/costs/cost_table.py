@@ -28,7 +28,7 @@ from graphkit.analysis.costs.weights import WeightBits
 from graphkit.graph.name_families import expanded
 from graphkit.graph.names import counted, listed
 from graphkit.options import By
-from graphkit.render.document_blocks import PEAK, Bars, Block, Cell, Chart, Point, Prose, Treemap, sized, table
+from graphkit.render.document_blocks import PEAK, Bars, Block, Cell, Prose, columns, sized, table, treemap
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes import symbol
 
@@ -163,15 +163,9 @@ class Costs(Result):
         """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
         if self.by == "op":
             return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
-        names = [
-            (row, list(expanded(row.name)) if row.times > 1 else [row.name]) for row in self.rows if row.macs.value
-        ]
-        return Treemap(
-            title,
-            "MACs",
-            [(name, row.macs.value or 0) for row, each in names for name in each],
-            [row.macs.expression for row, each in names for _ in each],
-        )
+        names = ((row.macs, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows)
+        parts = ((name, macs.value or 0, macs.expression) for macs, each in names for name in each)
+        return treemap(title, "MACs", parts)
 
     def _cells(self, row: CostRow) -> tuple[Cell, ...]:
         share = share_formula(row.macs, row.times, self.macs)
@@ -186,16 +180,10 @@ class Costs(Result):
                 shown = sum(each.bytes for each in self.peak.alive[:ALIVE])
                 rows.append((f"{rest:,} more", (self.peak.bytes.value or 0) - shown))
             yield table("Tensor:code | Bytes:number", rows, title=f"In memory at the peak, when {self.peak.node} runs")
-        yield Chart(
-            "Activations in memory as nodes run, in their order",
-            "nodes in the order in which they run",
-            [
-                Point(f"node {number:,}", size, node=number)
-                for number, size in zip(self.memory.nodes, self.memory.bytes, strict=True)
-            ],
-            unit="B",
-            is_memory=True,
-        )
+        moments = zip(self.memory.nodes, self.memory.bytes, strict=True)
+        points = [(f"node {number:,}", size, number, False) for number, size in moments]
+        title = "Activations in memory as nodes run, in their order"
+        yield columns(title, "nodes in the order in which they run", points, "B", is_memory=True)
         for reason in self.peak.unknown:
             yield Prose(f"Not in the peak: a tensor of unknown size: {reason}.")
 
