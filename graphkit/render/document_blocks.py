@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 __all__ = [
     "MARK", "PEAK", "ROWS", "WIDTH", "Bars", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
     "Line", "Lines", "Link", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut", "filled_columns",
-    "line", "outcome", "printable", "rows", "sized", "table", "treemap",
+    "line", "outcome", "printable", "rows", "sized", "table", "table_of", "treemap",
 ]  # fmt: skip
 
 
@@ -125,6 +125,28 @@ def table(headings: str, rows: Sequence[Sequence[Cell]], title: str = "") -> Tab
     """
     parts = (heading.partition(":") for heading in headings.split(" | "))
     return Table(tuple(Column(name, kind or "text") for name, _, kind in parts), rows, title)  # type: ignore[arg-type]
+
+
+def table_of(headings: str, items: Iterable[object], title: str = "") -> Table:
+    """Return a table with a row for each item, whose attributes are its cells.
+
+    Each heading may be followed by its kind, as in `table`, and after = by the attribute that it shows, if that is not
+    called as the heading is. A number that a page computes anew has a method `cell`; dims are told as a list.
+
+    Example:
+        >>> table_of("Heading:code=text | Is inner", [Heading("Add")]).rows
+        [('Add', False)]
+    """
+    parts = [heading.partition("=") for heading in headings.split(" | ")]
+    names = [name or heading.partition(":")[0].lower().replace(" ", "_") for heading, _, name in parts]
+    rows = [tuple(_cell_of(getattr(item, name)) for name in names) for item in items]
+    return table(" | ".join(heading for heading, _, _ in parts), rows, title)
+
+
+def _cell_of(value: object) -> Cell:
+    if isinstance(value, tuple):
+        return f"[{', '.join('?' if dim is None else str(dim) for dim in value)}]"
+    return value.cell() if hasattr(value, "cell") else value  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

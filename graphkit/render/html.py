@@ -7,8 +7,23 @@ import re
 from collections.abc import Iterator
 from html import escape as html_escape
 
-from graphkit.render.document_blocks import Bars, Block, Cell, Document, Formula, Heading, Lines, Link, Picture, Prose
-from graphkit.render.document_blocks import Sentence, Table, cell_text, filled_columns, printable
+from graphkit.render.document_blocks import (
+    Bars,
+    Block,
+    Cell,
+    Document,
+    Formula,
+    Heading,
+    Lines,
+    Link,
+    Picture,
+    Prose,
+    Sentence,
+    Table,
+    cell_text,
+    filled_columns,
+    printable,
+)
 from graphkit.render.drawings import draw
 
 __all__ = ["STYLE", "block_html", "escape", "fragment", "section"]

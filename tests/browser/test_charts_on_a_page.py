@@ -123,7 +123,8 @@ def test_a_name_in_a_chart_is_text(open_page: Open) -> None:
         columns(hostile, "nodes", [(hostile, 2.0, None, False)]),
     )
     titles = figures(open_page, pictures).locator("title").all_text_contents()
-    assert titles[0].startswith(f"{hostile}: 2 MACs") and titles[-1] == f"{hostile}: 2"
+    assert titles[0].startswith(f"{hostile}: 2 MACs")
+    assert titles[-1] == f"{hostile}: 2"
 
 
 def test_of_many_points_a_column_has_the_highest(open_page: Open) -> None:
