@@ -12,7 +12,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -79,11 +79,6 @@ class LockedModel:
     kv_bytes_per_token: int | None
     findings: tuple[LockedFinding, ...]
 
-    @property
-    def finding_count(self) -> int:
-        """How many findings there are."""
-        return len(self.findings)
-
 
 @dataclass(frozen=True)
 class VerdictLock(Result):
@@ -94,7 +89,12 @@ class VerdictLock(Result):
     """
 
     title: ClassVar[str] = "Lock file"
-    models: tuple[LockedModel, ...] = tabled("Model:code | Role | Nodes:number | Findings:number=finding_count")
+    models: tuple[LockedModel, ...] = field(
+        metadata=tabled(
+            "Model:code | Role | Nodes:number | Findings:number",
+            cells=lambda model: (model.model, model.role, model.nodes, len(model.findings)),
+        )
+    )
     fit: tuple[LockedFinding, ...]
 
 
@@ -315,8 +315,8 @@ def _read_model(model: object, verdict: Mapping[str, Any], findings: tuple[Locke
     sections = tuple(_typed(name, str) for name in _list(verdict["sections"]))
     counts = {each.field: verdict[each.field] for each in MEASURES}
     counts = {name: count if count is None else _count(count) for name, count in counts.items()}
-    texts = (_typed(text, str) for text in (model, verdict["role"], verdict["target"]))
-    return LockedModel(*texts, sections, **counts, findings=findings)
+    role, target = _typed(verdict["role"], str), _typed(verdict["target"], str)
+    return LockedModel(_typed(model, str), role, target, sections, **counts, findings=findings)
 
 
 def _read_findings(plain: object) -> tuple[LockedFinding, ...]:
@@ -330,8 +330,9 @@ def _typed(plain: object, kind: type[Any]) -> Any:
     return plain
 
 
-def _list(plain: object) -> Sequence[Any]:
-    return _typed(plain, list)
+def _list(plain: object) -> list[Any]:
+    plain_list: list[Any] = _typed(plain, list)
+    return plain_list
 
 
 def _count(plain: object) -> int:

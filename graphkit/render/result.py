@@ -1,6 +1,6 @@
 """Result: the base of everything that an analysis returns.
 
-A subclass is a frozen dataclass of plain values with a `title`. Its fields that are made with `tabled` are tables, and
+A subclass is a frozen dataclass of plain values with a `title`. Its fields that are `tabled` are tables, and
 `introduction` and `remarks` what is said before and after them; text, Markdown, JSON, CSV, HTML and the notebook's
 display follow from these. Where that is not enough, a subclass has `blocks` of its own.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphkit.render.document_blocks import Block, Prose, Table, table_of
+from graphkit.render.document_blocks import Block, Cell, Prose, Table, table, table_of
 
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
@@ -30,27 +30,37 @@ class _Shown:
 
     headings: str
     title: str
+    cells: Callable[[Any], Sequence[Cell]] | None
     most: int | None
     empty: str
 
     def blocks(self, rows: Sequence[object], most: int | None) -> Iterator[Block]:
-        if rows:
+        if rows and self.cells is not None:
+            yield table(self.headings, [*map(self.cells, rows[:most])], self.title)
+        elif rows:
             yield table_of(self.headings, rows[:most], self.title)
         if most is not None and len(rows) > most:
             yield Prose(f"... and {len(rows) - most:,} more in the JSON report.")
 
 
-def tabled(headings: str, title: str = "", *, most: int | None = None, empty: str = "", **options: Any) -> Any:
-    """Return a field of a result, a tuple of rows, that is shown as a table.
+def tabled(
+    headings: str,
+    title: str = "",
+    *,
+    cells: Callable[[Any], Sequence[Cell]] | None = None,
+    most: int | None = None,
+    empty: str = "",
+) -> Mapping[str, object]:
+    """Return the metadata of a field of a result, a tuple of rows, that is shown as a table.
 
     Args:
-        headings: As in `table_of`.
+        headings: As in `table_of`; with `cells`, as in `table`.
         title: Of the table.
+        cells: The cells of a row, where these are not its attributes.
         most: How many rows are shown; JSON and CSV have all.
         empty: What the result says where none of its tables has a row.
-        options: As in `dataclasses.field`.
     """
-    return dataclasses.field(metadata={"table": _Shown(headings, title, most, empty)}, **options)
+    return {"table": _Shown(headings, title, cells, most, empty)}
 
 
 def _tables(result: type[Result]) -> list[tuple[str, _Shown]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -134,7 +134,9 @@ class Weight:
 @dataclass(frozen=True)
 class Weights(Result):
     title: ClassVar[str] = "Weights"
-    rows: tuple[Weight, ...] = tabled("Tensor:code=name | Dims:note | Size:number", most=1, empty="There are none.")
+    rows: tuple[Weight, ...] = field(
+        metadata=tabled("Tensor:code=name | Dims:note | Size:number", most=1, empty="There are none.")
+    )
 
     def introduction(self) -> tuple[str]:
         return (f"{len(self.rows)} weights.",)
