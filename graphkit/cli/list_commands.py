@@ -25,8 +25,7 @@ def explain(name: str | None, output: Path | None) -> None:
     PASS is one of the passes, or package.module:Pass. FINDING is a kind of finding, such as merged-if: what it is, why
     it hurts, where it was seen, what to do.
     """
-    from graphkit.analysis.finding_pages import finding_page
-    from graphkit.analysis.findings import KIND_NAMES, KINDS
+    from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
     from graphkit.passes.pipeline import explain as explain_pass
     from graphkit.passes.registry import PASSES
     from graphkit.render.document_blocks import printable

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.analysis import finding_pages
-from graphkit.analysis.finding_pages import finding_page
-from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind
+from graphkit.analysis import findings
+from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind, finding_page
 from graphkit.analysis.report import report
 from graphkit.analysis.report_sections import ReportOptions
 from graphkit.cli.commands import every_command
 from graphkit.passes import PASSES
 
-FOLDER = Path(finding_pages.__file__).parent
+FOLDER = Path(findings.__file__).parent / "finding_pages"
 PARTS = ["What it is", "Why it hurts", "Where it was seen", "What to do"]
 COMMANDS = re.compile(r"`graphkit ([a-z-]+)([^`]*)`")
 
