@@ -18,7 +18,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.verify.bundle_case import Call, Case
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.cause_search import Cause, is_mended, sole_cause, with_attributes
+from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongPart, mended
 
@@ -67,16 +67,16 @@ def causes(
     if right:
         return [f"More is wrong than weights; {case.begin()}."]
     by_name = _by_name(contract)
-    renamed = Cause("", partial(with_attributes, case, contract=by_name))
-    if by_name != contract and sole_cause(case.decoded, [renamed]):
+    renamed = Cause("weights", "", undo=partial(with_attributes, case, contract=by_name))
+    if by_name != contract and find_sole_cause(case.decoded, [renamed]):
         return list(_renamed(contract, by_name))
     if is_mended(case.distances()):
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
-    constants = (Cause(str(fact), case.undo(mended(case.models, [fact]))) for fact in suspects)
+    constants = (Cause("weights", str(fact), undo=case.undo(mended(case.models, [fact]))) for fact in suspects)
     singles = itertools.chain(_inputs(case), _writers(case), constants)
-    cause = sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
-    return [cause.words if cause else f"No simple cause; {case.begin()}."]
+    cause = find_sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
+    return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
 def _inputs(case: Case, roles: Collection[str] = ()) -> Iterator[Cause]:
@@ -110,7 +110,9 @@ def _as_fed(case: Case, values: Mapping[str, Sequence[Value]], words: str) -> It
 
     if models:
         names = " and ".join(f"'{name}'" for name in values)
-        yield Cause(f"{words}: with {names} as the export is fed, the logits are right.", case.undo(models, more))
+        yield Cause(
+            "mask", f"{words}: with {names} as the export is fed, the logits are right.", undo=case.undo(models, more)
+        )
 
 
 def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
@@ -163,7 +165,7 @@ def _writers(case: Case) -> Iterator[Cause]:
 
     if models:
         words = "New slots are not written behind those in use: written there, the logits are right."
-        yield Cause(words, case.undo(models, more))
+        yield Cause("shifted", words, undo=case.undo(models, more))
 
 
 def _fed(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:

@@ -15,7 +15,7 @@ from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.host_arrays import slots_mask
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.view import all_scopes
-from graphkit.verify.cause_search import CLEAR, Cause, is_mended, sole_cause, with_attributes
+from graphkit.verify.cause_search import CLEAR, Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.first_difference import first_node, order
 from graphkit.verify.lowering_differences import Facts
 from graphkit.verify.lowering_leaks import NOISE, STEPS, leaks
@@ -40,24 +40,27 @@ def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generat
         if facts.sure and is_mended(scene.distances()):
             return []
         causes = list(_fed(scene)) or ([] if calm is None else list(leaks(calm, rng))) or list(_lost(scene))
-        suspects = (Cause(str(fact), partial(facts.undone, scene.host, (*facts.sure, fact))) for fact in facts.suspects)
-        if not causes and (cause := sole_cause(scene.distances, suspects)):
-            causes = [cause.words]
+        suspects = (
+            Cause("weights", str(fact), undo=partial(facts.undone, scene.host, (*facts.sure, fact)))
+            for fact in facts.suspects
+        )
+        if not causes and (cause := find_sole_cause(scene.distances, suspects)):
+            causes = [cause.text]
         return causes or [f"No simple cause; {_begin(scene, facts)}."]
 
 
 def _fed(scene: Scene) -> Iterator[str]:
     """Yield the input faults that explain the encoder and the steps, else the symptoms of the steps."""
     was_wrong = not is_mended(scene.once())
-    if was_wrong and (cause := sole_cause(scene.once, _changes(scene.host, "once"))):
-        yield cause.words
+    if was_wrong and (cause := find_sole_cause(scene.once, _changes(scene.host, "once"))):
+        yield cause.text
     steps = _Steps.of(scene) if scene.tokens else None
     if steps is None:
         return
     if is_mended(steps.distances()):
         yield from () if was_wrong else steps.order()
-    elif cause := sole_cause(steps.distances, _changes(scene.host, "step"), steps.shifts()):
-        yield cause.words
+    elif cause := find_sole_cause(steps.distances, _changes(scene.host, "step"), steps.shifts()):
+        yield cause.text
     else:
         yield from steps.frozen()
 
@@ -136,7 +139,7 @@ class _Steps:
             for step, which in ((1, "after"), (-1, "before")):
                 if any(0 <= moment.past + step < len(rows) for moment in self.moments):
                     words = f"Positions are off by one: {name} is right with the row of the position {which}."
-                    yield Cause(words, partial(self._shifted, port, rows, step))
+                    yield Cause("positions", words, undo=partial(self._shifted, port, rows, step))
 
     @contextmanager
     def _shifted(self, port: Port, rows: np.ndarray, step: int) -> Iterator[None]:
@@ -225,7 +228,11 @@ def _changes(host: AlteredHost, when: str) -> Iterator[Cause]:
     """Yield the usual faults of the inputs of methods, each with the change that mends it."""
     for method, port in _ports(host, when):
         for words, change in _faults(host, port):
-            yield Cause(words.format(name=f"'{port.name}' of {method.name}"), partial(host.altered, port, change))
+            yield Cause(
+                "positions",
+                words.format(name=f"'{port.name}' of {method.name}"),
+                undo=partial(host.altered, port, change),
+            )
 
 
 def _faults(host: Host, port: Port) -> Iterator[tuple[str, Changing]]:

@@ -11,7 +11,7 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Chart, Column, Heading, Point, Prose, Table
 from graphkit.render.result import Result
-from graphkit.verify.layers.causes.case import Cause
+from graphkit.verify.cause_search import Cause
 
 __all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
 

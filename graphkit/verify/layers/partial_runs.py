@@ -7,6 +7,7 @@ and its weights stay in their files. So all tensors of a model come out in the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -74,15 +75,22 @@ class Steps:
         pending: The tensors that may be asked for, in any order; others need more time. Whatever reads a tensor that
             cannot be held, such as a sequence, runs in the same step.
         all_asked: Whether all of them will be, so that one that is computed is held until then.
+        given: Arrays that take the place of tensors.
     """
 
     def __init__(
-        self, side: Side, feed: Mapping[str, np.ndarray], pending: Sequence[Value], *, all_asked: bool = True
+        self,
+        side: Side,
+        feed: Mapping[str, np.ndarray],
+        pending: Sequence[Value],
+        *,
+        all_asked: bool = True,
+        given: Mapping[Value, np.ndarray] = MappingProxyType({}),
     ) -> None:
         self.model, self.graph, self.unholdable = side.model, side.model.graph, side.unholdable
         self.order, self.reads, self.readers = side.order, side.reads, side.readers
         self.held = {value: feed[value.name] for value in self.graph.inputs if value.name in feed}
-        self.fed = dict(self.held)
+        self.fed = self.held = {**self.held, **given}
         self.relevant = self._cone(pending, frozenset())
         self.pending = set(pending) if all_asked else set()
         self.done: set[Node] = set()
