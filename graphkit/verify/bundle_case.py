@@ -20,7 +20,7 @@ from graphkit.verify.bundle_recording import begin
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.cause_search import Undo, multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.first_difference import Export, first_node, order
+from graphkit.verify.first_difference import Export, describe_order, first_node
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 
@@ -139,7 +139,7 @@ class Case:
             return "" if np.array_equal(part, known) else f"'{name}' does not hold what the original keeps."
         if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
             return ""
-        return order(name, state, known, axis, differ)
+        return describe_order(name, state, known, axis, differ) or f"'{name}' does not hold what the original keeps."
 
 
 def _valid(array: np.ndarray, call: Call) -> np.ndarray:

@@ -21,11 +21,12 @@ from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.verify.array_relations import describe_difference
 from graphkit.verify.cause_search import with_attributes
 from graphkit.verify.deployment_proofs import TableProof
 from graphkit.verify.first_difference import run_part
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.verify.lowering_scene import AlteredHost
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_parts
 
@@ -52,7 +53,8 @@ class WrongTable:
         name: Its name.
         rows: Which rows differ.
         of: How many there are, or should be.
-        right: What the table should be.
+        table: What the table is.
+        right: What it should be.
         source: The tensor of the export that has these rows.
         missing: How many of the last rows it lacks.
     """
@@ -60,6 +62,7 @@ class WrongTable:
     name: str
     rows: tuple[int, ...]
     of: int
+    table: np.ndarray
     right: np.ndarray
     source: str
     missing: int = 0
@@ -75,7 +78,8 @@ class WrongTable:
             return f"Table '{self.name}' lacks {lacks}."
         which = ", ".join(f"{row:,}" for row in self.rows[:SHOWN]) + (", ..." if len(self.rows) > SHOWN else "")
         rows = f"row {which} differs" if len(self.rows) == 1 else f"{len(self.rows):,} rows differ, {which},"
-        return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'."
+        how = "" if self.is_sure else f": {describe_difference(self.right, self.table, ('the export', 'the table'))}"
+        return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'{how}."
 
 
 def compared_tables(
@@ -102,7 +106,8 @@ def compared_tables(
             elif comparison.wrong.any():
                 rows = tuple(int(row) for row in np.flatnonzero(comparison.wrong))
                 missing = max(0, len(comparison.right) - len(table))
-                yield WrongTable(source.of, rows, len(comparison.right), comparison.right, comparison.source, missing)
+                right = comparison.right
+                yield WrongTable(source.of, rows, len(right), table, right, comparison.source, missing)
             else:
                 yield TableProof(source.of, len(table), comparison.compared, comparison.source)
 
@@ -195,12 +200,15 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
         return array.dtype.kind == "f" and _placed(array, table[0], 0, contract, is_step=is_step) is not None
 
     runs = _runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
-    best: Compared | None = None
-    for name in runs[0] if runs else ():
-        compared = _best(table, [run.get(name) for run in runs], contract, port, name)
-        if compared is not None and (best is None or compared.wrong.sum() < best.wrong.sum()):
-            best = compared
-    return best if best is not None and 2 * best.wrong.sum() <= len(best.wrong) else None
+    rows = {row.tobytes() for row in table}
+
+    def known_rows(compared: Compared) -> tuple[int, int]:
+        """Return how many rows are in their places, and how many of the right ones are anywhere."""
+        return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
+
+    candidates = (_best(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0])
+    best = max((each for each in candidates if each is not None), key=known_rows, default=None)
+    return best if best is not None and 2 * max(known_rows(best)) >= len(best.wrong) else None
 
 
 def _best(
@@ -346,9 +354,11 @@ class Facts:
 
     @contextmanager
     def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
-        """Let a host run with these mended, and with no others."""
-        tables = {**self.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
-        models = mended(self.models, [fact for fact in facts if not isinstance(fact, WrongTable)])
+        """Let a host run with these mended, besides what is mended already."""
+        assert isinstance(host.run, IsolatedMethods)
+        tables = {**host.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
+        known, wrong = host.run.models, [fact for fact in facts if not isinstance(fact, WrongTable)]
+        models = {**known, **mended({**self.models, **known}, wrong)}
         with with_attributes(host, tables=tables), with_attributes(host.run, models=models):
             yield
 
