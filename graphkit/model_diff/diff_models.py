@@ -9,12 +9,17 @@ from graphkit.graph.view import Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.changes import NoteChange
-from graphkit.model_diff.finding_changes import finding_changes, findings_of
-from graphkit.model_diff.header_changes import interface_changes, metadata_changes, opset_changes
+from graphkit.model_diff.file_changes import (
+    finding_changes,
+    findings_of,
+    interface_changes,
+    metadata_changes,
+    note_changes,
+    opset_changes,
+)
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes
-from graphkit.model_diff.note_changes import note_changes
 from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
 from graphkit.model_diff.weight_changes import weight_changes
 from graphkit.options import DiffOptions
@@ -56,7 +61,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     return ModelDiff(
         a=first.label,
         b=second.label,
-        interface=tuple(interface_changes(first, second, matching.interface)),
+        interface=tuple(interface_changes(matching.interface)),
         opsets=tuple(opset_changes(first, second)),
         metadata=(
             *(NoteChange(each.what, each.before, each.after) for each in metadata_changes(first, second)),

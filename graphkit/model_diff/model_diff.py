@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.graph.name_families import by_family, pairs_by_family
 from graphkit.graph.names import counted, listed, module_parts
-from graphkit.matching.change import Change
 from graphkit.model import Model
 from graphkit.model_diff.changes import (
     COSTS,
     SECTIONS,
+    Change,
     ChangedNode,
     FindingChange,
     LoneNode,
@@ -24,12 +24,10 @@ from graphkit.model_diff.changes import (
     ShapeChange,
     WeightChange,
 )
-from graphkit.model_diff.cost_differences import cost_blocks, is_dearer
-from graphkit.model_diff.difference_rows import COLUMNS, difference_rows
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
-__all__ = ["ModelDiff"]
+__all__ = ["COLUMNS", "ModelDiff", "cost_blocks", "difference_rows", "is_dearer"]
 
 KINDS = {
     "values": "other values",
@@ -303,3 +301,59 @@ def _joined_rows(headings: str, joined: Sequence[tuple[str, tuple[str | None, ..
     yield table(f"{headings}{' | Times:number' if many else ''}", shown)
     if len(joined) > MOST_ROWS:
         yield Prose(f"... and {len(joined) - MOST_ROWS:,} more in the JSON report.")
+
+
+COLUMNS = "Section | In A:code | In B:code | Difference | A | B"
+Row = tuple[str, str, str, str, str | int | None, str | int | None]
+
+
+def difference_rows(
+    headers: Mapping[str, Sequence[Change]],
+    nodes: NodeChanges,
+    weights: Sequence[WeightChange],
+    shapes: Sequence[ShapeChange],
+    findings: Mapping[str, Sequence[FindingChange]],
+) -> Iterator[Row]:
+    """Yield a row for each difference: its section, its names in both models, what differs, and what both have.
+
+    Args:
+        headers: Changes by the section that has them.
+        nodes: Those of nodes.
+        weights: Those of weights.
+        shapes: Those of shapes.
+        findings: Changes of findings by the section that has them.
+    """
+    for section, changes in headers.items():
+        for change in changes:
+            yield section, change.what, change.what, "", change.before, change.after
+    for node in nodes.removed:
+        yield "nodes", node.node, "", "removed", node.operator, None
+    for node in nodes.added:
+        yield "nodes", "", node.node, "added", None, node.operator
+    for moved in nodes.moved:
+        yield "nodes", moved.node, moved.other, "moved", moved.graph, moved.other_graph
+    for pair in nodes.changed:
+        for change in pair.changes:
+            yield "nodes", pair.node, pair.other, change.what, change.before, change.after
+    for weight in weights:
+        yield "weights", weight.name, weight.other, weight.kind, weight.before, weight.after
+    for shape in shapes:
+        yield "shapes", shape.value, shape.other, "follows" if shape.follows else "begins", shape.before, shape.after
+    for section, finding_changes in findings.items():
+        for finding in finding_changes:
+            yield section, finding.text, finding.text, finding.kind, finding.before, finding.after
+
+
+def is_dearer(costs: CostChange) -> bool:
+    """Whether B has more bytes, more multiply-accumulates or a higher peak of memory; not where they are not known."""
+    a, b = costs.before, costs.after
+    if a is None or b is None:
+        return False
+    pairs = ((a.macs.value, b.macs.value), (a.peak_bytes.value, b.peak_bytes.value), (a.bytes, b.bytes))
+    return any(was is not None and now is not None and now > was for was, now in pairs)
+
+
+def cost_blocks(costs: CostChange) -> Iterator[Block]:
+    """Yield the costs of both where they differ, or why they cannot be counted."""
+    if costs.unknown or costs.before != costs.after:
+        yield from cost_change_blocks([costs], "Costs", ("A", "B"))

@@ -9,8 +9,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Value
-from graphkit.matching.change import Change
-from graphkit.model_diff.changes import ShapeChange
+from graphkit.model_diff.changes import Change, ShapeChange
 from graphkit.model_diff.node_matching import NodeMatching
 from graphkit.shapes import Shapes
 from graphkit.shapes.expr import Expr
@@ -27,7 +26,10 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
     known in one of the models is no difference.
     """
-    ends = (*matching.interface.inputs, *matching.interface.outputs)  # outputs for symbols of inputs that B lacks
+    ends = (
+        *matching.interface.inputs.pairs,
+        *matching.interface.outputs.pairs,
+    )  # outputs for symbols of inputs that B lacks
     dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
     renaming = _renaming(dims), _renaming((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()

@@ -20,7 +20,7 @@ from graphkit.verify.bundle_case import Call, Case
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.originals import Originals
-from graphkit.verify.weight_faults import WrongPart, mended
+from graphkit.verify.weight_comparison import WrongPart, mend_models
 
 __all__ = ["causes"]
 
@@ -60,7 +60,7 @@ def causes(
     chosen = sorted(failing, key=lambda prompt: (prompt.is_padded, prompt.tokens.size))[:1]
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]
     files = {method.file: load(folder / method.file) for method in contract.methods}
-    right = mended(files, [fact for fact in facts if fact.is_sure])
+    right = mend_models(files, [fact for fact in facts if fact.is_sure])
     case = Case(originals, folder, contract, {**files, **right}, chosen, near)
     if is_mended(case.decoded()):
         return []
@@ -73,7 +73,7 @@ def causes(
     if is_mended(case.distances()):
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
-    constants = (Cause("weights", str(fact), undo=case.undo(mended(case.models, [fact]))) for fact in suspects)
+    constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
     singles = itertools.chain(_inputs(case), _writers(case), constants)
     cause = find_sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]

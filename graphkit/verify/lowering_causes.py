@@ -162,7 +162,7 @@ def _beginning(scene: Scene, facts: Facts) -> str:
         logits = scene.host.step(token)
         if scene.differ(logits, scene.reference.step(token)):
             node = first_node([export], models["step"], run.fed["step"], scene.differ, is_padded=False)
-            begin = begin or _at(node, models["step"].name)
+            begin = _at(node, models["step"].name)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin
     return begin or "the greedy tokens alone differ"

@@ -13,7 +13,7 @@ import numpy as np
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.view import Value
+from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
@@ -289,27 +289,18 @@ def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
     """Return the changes of the interface, in words."""
-    inputs_before, inputs_after = fed_inputs(before), fed_inputs(after)
-    outputs_before = {value.name for value in before.graph.outputs}
-    added_inputs = [name for name in inputs_after if name not in inputs_before]
-    retyped = [
-        name for name in inputs_after if name in inputs_before and _is_other(inputs_before[name], inputs_after[name])
+    inputs = compare_ports([*fed_inputs(before).values()], [*fed_inputs(after).values()])
+    new = [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).new]
+    changes = [
+        ([value.name for value in inputs.new], "input", "new"),
+        (inputs.retyped, "input", "of another dtype or rank"),
+        (new, "output", "new"),
     ]
-    added = [value.name for value in after.graph.outputs if value.name not in outputs_before]
-    changes = [(added_inputs, "input", "new"), (retyped, "input", "of another dtype or rank"), (added, "output", "new")]
     return [_sentence(names, kind, change) for names, kind, change in changes if names]
 
 
-def _is_other(before: Value, after: Value) -> bool:
-    was, now = declared_type(before), declared_type(after)
-    if was is None or now is None:
-        return False
-    return was.dtype != now.dtype or (was.dims is not None and now.dims is not None and len(was.dims) != len(now.dims))
-
-
 def _gone(before: Model, after: Model) -> list[str]:
-    names_after = {value.name for value in after.graph.outputs}
-    return [value.name for value in before.graph.outputs if value.name not in names_after]
+    return [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).lost]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:

@@ -14,8 +14,8 @@ import onnx
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import unmasked
 from graphkit.graph.view import Node, Value
+from graphkit.matching.constant_numbers import first_difference
 from graphkit.matching.graph_side import known
-from graphkit.matching.tensor_bytes import first_difference
 from graphkit.matching.value_numbering import default_of
 from graphkit.verify.array_relations import array_relations, describe_difference
 from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, multiple, with_attributes
