@@ -5,10 +5,8 @@ from __future__ import annotations
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.report_sections import BLOCKERS
 from graphkit.deploy.targets import load_target
-from graphkit.graph.view import Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.changes import NoteChange
 from graphkit.model_diff.file_changes import (
     finding_changes,
     findings_of,
@@ -19,7 +17,7 @@ from graphkit.model_diff.file_changes import (
 )
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
-from graphkit.model_diff.node_matching import NodeMatching, match_nodes
+from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
 from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
 from graphkit.model_diff.weight_changes import weight_changes
 from graphkit.options import DiffOptions
@@ -64,9 +62,9 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         interface=tuple(interface_changes(matching.interface)),
         opsets=tuple(opset_changes(first, second)),
         metadata=(
-            *(NoteChange(each.what, each.before, each.after) for each in metadata_changes(first, second)),
+            *metadata_changes(first, second),
             *note_changes(matching, weights.pairs, first, second),
-            *(NoteChange(each.what, each.before, each.after) for each in declaration_changes(matching)),
+            *declaration_changes(matching),
         ),
         nodes=nodes,
         weights=weights.changes,
@@ -86,14 +84,9 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
 def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
     """Return the values that are called otherwise, inputs and outputs of the main graph aside."""
     ends = {*a.graph.inputs, *a.graph.outputs}
-
-    def path(value: Value) -> str:
-        return f"{value.scope.path}/{value.name}" if value.scope.path else value.name
-
-    pairs = matching.values.forth.items()
     return tuple(
-        (path(value_a), path(value_b))
-        for value_a, value_b in pairs
+        (value_path(value_a), value_path(value_b))
+        for value_a, value_b in matching.values.forth.items()
         if value_a.name != value_b.name
         and value_a not in ends
         and known(value_a) is None

@@ -20,8 +20,8 @@ from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.model import Model
 from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
-from graphkit.model_diff.node_matching import NodeMatching, function_keys
-from graphkit.model_diff.weight_changes import tensor_of, value_path
+from graphkit.model_diff.node_matching import NodeMatching, function_keys, value_path
+from graphkit.model_diff.weight_changes import tensor_of
 
 if TYPE_CHECKING:
     from graphkit.deploy.targets import Target
@@ -102,11 +102,14 @@ def _signature(function: onnx.FunctionProto) -> str:
     return ", ".join(parts)
 
 
-def metadata_changes(a: Model, b: Model) -> Iterator[Change]:
+def metadata_changes(a: Model, b: Model) -> Iterator[NoteChange]:
     """Yield the notes of models and their graphs that differ: producer, versions, doc strings, metadata."""
-    yield from changed_entries(dict(_notes(a.proto, TOLD)), dict(_notes(b.proto, TOLD)))
-    graphs = [{f"graph {name}": text for name, text in _notes(m.proto.graph, TOLD_OF_GRAPH)} for m in (a, b)]
-    yield from changed_entries(*graphs)
+    before, after = (
+        dict(_notes(model.proto, TOLD))
+        | {f"graph {name}": text for name, text in _notes(model.proto.graph, TOLD_OF_GRAPH)}
+        for model in (a, b)
+    )
+    yield from (NoteChange(change.what, change.before, change.after) for change in changed_entries(before, after))
 
 
 def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
@@ -154,10 +157,8 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
 
 
 def _of(kind: str, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[NoteChange]:
-    if before != after:
-        for change in changed_entries(before, after):
-            note = change.what
-            yield NoteChange(f"{note} of {kind} '{name}'", change.before, change.after, note=note, of=kind)
+    for each in changed_entries(before, after) if before != after else ():
+        yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
 
 
 def _doc_and_metadata(message: Any) -> dict[str, str]:

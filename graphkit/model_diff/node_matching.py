@@ -23,6 +23,7 @@ __all__ = [
     "match_nodes",
     "moved_bodies",
     "release_outputs",
+    "value_path",
 ]
 
 
@@ -309,3 +310,8 @@ def release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
                 continue
             values.release(outer if forth else twin)
             values.add(*((inner, twin) if forth else (twin, inner)), "structure")
+
+
+def value_path(value: Value) -> str:
+    """Return the name of a value after the path of its scope."""
+    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -97,24 +97,21 @@ def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool
     known = {
         (weight.scope, weight.name, weight.kind): weight for weight in _weights(original, all_scopes(original.scopes))
     }
-    tally = _Tally()
+    compared = []
     for weight in _weights(rewritten, all_scopes(rewritten.scopes)):
         same = known.get((weight.scope, weight.name, weight.kind))
-        if same is None or rewritten.shape_tensors.is_shape(weight.value):
-            continue
-        difference = same.difference(weight)
-        if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
-            tally.add(weight, same, difference, "the original's")
-    return tally.proof()
+        if same is not None and not rewritten.shape_tensors.is_shape(weight.value):
+            difference = same.difference(weight)
+            if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
+                compared.append((weight, same, difference))
+    return _proof(compared, "the original's")
 
 
 def _is_read_whole(value: Value | None) -> bool:
     """Whether every run reads all elements of a weight: the nodes that read it run always, and look nothing up."""
-    return (
-        value is not None
-        and not value.scope.path
-        and all(node.scope is value.scope and node.is_op(*READING_ALL) for node, _ in value.consumers)
-    )
+    if value is None or value.scope.path:
+        return False
+    return all(node.scope is value.scope and node.is_op(*READING_ALL) for node, _ in value.consumers)
 
 
 def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:
@@ -123,49 +120,32 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
     The exporter's suffix `_merged_0` does not count in names. A tensor that has no equal of its name may have one of
     another name: models that were merged may have called it otherwise.
     """
-    numbers, equal, named = ConstantNumbers(), set[int](), dict[tuple[str, object], Weight]()
+    numbers, equal, named = ConstantNumbers(), dict[int, Weight](), dict[tuple[str, object], Weight]()
     for weight in _weights(merged, scopes):
-        named[SUFFIX.sub("", weight.name), weight.kind] = weight
-        named[weight.name, weight.kind] = weight
-        equal.add(numbers.of(merged, weight.tensor))
-    tally = _Tally()
+        named[SUFFIX.sub("", weight.name), weight.kind] = named[weight.name, weight.kind] = weight
+        equal[numbers.of(merged, weight.tensor)] = weight
+    compared = []
     for weight in _weights(model, all_scopes(model.scopes)):
-        same = named.get((weight.name, weight.kind)) or named.get((SUFFIX.sub("", weight.name), weight.kind))
-        if numbers.of(model, weight.tensor) in equal:
-            tally.add(weight, weight, None, "")
-        elif same is None:
-            tally.add_unknown(weight)
-        else:
-            tally.add(weight, same, same.difference(weight), "the merged decoder's")
-    return tally.proof()
+        same = equal.get(numbers.of(model, weight.tensor))
+        other = named.get((weight.name, weight.kind)) or named.get((SUFFIX.sub("", weight.name), weight.kind))
+        difference = other.difference(weight) if same is None and other is not None else None
+        compared.append((weight, same or other, difference))
+    return _proof(compared, "the merged decoder's")
 
 
-@dataclass
-class _Tally:
-    """The comparisons so far."""
-
-    equal: int = 0
-    bytes: int = 0
-    made: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, weight: Weight, same: Weight, difference: int | None, whose: str) -> None:
-        if difference is None:
-            self.equal += 1
-            self.bytes += weight.size
-        else:
-            place = _element(weight.tensor, difference)
-            self.failures.append(f"weight {weight} differs from {whose} '{same.name}', first at element {place}")
-
-    def add_unknown(self, weight: Weight) -> None:
-        if weight.size < SMALL:
-            self.made += 1
-        else:
-            self.failures.append(f"weight {weight} is none of the merged decoder's")
-
-    def proof(self) -> WeightProof:
-        more = [f"and {len(self.failures) - SHOWN} weights more"] if len(self.failures) > SHOWN else []
-        return WeightProof(self.equal, self.bytes, self.made, (*self.failures[:SHOWN], *more))
+def _proof(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: str) -> WeightProof:
+    """Return the proof of weights with those that they should be, and the first bytes in which they differ."""
+    equal = [weight.size for weight, same, difference in compared if same is not None and difference is None]
+    new = [weight for weight, same, _ in compared if same is None]
+    failures = [f"weight {weight} is none of {whose}" for weight in new if weight.size >= SMALL]
+    failures += [
+        f"weight {weight} differs from {whose} '{same.name}', first at element {_element(weight.tensor, difference)}"
+        for weight, same, difference in compared
+        if same is not None and difference is not None
+    ]
+    more = [f"and {len(failures) - SHOWN} weights more"] if len(failures) > SHOWN else []
+    made = sum(weight.size < SMALL for weight in new)
+    return WeightProof(len(equal), sum(equal), made, (*failures[:SHOWN], *more))
 
 
 def _element(tensor: TensorProto, offset: int) -> str:

@@ -20,12 +20,11 @@ from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.layers.compared_model import Pair, Side
+from graphkit.verify.layers.compared_model import Pair, Reader, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, feeds, renamed
 from graphkit.verify.layers.matching import match_dumps, match_models
 from graphkit.verify.layers.measuring import Measured, bisect, first_differing, sweep
-from graphkit.verify.layers.partial_runs import Reader
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 

@@ -21,8 +21,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.runtime.limits import Limits
+from graphkit.verify.layers.compared_model import Steps
 from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.layers.partial_runs import Steps
 from graphkit.workflows.compare_models import CompareOptions, compare_models
 
 LAYER = """

@@ -20,10 +20,9 @@ from graphkit.matching.value_numbering import default_of
 from graphkit.verify.array_relations import array_relations, describe_difference
 from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, multiple, with_attributes
 from graphkit.verify.comparator import elementwise, magnitude, odd_elements
-from graphkit.verify.layers.compared_model import FLOATS, Pair, Side, constant_array
+from graphkit.verify.layers.compared_model import FLOATS, Pair, Side, Steps, constant_array
 from graphkit.verify.layers.legal_feeds import ArrayFile
 from graphkit.verify.layers.measuring import FLOOR, plain
-from graphkit.verify.layers.partial_runs import Steps
 
 __all__ = ["find_tensor_cause"]
 
