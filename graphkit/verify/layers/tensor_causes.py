@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,18 +38,19 @@ Arrays = Mapping[Value, np.ndarray]
 
 def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float) -> Cause:
     """Return the cause of the difference of two tensors whose sources agree: the first that mends it when undone."""
-    near_a = Neighbourhood.of(a, pair.a)
-    near_b = Neighbourhood.of(b, pair.b) if isinstance(b, Side) and isinstance(pair.b, Value) else None
+    near_a, near_b = Neighbourhood.of(a, pair.a), None
     right = near_a.arrays[pair.a]
-    wrong = (
-        near_b.arrays[near_b.value] if near_b else b.beside(pair.theirs, right) if isinstance(b, ArrayFile) else right
-    )
+    if isinstance(b, ArrayFile):
+        wrong = b.beside(pair.theirs, right)
+    else:
+        assert isinstance(pair.b, Value)
+        near_b = Neighbourhood.of(b, pair.b)
+        wrong = near_b.arrays[pair.b]
+    unknown = Cause("unknown", "no simple relation was found between the two.")
+    if right.dtype.kind in "OUS" or wrong.dtype.kind in "OUS":
+        return unknown
     if wrong.size > right.size and not any(wrong.strides):  # it was not read
         return Cause("dims", f"dims: B has {list(wrong.shape)}, and A {list(right.shape)}.")
-    is_text = right.dtype.kind in "OUS" or wrong.dtype.kind in "OUS"
-    unknown = Cause("unknown", "no simple relation was found between the two.")
-    if is_text:
-        return unknown
     is_finite = right.shape == wrong.shape and bool(np.isfinite(right).all())
     if is_finite and (odd := odd_elements(right, wrong, FLOOR)):
         return Cause("unknown", f"B has {odd}.")
@@ -87,12 +89,12 @@ class Neighbourhood:
         arrays = Steps(side, side.feed, tensors).values(tensors)
         return cls(side, value, dict(zip(tensors, arrays, strict=True)), tuple(nodes))
 
-    def constants(self, nodes: Sequence[Node]) -> Iterator[tuple[Value, Node, np.ndarray]]:
-        """Yield the floating-point constants that nodes read, each once."""
+    def constants(self, nodes: Sequence[Node], size: int = 0) -> Iterator[tuple[Value, Node, np.ndarray]]:
+        """Yield the floating-point constants that nodes read, each once: all, or those of so many elements."""
         readers = {value: node for node in nodes for value in node.inputs if value is not None}
         for value, node in readers.items():
             tensor = known(value)
-            if tensor is not None and tensor.data_type in FLOATS:
+            if tensor is not None and tensor.data_type in FLOATS and size in (0, math.prod(tensor.dims)):
                 yield value, node, constant_array(self.side.model, tensor)
 
     def reads(self, name: str) -> bool:
@@ -301,24 +303,13 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
 def _added_constant(case: TensorCase, column: np.ndarray) -> tuple[str, str]:
     """Return the constant that has the numbers by which A is larger, or smaller: what is done with it, and its name."""
     for owner, part in () if case.is_integer else case.parts:
-        for value, _, array in part.constants(part.side.nodes):
-            for sign in (1.0, -1.0) if array.size == column.size else ():
+        for value, _, array in part.constants(part.side.nodes, column.size):
+            for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
                 if np.allclose(array.ravel(), sign * column, CLOSE, case.tolerance):
-                    more, less = ("A", case.b) if sign > 0 else ("B", case.a)
-                    is_shared = less is not None and _has_constant(less, value.name, array)
-                    what = (
-                        f"the initializer '{value.name}'"
-                        if is_shared or owner != more
-                        else f"its initializer '{value.name}'"
-                    )
-                    return _added_text(more, what, is_twice=is_shared or owner != more), value.name
+                    is_twice = owner != more or (less is not None and less.reads(value.name))
+                    whose = "the" if is_twice else "its"
+                    return _added_text(more, f"{whose} initializer '{value.name}'", is_twice=is_twice), value.name
     return "", ""
-
-
-def _has_constant(part: Neighbourhood, name: str, array: np.ndarray) -> bool:
-    """Whether a model has these numbers under a name, too."""
-    same = (each for value, _, each in part.constants(part.side.nodes) if value.name == name)
-    return any(each.shape == array.shape and np.array_equal(each, array) for each in same)
 
 
 def _added_text(more: str, what: str, *, is_twice: bool) -> str:
@@ -333,20 +324,16 @@ def scale_causes(case: TensorCase) -> Iterator[Cause]:
     for owner, part in case.parts:
         nodes = [*part.nodes, *(node for node, _ in part.value.consumers)]
         for value, node, array in part.constants([node for node in nodes if node.is_op("Mul", "Div")]):
-            if (array.size > 1 and not _broadcasts(array.shape, case.x.shape)) or not array.all():
+            if not _broadcasts(array.shape, case.x.shape) or not array.all():
                 continue
-            number = (array if node.op_type == "Mul" else 1 / array.astype(np.float64)).reshape(
-                array.shape[-case.x.ndim :]
-            )
+            number = array if node.op_type == "Mul" else 1 / array.astype(np.float64)
             operation = f"the {node.op_type} by '{value.name}' of {owner}"
-            twice = "twice" if part.reads(value.name) and owner == "A" else "once more"
-            for factor, text in (
-                (number, f"B applies {operation} {twice}"),
-                (1 / number, f"B lacks {operation}, or A applies it twice"),
-            ):
-                factor_text = f"B is {factor.ravel()[0]:.6g} times A" if factor.size == 1 else "B is a multiple of A"
+            more = " twice" if owner == "A" else ", and A does not"
+            texts = f"B applies {operation}{more}", f"B lacks {operation}, or A applies it twice"
+            for factor, text in zip((number, 1 / number), texts, strict=True):
+                times = f"{factor.ravel()[0]:.6g} times" if factor.size == 1 else "a multiple of"
                 undo = case.compared(factor * case.x, case.y)
-                yield Cause("scale", f"scale: {factor_text}: {text}.", value.name, undo)
+                yield Cause("scale", f"scale: B is {times} A: {text}.", value.name, undo)
     squares = float((case.x * case.x).sum())
     if squares and (least := float((case.x * case.y).sum()) / squares):
         text = f"scale: B is {least:.6g} times A; no constant nearby has that factor."
