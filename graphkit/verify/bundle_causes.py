@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,45 +74,30 @@ def causes(
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
-    singles = itertools.chain(_inputs(case), _writers(case), constants)
-    cause = find_sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
+    cause = find_sole_cause(case.distances, itertools.chain(_inputs(case), _writers(case), constants))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
-def _inputs(case: Case, roles: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield the inputs of decoders that a bundle makes itself, each as the export is fed; some together."""
-    values: dict[str, list[Value]] = {}
-    words: dict[str, str] = {}
+def _inputs(case: Case) -> Iterator[Cause]:
+    """Yield the inputs of decoders that a bundle makes itself: as the export is fed, the logits are right."""
+    values: dict[tuple[str, str], list[Value]] = {}
     for model in dict.fromkeys((case.originals.first, case.originals.step)):
         for value, role in model.roles.inputs.items() if model is not None else ():
-            if role in (roles or ROLES):
-                values.setdefault(value.name, []).append(value)
-                words[value.name] = ROLES[role]
-    if not roles:
-        for name, same in values.items():
-            yield from _as_fed(case, {name: same}, words[name])
-    elif len(values) == len(roles):
-        yield from _as_fed(case, values, "The mask of tokens and positions are wrong")
-
-
-def _as_fed(case: Case, values: Mapping[str, Sequence[Value]], words: str) -> Iterator[Cause]:
-    """Yield the cause whose undoing makes inputs of the export inputs of the models that read them."""
-    models: dict[str, Model] = {}
-    for file, model in case.models.items():
-        for name, same in values.items():
+            if role in ROLES:
+                values.setdefault((value.name, ROLES[role]), []).append(value)
+    for (name, text), same in values.items():
+        models: dict[str, Model] = {}
+        for file, model in case.models.items():
             declared, places = declared_type(same[0]), set(_places(model, same))
             if places and declared is not None:
-                rank = len(declared.dims or ())
-                models[file] = _fed(models.get(file, model), sorted(places), f"export/{name}", declared.dtype, rank)
+                models[file] = _fed(model, sorted(places), f"export/{name}", declared.dtype, len(declared.dims or ()))
 
-    def more(call: Call) -> dict[str, np.ndarray]:
-        return {f"export/{name}": feed[name] for name in values for _, feed, _ in call.exports if name in feed}
+        def more(call: Call, name: str = name) -> dict[str, np.ndarray]:
+            return {f"export/{name}": feed[name] for _, feed, _ in call.exports if name in feed}
 
-    if models:
-        names = " and ".join(f"'{name}'" for name in values)
-        yield Cause(
-            "mask", f"{words}: with {names} as the export is fed, the logits are right.", undo=case.undo(models, more)
-        )
+        if models:
+            text = f"{text}: with '{name}' as the export is fed, the logits are right."
+            yield Cause("mask", text, undo=case.undo(models, more))
 
 
 def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
