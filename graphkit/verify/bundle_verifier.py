@@ -35,7 +35,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
-from graphkit.verify.weight_faults import WrongPart, wrong_parts
+from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 __all__ = ["equal_tokens", "verify_bundle"]
 
@@ -348,7 +348,9 @@ def _last_two_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
     """Compare weights, and numbers in attributes, with those of the same name."""
-    return wrong_parts(originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)])
+    return find_wrong_parts(
+        originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)]
+    )
 
 
 def _same_weights(facts: Sequence[WrongPart]) -> str:

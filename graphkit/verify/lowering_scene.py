@@ -97,9 +97,11 @@ class AlteredHost(Host):
         return np.asarray(super().step(rows)[self.sequence])
 
     def altered(self, port: Port, change: Changing) -> AbstractContextManager[None]:
-        """Return a context in which an input is changed, from the token ids and the array."""
+        """Return a context in which an input is changed, from the token ids and the array, besides others that are."""
+        before = self.alter
 
         def alter(fed_port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
+            fed = fed if before is None else before(fed_port, ids, fed)
             return np.ascontiguousarray(change(ids, fed)).reshape(fed.shape) if fed_port is port else fed
 
         return with_attributes(self, alter=alter)

@@ -23,7 +23,7 @@ from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_causes import named
+from graphkit.verify.lowering_causes import find_lowering_causes
 from graphkit.verify.lowering_differences import facts_of
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
@@ -134,7 +134,7 @@ class _Proof:
         if failed and self.case is not None:
             self.progress("looking for the cause")
             self._take_sound(self.case_length)
-            findings += named(self.case, scene, facts, self.rng)
+            findings += find_lowering_causes(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
         notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding(lengths)]

@@ -56,8 +56,15 @@ from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
-from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
+from graphkit.verify.interface_changes import (
+    Change,
+    computed_dims,
+    input_changes,
+    narrowed,
+    narrowing,
+    output_changes,
+    unknown_pairs,
+)
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
@@ -70,7 +77,7 @@ from graphkit.verify.original_runs import (
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
-from graphkit.verify.weight_bytes import changed_weights
+from graphkit.verify.weight_comparison import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
 

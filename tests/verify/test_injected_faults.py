@@ -150,9 +150,9 @@ def faults() -> Iterator[tuple[str, Fault]]:
             f"{family}: a row and a weight",
             Fault(family, mixed, (f"Table '{table}' is not", "Weight '"), ("Table '", "Weight '")),
         )
-        states = (BEGINS, "Each step is right on the cache of the original")
+        states = (BEGINS, "The logits of step ")
         yield f"{family}: states swapped", Fault(family, contract_of(swapped_states), (), states)
-        masked = (BEGINS, "The floor of", "What unused slots", "What padding holds", "Each step is right", "Table '")
+        masked = (BEGINS, "The floor of", "What unused slots", "What padding holds", "The logits of step ", "Table '")
         yield f"{family}: no floor", Fault(family, contract_of(no_floor), (), masked)
     for family in ("marian-tiny", "qwen2-tiny"):
         yield (

@@ -23,7 +23,7 @@ from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.equivalence import Equivalence, check_equivalence
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.narrowing import computed_dims
+from graphkit.verify.interface_changes import computed_dims
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")
 EACH = pytest.mark.parametrize("name", params(DISTINCT, slow={*DISTINCT} - {*QUICK}))

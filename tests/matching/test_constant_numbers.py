@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from graphkit.matching import tensor_bytes
-from graphkit.matching.tensor_bytes import BLOCK, SameBytes, first_difference
+from graphkit.matching import constant_numbers
+from graphkit.matching.constant_numbers import BLOCK, ConstantNumbers, first_difference
 from graphkit.model import Model, load
 
 SIZE = 2 * BLOCK + 12  # two blocks and a part of one
@@ -53,10 +53,10 @@ def test_small_tensors_in_memory_are_compared_too(tmp_path: Path) -> None:
 def test_what_lies_at_one_place_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.zeros(SIZE, np.uint8)
     one, other = model(tmp_path / "one.onnx", array), model(tmp_path / "other.onnx", array)
-    read, blocks = [], tensor_bytes._blocks
-    monkeypatch.setattr(tensor_bytes, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
-    same, tensors = SameBytes(), [each.proto.graph.initializer[0] for each in (one, other)]
-    assert all(same.holds(one, tensors[0], other, tensors[1]) for _ in range(3))
+    read, blocks = [], constant_numbers._blocks
+    monkeypatch.setattr(constant_numbers, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
+    numbers, tensors = ConstantNumbers(), [each.proto.graph.initializer[0] for each in (one, other)]
+    assert all(numbers.of(one, tensors[0]) == numbers.of(other, tensors[1]) for _ in range(3))
     assert len(read) == 2
     assert difference(one, load(tmp_path / "one.onnx")) is None  # of one file: nothing is read
     assert len(read) == 2
