@@ -17,6 +17,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
@@ -68,6 +69,7 @@ def check_equivalence(
     seed: int = 0,
     dims: DimNames = "related",
     computed: Sequence[str] = (),
+    compared: ConstantNumbers | None = None,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -86,6 +88,7 @@ def check_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
+        compared: Large weights that another check has compared, which are not read again.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -112,6 +115,7 @@ def check_equivalence(
         seed=seed,
         dims=dims,
         computed=computed,
+        compared=compared,
     )
     try:
         return check.run()
@@ -136,13 +140,14 @@ class _Check:
     seed: int
     dims: DimNames
     computed: Sequence[str]
+    compared: ConstantNumbers | None
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
         declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
-        constants = Constants(terms, (before, after))
+        constants = Constants(terms, (before, after), compared=self.compared)
         fixed = {*self.values, *self.unread}
         faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
         faults += output_faults(before, after, names, self.unwritten)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
@@ -183,6 +184,7 @@ def limited_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
+    compared = ConstantNumbers()
 
     def check(dims: DimNames) -> Equivalence:
         try:
@@ -197,6 +199,7 @@ def limited_equivalence(
                     dims=dims,
                     seed=seed,
                     computed=computed,
+                    compared=compared,
                 )
         except (ModelError, OutOfTimeError) as error:
             outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
