@@ -25,9 +25,9 @@ from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_differences import facts_of
-from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_leaks import leaks, sound_lengths
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
-from graphkit.verify.one_sequence_oracle import OneSequence, padding_note
+from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow
 from graphkit.verify.special_tokens import placed, places, special_tokens
@@ -91,6 +91,7 @@ class _Proof:
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
+        self.reference.is_cut = self.host.pads_sounds
         self.inputs = ExportInputs(originals.models, self.rng)
         self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
@@ -137,7 +138,7 @@ class _Proof:
             findings += named(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
-        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding(lengths)]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._whole_sounds()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -162,22 +163,17 @@ class _Proof:
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
-        if (sound := self.contract.sizes.get("sound", 0)) > 0:
-            least, third = self.host.least_sound, sound // 3
-            candidates = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
-            return sorted({length for length in candidates if least <= length <= sound})
+        if self.contract.sizes.get("sound", 0) > 0:
+            return sound_lengths(self.host, self.reference)
         if not self.contract.takes_text:
             return [0]
         nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in nearest if length is not None and 0 < length <= source})
 
-    def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
-        if self.contract.sizes.get("sound", 0) > 0:
-            mine = {name: self.host.own(array) for name, array in self._user_inputs().items()}
-            legal = {self.reference.nearest_source(length) or length for length in lengths}
-            tried = {length for length in legal if length <= lengths[-1]} | {lengths[-1]}
-            tried |= {(min(tried) + max(tried)) // 2}  # in between: the last samples alone may reach no window
-            yield from padding_note(self.reference, mine, self._ids(1)[0], tried, self.allowance.differ)
+    def _whole_sounds(self) -> Iterator[str]:
+        sound = self.contract.sizes.get("sound", 0)
+        if sound and not self.host.pads_sounds:
+            yield f"It takes sounds of {counted(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
