@@ -92,6 +92,7 @@ class _Proof:
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
         self.reference.is_cut = self.host.pads_sounds
+        self.reference.pad = self.contract.tokens["pad"] or 0
         self.inputs = ExportInputs(originals.models, self.rng)
         self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
@@ -128,6 +129,8 @@ class _Proof:
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
         findings = [str(fact) for fact in facts.sure] if same_weights else []
         scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
+        if self._pads_with_tokens:  # they count as any other token does
+            middle = lengths[-1]
         if lengths:
             tokens = self._ids(self._steps)
             scene = self._scene(self._source(middle), tokens, self._user_inputs())
@@ -138,7 +141,7 @@ class _Proof:
             findings += named(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
-        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._whole_sounds()]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -160,6 +163,12 @@ class _Proof:
             if became == {FIXED}:
                 yield f"Its mask '{name}' is fixed: it hides nothing."
 
+    @property
+    def _pads_with_tokens(self) -> bool:
+        """Whether a text of a fixed length is padded by a token, which no mask hides."""
+        encoder = self.reference.originals.encoder
+        return self.reference.fixed is not None and encoder is not None and not encoder.roles.all("mask")
+
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
@@ -170,7 +179,10 @@ class _Proof:
         nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in nearest if length is not None and 0 < length <= source})
 
-    def _whole_sounds(self) -> Iterator[str]:
+    def _padding(self) -> Iterator[str]:
+        """Yield a sentence where padding changes results."""
+        if self._pads_with_tokens and self.contract.takes_text:
+            yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)
         if sound and not self.host.pads_sounds:
             yield f"It takes sounds of {counted(sound, 'place(s)')}: zeros behind shorter ones change results."

@@ -29,15 +29,19 @@ class OneSequence:
     Attributes:
         valid: How many samples or frames of a sound are valid; None for all that it gets.
         is_cut: Whether a sound ends with what is valid; else what follows stays, and the encoder's mask says so.
+        pad: The token that pads a text for an encoder that takes a fixed number of them.
+        fixed: This number, None where there is none.
     """
 
     valid: int | None = None
     is_cut: bool = True
+    pad: int = 0
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
         self._oracle = Oracle(originals)
         self._is_started = False
+        self.fixed = None if originals.encoder is None else _fixed_length(originals.encoder)
 
     @property
     def cache(self) -> Mapping[Slot, np.ndarray]:
@@ -47,7 +51,7 @@ class OneSequence:
     def nearest_source(self, length: int) -> int | None:
         """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
         encoder = self.originals.encoder
-        return length if encoder is None else nearest_length(encoder, length)
+        return length if encoder is None or self.fixed is not None else nearest_length(encoder, length)
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder on token ids, or on the user's inputs, and return its outputs by name.
@@ -79,9 +83,23 @@ class OneSequence:
     ) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
+        if self.fixed is not None and 0 < len(source) < self.fixed:
+            return self._padded(source, user)
         if len(source):
             user = {name: self._beside(source, name, array) for name, array in user.items()}
         return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user, is_cut=is_cut)}
+
+    def _padded(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the inputs for a text that is padded to the length that an encoder takes, with its mask."""
+        assert self.originals.encoder is not None
+        assert self.fixed is not None
+        roles, padded = self.originals.encoder.roles, [*source, *[self.pad] * (self.fixed - len(source))]
+        inputs = {**user, **{value.name: np.array([padded]) for value in roles.all("tokens", "encoder tokens")}}
+        for mask in roles.all("mask"):
+            if mask.name not in user and self._oracle.encoder_inputs is not None:
+                elements = self._oracle.encoder_inputs.elements(mask)
+                inputs[mask.name] = np.where(np.arange(self.fixed) < len(source), *elements)[None]
+        return inputs
 
     def _beside(self, source: Sequence[int], name: str, array: np.ndarray) -> np.ndarray:
         """Return an input of the user cut to the length of the source along the axes on which it follows that."""
@@ -135,12 +153,18 @@ def _size_check(encoder: Model) -> SizeCheck:
     return SizeCheck(encoder)
 
 
-def nearest_length(encoder: Model, length: int) -> int | None:
-    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+def _fixed_length(encoder: Model) -> int | None:
+    """Return how many tokens an encoder takes where its export fixes that, else None."""
     ids = encoder.roles.first("tokens")
     declared = declared_type(ids) if ids is not None else None
-    fixed = declared.dims[-1] if declared is not None and declared.dims else None
-    if isinstance(fixed, int):
+    length = declared.dims[-1] if declared is not None and declared.dims else None
+    return length if isinstance(length, int) else None
+
+
+def nearest_length(encoder: Model, length: int) -> int | None:
+    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+    fixed = _fixed_length(encoder)
+    if fixed is not None:
         return fixed
     roles = symbol_roles(encoder)
     names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
