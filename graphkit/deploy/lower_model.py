@@ -23,11 +23,9 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
-from graphkit.passes import PASSES
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
 from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
@@ -38,6 +36,8 @@ from graphkit.passes.npu.mask_floors import FLOOR
 from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import PASSES
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Matched, Outcome
 from graphkit.rewrite.editor import Editor

@@ -35,7 +35,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
-from graphkit.verify.weight_faults import WrongPart, wrong_parts
+from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 __all__ = ["equal_tokens", "verify_bundle"]
 
@@ -88,10 +88,12 @@ def verify_bundle(
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
     runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
-    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.83))
+    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.74))
+    choices = _choices(bundle, all_prompts, truth, allowed.near, judge)
     if options.same_tokens:
-        checks |= _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge)
-    checks |= _choices(bundle, all_prompts, truth, allowed.near, judge)
+        choices = _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge) | choices
+    for name in numbered([*choices], "checking", portion(progress, 0.74, 0.83), "option of a caller"):
+        checks[name] = tried(choices[name])
     del bundle  # what it maps or has prepacked need not be there twice
     failing = list(_failing(all_prompts, runs, allowed))
     facts, cause_texts = list[WrongPart](), list[str]()
@@ -194,7 +196,6 @@ def _checked(
     subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
     for name in numbered([*CHECKS], "checking", progress, "state"):
         checks[name] = tried(partial(CHECKS[name], subject))
-    progress(with_share(1.0, "searching for tokens"))
     return checks
 
 
@@ -257,17 +258,17 @@ def _run(
 
 def _searches(
     bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
-) -> dict[str, str]:
-    """Decode greedily and by beams, and compare the tokens with those of the originals."""
-    faults: dict[str, str] = {}
+) -> dict[str, Callable[[], str]]:
+    """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
+    checks: dict[str, Callable[[], str]] = {}
     for width, expected in truth.tokens.items():
         name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
-        faults[name] = tried(partial(_same_tokens, width, bundle, prompt, expected, allowed, judge))
+        checks[name] = partial(_same_tokens, width, bundle, prompt, expected, allowed, judge)
     if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
     if max(truth.tokens) == 1:
         notes.append("A bundle of one row has no beams to try.")
-    return faults
+    return checks
 
 
 def _same_tokens(
@@ -282,20 +283,20 @@ def _same_tokens(
 
 def _choices(
     bundle: Bundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
-) -> dict[str, str]:
-    """Check the options of a caller: rows in another order, steps of several tokens, the logits of the last ones."""
-    faults: dict[str, str] = {}
+) -> dict[str, Callable[[], str]]:
+    """Return the checks of a caller's options: reordered rows, steps of several tokens, the logits of the last ones."""
+    checks: dict[str, Callable[[], str]] = {}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        faults["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
+        checks["rows that are reordered"] = partial(_reordered, bundle, pair, truth.reordered, allowed, judge)
     if truth.chunks:
-        faults["steps of several tokens"] = tried(partial(_chunks, bundle, prompts, truth.chunks, allowed, judge))
+        checks["steps of several tokens"] = partial(_chunks, bundle, prompts, truth.chunks, allowed, judge)
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     if can_choose(bundle.contract):
-        faults["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
+        checks["the logits of the last token alone"] = partial(_last_logits, bundle, long, allowed, judge)
         if long.tokens.shape[1] > 1:
-            faults["the logits of the last two tokens"] = tried(partial(_last_two_logits, bundle, long, allowed))
-    return faults
+            checks["the logits of the last two tokens"] = partial(_last_two_logits, bundle, long, allowed)
+    return checks
 
 
 def _reordered(
@@ -348,7 +349,9 @@ def _last_two_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
     """Compare weights, and numbers in attributes, with those of the same name."""
-    return wrong_parts(originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)])
+    return find_wrong_parts(
+        originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)]
+    )
 
 
 def _same_weights(facts: Sequence[WrongPart]) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "compared",
     "prove_level",
     "with_level",
+    "with_refused",
     "with_weights",
 ]
 
@@ -98,9 +99,7 @@ def compared(
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     proof = replace(proof, coverage=with_zeros(proof.coverage, at_zero))
-    if refused:
-        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
+    proof = with_refused(proof, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     if unproven := [name for name in empty if name not in (*hollow, *proven)]:
         failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
@@ -116,6 +115,13 @@ def compared(
 def with_zeros(covered: str, dims: Collection[str]) -> str:
     """Return the coverage of runs, of which some have a dim of 0."""
     return f"{covered}; {listed(list(dims))} of 0" if dims else covered
+
+
+def with_refused(proof: RewriteProof, dims: Collection[str]) -> RewriteProof:
+    """Add to a proof the dims at whose 0 the original runs, and the rewritten model does not."""
+    if not dims:
+        return proof
+    return replace(proof, caveats=(*proof.caveats, f"{listed(list(dims))} of 0, at which the rewritten model fails"))
 
 
 def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], hollow: Collection[str]) -> RewriteProof:

@@ -16,7 +16,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import compare
 
-__all__ = ["Differ", "Export", "first_node", "order", "run_part"]
+__all__ = ["Differ", "Export", "describe_order", "first_node", "run_part"]
 
 ROUNDING = 1e-6  # relative to the largest element
 Arrays = Mapping[str, np.ndarray]
@@ -144,8 +144,8 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
     return model.with_proto(proto), inputs
 
 
-def order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, differ: Differ) -> str:
-    """Return how a state differs from the cache of the original, in a clause.
+def describe_order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, differ: Differ) -> str:
+    """Return in what other order a state holds the cache of the original, in a sentence; "" for none.
 
     Args:
         name: Of the state.
@@ -170,7 +170,7 @@ def order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, dif
                     f"heads are permuted: along axis {head_axis}, '{name}' has those of the original at places "
                     f"{places}."
                 )
-    return f"'{name}' does not hold what the original keeps."
+    return ""
 
 
 def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] | None:

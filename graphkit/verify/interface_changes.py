@@ -6,7 +6,8 @@ input as narrowed where the original runs at a size that the rewritten model doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -17,12 +18,30 @@ from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_conditi
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
+from graphkit.runtime.session import RunError, Runner
+from graphkit.shapes import Expr, Relation, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
+from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import DeclaredInputs, declared_inputs, read_dim
-from graphkit.verify.original_runs import Run
+from graphkit.verify.input_generator import TooLargeError
+from graphkit.verify.original_runs import Feeder, Flags, Run
+from graphkit.verify.run_sizes import assignments
 
-__all__ = ["Branch", "Change", "InterfaceFailures", "input_changes", "interface_failures", "narrowed", "output_changes"]
+__all__ = [
+    "Branch",
+    "Change",
+    "InterfaceFailures",
+    "computed_dims",
+    "input_changes",
+    "interface_failures",
+    "narrowed",
+    "narrowing",
+    "output_changes",
+    "unknown_pairs",
+]
 
 ASK = "give --dim or --input where that is meant"
 
@@ -57,28 +76,24 @@ def input_changes(
 
 
 def _gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
-    now = {value.name: value for value in after.graph.inputs}
-    lost = [value for value in before.graph.inputs if value.name not in now]
-    plain = [value.name for value in lost if value.tensor is None]
-    if plain:
-        gone = [name for name in plain if name not in fixed_inputs]
-        gap = f"callers that feed {', '.join(gone)}, which is no input any more" if gone else ""
+    ports = compare_ports(before.graph.inputs, after.graph.inputs)
+    if plain := [value.name for value in ports.lost if value.tensor is None]:
+        gone = ", ".join(name for name in plain if name not in fixed_inputs)
+        gap = f"callers that feed {gone}, which is no input any more" if gone else ""
         yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False, gap=gap)
-    for value in lost:
+    for value in ports.lost:
         if value.tensor is not None and value.name not in fixed_inputs:
-            text = f"input {value.name}, which has a default, is gone"
-            yield Change(text, narrows=bool(value.consumers))
-    for value in before.graph.inputs:
-        if value.tensor is None and value.name in now and now[value.name].tensor is not None:
+            yield Change(f"input {value.name}, which has a default, is gone", narrows=bool(value.consumers))
+    for value, twin in ports.pairs:
+        if value.tensor is None and twin.tensor is not None:
             yield Change(f"input {value.name} has a default now", narrows=False)
 
 
 def _order(before: Model, after: Model) -> Iterator[Change]:
-    names = [value.name for value in after.graph.inputs]
-    was = [name for name in fed_inputs(before) if name in names]
-    now = [name for name in fed_inputs(after) if name in was]
-    if was != now:
-        yield Change(f"the inputs come in another order: {', '.join(now)}", narrows=True)
+    ports = compare_ports([*fed_inputs(before).values()], after.graph.inputs)
+    fed = compare_ports([pair[0] for pair in ports.pairs], [*fed_inputs(after).values()])
+    if fed.order_a != fed.order_b:
+        yield Change(f"the inputs come in another order: {', '.join(fed.order_b)}", narrows=True)
 
 
 def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
@@ -323,3 +338,58 @@ def _sources(value: Value, branch: Branch | None) -> list[Value | None]:
     if body is not None:
         return [*body.outputs[value.output_index : value.output_index + 1]]
     return [*node.inputs, *(captured for scope in node.bodies.values() for captured in captures(scope))]
+
+
+MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
+
+
+def narrowing(
+    session: Callable[[], Runner],
+    fixed: Sequence[Pair],
+    asked: Mapping[str, int],
+    whole: Callable[[], Feeder],
+    flags: Sequence[Flags] = (),
+) -> list[Pair]:
+    """Return the dims that a model fixes though nobody asked for that, and its original takes others.
+
+    Args:
+        session: Opens the original, where it has to run.
+        fixed: The dims, with the size of each.
+        asked: Sizes that somebody asked for, by symbol.
+        whole: Gives what makes inputs at all sizes of the original.
+        flags: Those to run with; by default all.
+    """
+    relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
+    todo = [(pair, relation) for pair, relation in relations if relation.symbols]
+    if not todo:
+        return []
+    feeder, opened = whole(), session()
+    return [pair for pair, relation in todo if _takes_others(opened, feeder, relation, flags or feeder.flags())]
+
+
+def _takes_others(session: Runner, feeder: Feeder, relation: Relation, choices: Sequence[Flags]) -> bool:
+    """Whether a model runs at sizes that do not meet a relation."""
+    for flags in choices:
+        proposals = itertools.islice(assignments(feeder.legal(flags), []), MAX_OTHERS)
+        others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
+        for dims in others[:2]:
+            try:
+                session.run(feeder.feed(dims, flags, 0))
+            except (RunError, TooLargeError):
+                continue
+            return True
+    return False
+
+
+def computed_dims(model: Model, names: Sequence[str]) -> dict[str, Sequence[Expr] | None]:
+    """Return the dims that a model computes of some values, in the symbols of its inputs; None for an unknown rank."""
+    if not names:
+        return {}
+    shapes, symbols = infer(model), Inputs(model).symbols
+    found = {name: shapes[model.graph.values[name]].dims for name in names if name in model.graph.values}
+    return {name: None if dims is None else [dim.substitute(symbols) for dim in dims] for name, dims in found.items()}
+
+
+def unknown_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return those of which no size of an input tells whether they hold: dims that depend on data."""
+    return [pair for pair in pairs if not (is_known(pair.dim) and is_known(pair.size))]

@@ -76,7 +76,7 @@ class RunRecord:
         uncovered: Edges at which it fails, and why.
         fatal: The runs that end the process, and how, the edges not among them.
         empty: Runs at which a dim is 0, for each dim that may be.
-        refused: The dims with which it fails where they are 0.
+        refused: Runs at which a dim is 0, and it fails.
         unlike: Runs at which dims of one name differ.
     """
 
@@ -86,7 +86,7 @@ class RunRecord:
     uncovered: dict[str, str] = field(default_factory=dict)
     fatal: list[tuple[Run, str]] = field(default_factory=list)
     empty: list[Run] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: list[Run] = field(default_factory=list)
     unlike: list[Run] = field(default_factory=list)
 
 
@@ -413,7 +413,7 @@ def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord)
         try:
             expected = session.run(feeder.feed(dims, flags, number))
         except RunError as error:
-            record.refused.append(empty.name)
+            record.refused.append(Run(dims, flags, number, {}, empty=empty.name))
             if error.signal or error.timed_out:  # the next one may end the process, too
                 return
             continue

@@ -15,6 +15,7 @@ corrected, and a note tells that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.session import Runner, check_files
+from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -41,6 +42,7 @@ from graphkit.verify.candidate_runs import (
     prove_level,
     with_empty_outputs,
     with_level,
+    with_refused,
     with_weights,
     with_zeros,
 )
@@ -56,8 +58,15 @@ from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
-from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
+from graphkit.verify.interface_changes import (
+    Change,
+    computed_dims,
+    input_changes,
+    narrowed,
+    narrowing,
+    output_changes,
+    unknown_pairs,
+)
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
@@ -70,7 +79,7 @@ from graphkit.verify.original_runs import (
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
-from graphkit.verify.weight_bytes import changed_weights
+from graphkit.verify.weight_comparison import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
 
@@ -265,8 +274,7 @@ class _Proof:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
-        if record.refused:  # which the original may take: no length is too short for a caller
-            return self._tested(1, has_edges=False)
+        del session  # so that the two are not in memory at once
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
         proof = replace(
@@ -278,7 +286,20 @@ class _Proof:
         )
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
+        proof = with_refused(proof, self._only_refused_by_rewritten(record.refused))
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
+
+    def _only_refused_by_rewritten(self, refused: Sequence[Run]) -> dict[str, None]:
+        """Return the dims with a 0 that the rewritten model refuses and the original takes."""
+        if not refused:
+            return {}
+        self._tell(0.9, "loading the original, to see whether it takes dims of 0")
+        session, taken = self.two.original(), dict[str, None]()
+        for run in refused:
+            with suppress(RunError):
+                session.run(self.two.feed(run))
+                taken[run.empty] = None
+        return taken
 
     def _turns(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""
@@ -297,6 +318,7 @@ class _Proof:
         total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
+        del session  # so that the two are not in memory at once
         changes = self._input_changes()
         proof = replace(
             self.blank,

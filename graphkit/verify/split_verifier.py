@@ -29,8 +29,7 @@ from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.fatal_node import fatal_error
-from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
-from graphkit.verify.narrowing import narrowing
+from graphkit.verify.interface_changes import Branch, interface_failures, narrowed, narrowing
 from graphkit.verify.original_runs import (
     Feeder,
     Flags,
@@ -45,7 +44,7 @@ from graphkit.verify.original_runs import (
 from graphkit.verify.proof_engine import Step, follow, outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.tolerances import level_tolerance
-from graphkit.verify.weight_bytes import foreign_weights
+from graphkit.verify.weight_comparison import foreign_weights
 
 __all__ = ["BranchProof", "Loop", "LoopProof", "SplitProof", "verify_split"]
 

@@ -16,6 +16,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
@@ -66,6 +67,7 @@ def check_equivalence(
     seed: int = 0,
     dims: DimNames = "related",
     computed: Sequence[str] = (),
+    compared: ConstantNumbers | None = None,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -84,6 +86,7 @@ def check_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
+        compared: Large weights that another check has compared, which are not read again.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -110,6 +113,7 @@ def check_equivalence(
         seed=seed,
         dims=dims,
         computed=computed,
+        compared=compared,
     )
     try:
         return check.run()
@@ -134,13 +138,14 @@ class _Check:
     seed: int
     dims: DimNames
     computed: Sequence[str]
+    compared: ConstantNumbers | None
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
         declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
-        constants = Constants(terms, (before, after))
+        constants = Constants(terms, (before, after), compared=self.compared)
         fixed = {*self.values, *self.unread}
         faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
         faults += output_faults(before, after, names, self.unwritten)
@@ -179,7 +184,7 @@ class _Check:
         claimed = _taken_at_their_word(shapes[1], names, free)
         conditions = (*sizes, *map(str, limits), *equal, *counting_conditions(*shapes))
         conditions += tuple(f"{place} = {dim}, as declared" for place, dim in claimed)
-        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} is {dim}" for place, dim in claimed))
+        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} = {dim}" for place, dim in claimed))
         is_real = any(proof.exactness == "in exact arithmetic" for proof in proofs)
         return replace(
             result,
@@ -275,7 +280,7 @@ def _bounds(name: str, low: Bound, high: Bound) -> str:
 
 
 def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
-    """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
+    """Return which dims of inputs are taken for one size: no runtime checks what they are called."""
     places: dict[str, list[str]] = {}
     called: dict[str, int] = {}  # how many dims a name is declared for
     for value in shapes.model.graph.inputs:
@@ -286,8 +291,8 @@ def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
                 places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
-    first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"{_places(dims)} are equal" for name, dims in shared.items() if name not in whole))
+    first = [f"one {listed([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"equal {_places(dims)}" for name, dims in shared.items() if name not in whole))
 
 
 def _places(dims: Sequence[str]) -> str:

@@ -38,14 +38,18 @@ class Constants:
     """
 
     def __init__(
-        self, terms: Terms, models: tuple[Model, Model] | None = None, numbers: ConstantNumbers | None = None
+        self,
+        terms: Terms,
+        models: tuple[Model, Model] | None = None,
+        numbers: ConstantNumbers | None = None,
+        compared: ConstantNumbers | None = None,
     ) -> None:
         self.terms, self.numbers = terms, numbers
         self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
         self.unhashed: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number
         self.hashed: dict[bytes, bytes] = {}  # the identity of such a tensor by the hash of its bytes
-        self.compared = ConstantNumbers()  # of large tensors that are read
+        self.compared = compared or ConstantNumbers()  # of large tensors that are read
         self.computed_sizes: set[int] = set()  # in bytes, of arrays that no model holds
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}

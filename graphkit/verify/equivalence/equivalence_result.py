@@ -122,7 +122,7 @@ class Equivalence:
         turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
         terms: How many distinct terms both models have.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, in clauses.
+        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
         constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
     """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
@@ -37,7 +38,7 @@ class EquivalenceSummary:
         conditions: The sizes that this is about, such as `batch >= 1`.
         limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, in clauses.
+        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
         constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
     """
 
@@ -132,7 +133,7 @@ class EquivalenceSummary:
     @property
     def sizes(self) -> str:
         """The sizes that it is about, in the words of a headline."""
-        return f"every size at which {listed(self.shared_dims)}" if self.shared_dims else "every size"
+        return f"every size with {listed(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -196,6 +197,7 @@ def limited_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
+    compared = ConstantNumbers()
 
     def check(dims: DimNames) -> Equivalence:
         try:
@@ -210,6 +212,7 @@ def limited_equivalence(
                     dims=dims,
                     seed=seed,
                     computed=computed,
+                    compared=compared,
                 )
         except (ModelError, OutOfTimeError) as error:
             outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]

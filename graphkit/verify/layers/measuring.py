@@ -11,8 +11,7 @@ from graphkit.graph.view import Value
 from graphkit.matching.graph_side import Dims
 from graphkit.runtime.limits import Limits
 from graphkit.verify.comparator import BLOCK, Difference, compare, magnitude
-from graphkit.verify.layers.compared_model import Pair, Side
-from graphkit.verify.layers.partial_runs import Reader
+from graphkit.verify.layers.compared_model import Pair, Reader, Side
 
 __all__ = ["FLOOR", "Measured", "Progress", "allowed", "bisect", "first_differing", "measure", "plain", "sweep"]
 
