@@ -12,12 +12,22 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.model import Model
-from graphkit.runtime.session import Session
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.shared_memory import shared_zeros
 
-__all__ = ["AlteredBundle", "KeepingBundle"]
+__all__ = ["AlteredBundle", "IsolatedBundle", "KeepingBundle"]
 
 
-class AlteredBundle(Bundle):
+class IsolatedBundle(Bundle):
+    """A bundle whose models run in a process that may die, on state that both processes have."""
+
+    _open = IsolatedSession
+
+    def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
+        return BundleState(self.contract, initial, shared_zeros)
+
+
+class AlteredBundle(IsolatedBundle):
     """A bundle that runs models in the place of its files.
 
     Args:
@@ -29,9 +39,9 @@ class AlteredBundle(Bundle):
     def __init__(self, folder: Path, contract: BundleContract, models: Mapping[str, Model]) -> None:
         super().__init__(folder, optimize=False, prepack=False, unchecked=True)
         self.contract = contract
-        opened = {file: Session(model, optimize=False, prepack=False) for file, model in models.items()}
+        opened = {file: IsolatedSession(model, optimize=False, prepack=False) for file, model in models.items()}
         self._sessions.opened.update(opened)
-        self._begin(BundleState(contract, self._state.initial))
+        self._begin(self._fresh(self._state.initial))
 
 
 class KeepingBundle(Bundle):

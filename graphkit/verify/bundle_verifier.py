@@ -17,9 +17,8 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion, with_share
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.altered_bundle import KeepingBundle
+from graphkit.verify.altered_bundle import IsolatedBundle, KeepingBundle
 from graphkit.verify.bundle_calls import last_alone, reordered, several_at_once
 from graphkit.verify.bundle_causes import causes
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
@@ -30,6 +29,7 @@ from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
@@ -71,20 +71,30 @@ def verify_bundle(
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
-    folder = Path(folder)
+    with proving(options.limits):
+        return _proof(originals, Path(folder), options, exact=exact, progress=progress)
+
+
+def _proof(
+    originals: Originals,
+    folder: Path,
+    options: DeploymentProofOptions,
+    *,
+    exact: bool,
+    progress: Callable[[str], None],
+) -> BundleProof:
     contract = read_bundle(folder / "bundle.json", altered=True)
     tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
     all_prompts = prompts(contract, originals, options.seed)
     again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
-    with isolation(options.limits):
-        plainly = portion(progress, 0.0, 0.3)
-        truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
-        at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
+    plainly = portion(progress, 0.0, 0.3)
+    truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
+    at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
     if _several(contract, all_prompts) and not truth.chunks:
         notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
-    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
+    bundle = IsolatedBundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
     runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
@@ -95,17 +105,16 @@ def verify_bundle(
     del bundle  # what it maps or has prepacked need not be there twice
     failing = list(_failing(all_prompts, runs, allowed))
     facts, cause_texts = list[WrongPart](), list[str]()
-    with isolation(options.limits):
-        if options.same_weights or failing:
-            progress(with_share(0.83, "comparing weights"))
-            facts = _facts(originals.models, contract, folder)
-        if failing:
-            progress("looking for the cause")
-            cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
+    if options.same_weights or failing:
+        progress(with_share(0.83, "comparing weights"))
+        facts = _facts(originals.models, contract, folder)
+    if failing:
+        progress("looking for the cause")
+        cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
     fused = portion(progress, 0.85, 0.95)
-    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
+    runs += _runs(IsolatedBundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
     notes += judge.notes() if judge is not None else ()
     proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
     if not proof.passed:
@@ -377,8 +386,8 @@ def equal_tokens(
     contract = read_bundle(folder / "bundle.json", altered=True)
     equal = tried = 0
     all_prompts = prompts(contract, originals, seed)
-    with isolation(limits):
-        oracle, bundle = Oracle(originals, can_choose=True), Bundle(folder, optimize=False, unchecked=True)
+    with proving(limits):
+        oracle, bundle = Oracle(originals, can_choose=True), IsolatedBundle(folder, optimize=False, unchecked=True)
         all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
         for prompt in numbered(all_prompts, "counting equal tokens", progress, "prompt"):
             expected = begin(oracle, prompt)[:, -1]

@@ -24,7 +24,7 @@ from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
-from graphkit.verify.proof_engine import Outcome, outcomes
+from graphkit.verify.proof_engine import Outcome, ended, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
@@ -80,7 +80,8 @@ def compared(
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
-    for number, outcome in enumerate(outcomes(runs, lambda run: session.run(feed(run)), tallies), start=1):
+    repeated = ended(outcomes(runs, lambda run: session.run(feed(run)), tallies))
+    for number, outcome in enumerate(repeated, start=1):
         run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:

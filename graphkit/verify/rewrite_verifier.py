@@ -29,7 +29,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
@@ -51,7 +50,7 @@ from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactnes
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.equivalence.loading_faults import refusal
-from graphkit.verify.fatal_node import fatal_error
+from graphkit.verify.fatal_node import fatal_error, proving
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
@@ -113,7 +112,7 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
@@ -148,7 +147,7 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))

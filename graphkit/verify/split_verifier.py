@@ -15,7 +15,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
 from graphkit.progress import portion, with_share
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve
@@ -28,7 +27,7 @@ from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.fatal_node import fatal_error
+from graphkit.verify.fatal_node import fatal_error, proving
 from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
 from graphkit.verify.narrowing import narrowing
 from graphkit.verify.original_runs import (
@@ -42,7 +41,7 @@ from graphkit.verify.original_runs import (
     coverage,
     run_with,
 )
-from graphkit.verify.proof_engine import Step, follow, outcomes
+from graphkit.verify.proof_engine import Step, ended, follow, outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.tolerances import level_tolerance
 from graphkit.verify.weight_bytes import foreign_weights
@@ -194,7 +193,7 @@ def verify_split(
         True
     """
     merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
-    with isolation(options.limits):
+    with proving(options.limits):
         return _proof(merged, first, with_past, options, progress)
 
 
@@ -400,7 +399,7 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
     numbered_runs = numbered(part.record.runs, f"proving: {part.model.name}, plain level", progress)
-    for outcome in outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs):
+    for outcome in ended(outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs)):
         if outcome.failure:
             failures.append(f"it fails at {outcome.call}: {outcome.failure}")
             continue
