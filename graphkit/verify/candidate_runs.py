@@ -34,6 +34,7 @@ __all__ = [
     "prove_level",
     "with_level",
     "with_weights",
+    "with_zeros",
 ]
 
 FACTOR = 2.0
@@ -98,10 +99,7 @@ def compared(
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
-    proof = replace(proof, coverage=with_zeros(proof.coverage, at_zero))
-    if refused:
-        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
+    proof = with_zeros(proof, at_zero, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     if unproven := [name for name in empty if name not in (*hollow, *proven)]:
         failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
@@ -114,9 +112,14 @@ def compared(
     )
 
 
-def with_zeros(covered: str, dims: Collection[str]) -> str:
-    """Return the coverage of runs, of which some have a dim of 0."""
-    return f"{covered}; {listed(list(dims))} of 0" if dims else covered
+def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
+    """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
+    if at_zero:
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
+    if refused:
+        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
+        proof = replace(proof, caveats=(*proof.caveats, gap))
+    return proof
 
 
 def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], hollow: Collection[str]) -> RewriteProof:

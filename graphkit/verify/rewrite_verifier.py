@@ -273,9 +273,10 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.notes, *record.notes),
-            coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
+        proof = with_zeros(proof, [run.empty for run in record.empty])
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
