@@ -18,8 +18,8 @@ from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion, with_share
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.altered_bundle import IsolatedBundle, KeepingBundle
-from graphkit.verify.bundle_calls import last_alone, reordered, several_at_once
+from graphkit.verify.altered_bundle import IsolatedBundle
+from graphkit.verify.bundle_calls import Calls, last_alone, reordered, several_at_once
 from graphkit.verify.bundle_causes import causes
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_recording import Recording, begin, record, search_of
@@ -41,6 +41,7 @@ __all__ = ["equal_tokens", "verify_bundle"]
 
 SEARCHED = 12  # tokens
 SAME = "weights are those of the export"
+OTHERS = "they {} from those among the logits of all"
 
 
 def verify_bundle(
@@ -96,7 +97,7 @@ def _proof(
         notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
     bundle = IsolatedBundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
-    judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
+    judge = Float16Judge(originals, folder, contract) if rounds_to_half else None
     runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
     checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.83))
     if options.same_tokens:
@@ -290,13 +291,16 @@ def _same_tokens(
 
 
 def _choices(
-    bundle: Bundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
+    bundle: IsolatedBundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
 ) -> dict[str, str]:
     """Check the options of a caller: rows in another order, steps of several tokens, the logits of the last ones."""
     faults: dict[str, str] = {}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        faults["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
+        calls, words = partial(reordered, pair, [1, 0, 0][: len(truth.reordered[0])]), "the logits of the next steps {}"
+        faults["rows that are reordered"] = tried(
+            partial(_repeats, bundle, calls, truth.reordered, allowed, judge, words)
+        )
     if truth.chunks:
         faults["steps of several tokens"] = tried(partial(_chunks, bundle, prompts, truth.chunks, allowed, judge))
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
@@ -307,16 +311,13 @@ def _choices(
     return faults
 
 
-def _reordered(
-    bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None
+def _repeats(
+    bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None, words: str
 ) -> str:
-    """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
-    rows = [1, 0, 0][: len(expected[0])]
-    calls = partial(reordered, prompt, rows)
+    """Repeat calls with a bundle, and return by how much the logits differ, in words; "" where they do not."""
     worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
-        return ""
-    return f"the logits of the next steps differ by {worst:.1e}"
+    is_right = worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed))
+    return "" if is_right else words.format(f"differ by {worst:.1e}")
 
 
 def _chunks(
@@ -328,31 +329,25 @@ def _chunks(
 ) -> str:
     """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
     for number, logits in expected.items():
-        prompt = prompts[number]
-        calls = partial(several_at_once, prompt)
-        worst = max(map(distance_of_spread, logits, calls(partial(start, bundle), bundle)))
-        if not worst <= allowed and not (judge and judge.explains(calls, logits, bundle, allowed)):
-            rows, length = prompt.tokens.shape
-            words = f"{counted(rows, 'row(s)')} and {counted(length, 'token(s)')}"
-            return f"after a prompt of {words} they differ by {worst:.1e}"
+        rows, length = prompts[number].tokens.shape
+        words = f"after a prompt of {counted(rows, 'row(s)')} and {counted(length, 'token(s)')} they {{}}"
+        calls = partial(several_at_once, prompts[number])
+        if fault := _repeats(bundle, calls, logits, allowed, judge, words):
+            return fault
     return ""
 
 
 def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
     expected = [start(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    calls = partial(last_alone, prompt)
-    worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
-        return ""
-    return f"they differ by {worst:.1e} from those among the logits of all"
+    return _repeats(bundle, partial(last_alone, prompt), expected, allowed, judge, OTHERS)
 
 
-def _last_two_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+def _last_two_logits(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last two; only the last product has other sizes."""
-    expected = start(bundle, prompt)[:, -2:]
-    worst = distance_of_spread(expected, start(KeepingBundle(bundle, 2), replace(prompt, all_logits=False)))
-    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
+    expected = [start(bundle, prompt)[:, -2:]]
+    two = bundle.keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
+    return _repeats(bundle, lambda *_: [two], expected, allowed, None, OTHERS)
 
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
