@@ -47,7 +47,7 @@ from graphkit.verify.candidate_runs import (
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.equivalence.loading_faults import refusal
@@ -87,7 +87,6 @@ FLOAT16_NOTE = (
 )
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
-ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -452,7 +451,7 @@ class _Proof:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         progress = portion(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-        proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
+        proven = [output.name for output in self.forms.proven]
         proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)

@@ -116,7 +116,7 @@ def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path
     ("command", "says"),
     [
         (("fold", "MODEL", "-o", "OUT"), "Proven bit for bit at every size"),
-        (("fold", "MODEL", "-o", "OUT", "--fuse"), "Proven up to rounding at every size"),
+        (("fold", "MODEL", "-o", "OUT", "--fuse"), "Proven in exact arithmetic at every size"),
         (("convert-opset", "MODEL", "-o", "OUT", "--to", "21"), "Proven bit for bit at every size"),
         (("verify", "MODEL", "MODEL"), "Proven bit for bit at every size"),
         (("compare", "MODEL", "MODEL"), "All agree within 0.0001"),
