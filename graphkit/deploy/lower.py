@@ -41,12 +41,12 @@ from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_und
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import portion, with_share
 from graphkit.rewrite.outcome import PassChange, grouped
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.lowering_leaks import zeros_change_results
 from graphkit.verify.lowering_verifier import verify_lowering
 
@@ -89,7 +89,7 @@ def lower_folder(
     request = checked_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
-    with isolation(options.limits):
+    with proving(options.limits):
         draft = _draft(changes, request, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write(output, draft, options, portion(progress, DRAFTED, 1.0))
@@ -419,7 +419,7 @@ def lower_again(
     request = size_request(options)
     request.check()
     changes = asked_changes(export, options)
-    with isolation(limits):
+    with proving(limits):
         return _draft(changes, request, options, progress)
 
 

@@ -15,12 +15,12 @@ from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_contract import FIXED
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, Output, largest
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import find_lowering_causes
@@ -73,7 +73,7 @@ def verify_lowering(
         ModelError: A model does not load or run.
     """
     tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof(originals, folder, tolerance, options.seed, progress).run(same_weights=options.same_weights)
 
 

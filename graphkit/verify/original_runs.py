@@ -36,6 +36,7 @@ __all__ = [
     "at_both_levels",
     "caveats",
     "coverage",
+    "run_empty",
     "run_original",
     "run_with",
     "unsteady_runs",
@@ -283,7 +284,7 @@ def run_original(
     record = RunRecord()
     for flags in feeder.flags():
         run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
-        _run_empty(session, feeder, flags, record)
+        run_empty(session, feeder, flags, record)
     return record
 
 
@@ -397,7 +398,7 @@ def _outputs(
         return None
 
 
-def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
+def run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
     """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
     legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
     known = [run.dims for run in record.runs if run.flags == flags]

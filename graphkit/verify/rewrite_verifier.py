@@ -30,7 +30,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
@@ -42,7 +41,6 @@ from graphkit.verify.candidate_runs import (
     prove_level,
     with_empty_outputs,
     with_level,
-    with_refused,
     with_weights,
     with_zeros,
 )
@@ -53,7 +51,7 @@ from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.equivalence.loading_faults import refusal
-from graphkit.verify.fatal_node import fatal_error
+from graphkit.verify.fatal_node import fatal_error, proving
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
@@ -121,7 +119,7 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
@@ -156,7 +154,7 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
@@ -281,12 +279,13 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.notes, *record.notes),
-            coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
+        refused = self._only_refused_by_rewritten(record.refused)
+        proof = with_zeros(proof, [run.empty for run in record.empty], refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
-        proof = with_refused(proof, self._only_refused_by_rewritten(record.refused))
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
 
     def _only_refused_by_rewritten(self, refused: Sequence[Run]) -> dict[str, None]:
