@@ -22,7 +22,6 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.verify.equivalence import check, check_equivalence, loading_faults
 
 HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'
-HALF = np.float16
 SIX = np.arange(6, dtype=np.float32)
 RNG = np.random.default_rng(0)
 
@@ -555,18 +554,6 @@ def test_another_overload_of_a_function_that_cannot_be_inlined_is_another_functi
     before, after = _called("one"), _called("other")
     assert differs(before, after, {"x": SIX})
     assert check_equivalence(before, _called("one")).is_proven
-    assert not check_equivalence(before, after).proven
-
-
-@pytest.mark.parametrize("body", ["y = MatMul (x, w)", "y = Mul (x, w)", "y = Add (x, w)"])
-def test_constants_of_float16_that_differ_by_a_hundredth_are_others(body: str) -> None:
-    draw = np.random.default_rng(0)  # the same in whatever order tests run
-    numbers = draw.uniform(1, 2, (3, 3) if "MatMul" in body else 3).astype(HALF)
-    text = f"g (float16[n, 3] x) => (float16[n, 3] y) {{ {body} }}"
-    before, after = model(text, w=numbers), model(text, w=(numbers * HALF(1.01)))
-    x = draw.uniform(0, 0.5, (4, 3)).astype(HALF)
-    right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
-    assert np.abs(right - made).max() > 4e-3 * np.abs(right).max()
     assert not check_equivalence(before, after).proven
 
 
