@@ -210,7 +210,10 @@ def why_shape(
     Args:
         model: The model, or its path.
         name: A tensor of the main graph, or `SCOPE::NAME`.
-        spec, dims, inputs, ranges: The known facts about the input dims, as for `tensor_shapes`.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Bounds of symbols, None for an open end.
 
     Returns:
         The shape, and a step for each tensor on the way to it.

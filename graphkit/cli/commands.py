@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from graphkit import __version__
-from graphkit.cli.cost_command import costs
-from graphkit.cli.deploy_commands import bundle, contract, lower
-from graphkit.cli.diff_command import diff
 from graphkit.cli.flags import Format, output_format_option, output_option
-from graphkit.cli.node_and_weight_commands import nodes, weights
 from graphkit.cli.output import put, put_list, show
-from graphkit.cli.proof_commands import compare, verify
 from graphkit.cli.remote_options import reads_models
-from graphkit.cli.report_command import report
-from graphkit.cli.rewrite_commands import (
-    convert_opset,
-    current_folder_importable,
-    extract,
-    fold,
-    rename,
-    rewrite,
-    set_dims,
-    split_merged,
-)
-from graphkit.cli.shape_commands import program, shapes
-from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target, completion
-from graphkit.cli.survey_command import survey
-from graphkit.cli.view_command import view
+from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target
 
-__all__ = ["app", "examples", "explain", "schema", "targets"]
+__all__ = ["app", "command_of", "examples", "explain", "schema", "targets"]
 
 
 @click.command()
@@ -46,6 +29,7 @@ def explain(name: str | None, output: Path | None) -> None:
     it hurts, where it was seen, what to do.
     """
     from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
+    from graphkit.cli.rewrite_commands import current_folder_importable
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
     from graphkit.render.document_blocks import printable
@@ -118,46 +102,63 @@ def schema(name: str | None, output: Path | None) -> None:
     put("".join(f"{known}\n" for known in SCHEMAS) if name is None else schema_text(name), output)
 
 
-COMMANDS = (
-    reads_models(report),
-    reads_models(survey),
-    reads_models(shapes),
-    reads_models(nodes),
-    reads_models(weights),
-    reads_models(costs),
-    reads_models(view),
-    reads_models(program),
-    reads_models(fold),
-    reads_models(split_merged),
-    reads_models(extract),
-    reads_models(rename),
-    reads_models(set_dims),
-    reads_models(convert_opset),
-    reads_models(lower),
-    contract,
-    reads_models(bundle),
-    reads_models(rewrite),
-    explain,
-    reads_models(verify),
-    reads_models(compare),
-    reads_models(diff),
-    targets,
-    schema,
-    examples,
-    completion,
-)
+# The module of each command, which is imported when the command runs, or help lists it
+HOMES = {
+    "report": "report_command",
+    "survey": "survey_command",
+    "shapes": "shape_commands",
+    "nodes": "node_and_weight_commands",
+    "weights": "node_and_weight_commands",
+    "costs": "cost_command",
+    "view": "view_command",
+    "program": "shape_commands",
+    "fold": "rewrite_commands",
+    "split-merged": "rewrite_commands",
+    "extract": "rewrite_commands",
+    "rename": "rewrite_commands",
+    "set-dims": "rewrite_commands",
+    "convert-opset": "rewrite_commands",
+    "lower": "deploy_commands",
+    "contract": "deploy_commands",
+    "bundle": "deploy_commands",
+    "rewrite": "rewrite_commands",
+    "explain": "commands",
+    "verify": "proof_commands",
+    "compare": "proof_commands",
+    "diff": "diff_command",
+    "targets": "commands",
+    "schema": "commands",
+    "examples": "commands",
+    "completion": "shell_completion",
+}
+WITHOUT_MODELS = {"contract", "explain", "targets", "schema", "examples", "completion"}
 
 
-class _InOrder(click.Group):
-    """A group that lists its commands in the order in which they are registered."""
+@cache
+def command_of(name: str) -> click.Command:
+    """Return the command of a name, with the options of those that read models on servers."""
+    command: click.Command = getattr(import_module(f"graphkit.cli.{HOMES[name]}"), name.replace("-", "_"))
+    return command if name in WITHOUT_MODELS else reads_models(command)
+
+
+def __getattr__(name: str) -> object:
+    if name != "COMMANDS":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return tuple(map(command_of, HOMES))
+
+
+class _Commands(click.Group):
+    """The commands, in the order of `HOMES`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        return list(self.commands)
+        return list(HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        return command_of(cmd_name) if cmd_name in HOMES else None
 
 
 @click.group(
-    cls=_InOrder,
-    commands={command.name or "": command for command in COMMANDS},
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
