@@ -79,8 +79,7 @@ _HOMES = {
     "graphkit.analysis.report_sections": ("ReportOptions",),
     "graphkit.analysis.shape_ops": ("RemainingShapes", "ShapeOps", "remaining_shapes", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
-    "graphkit.analysis.node_list": ("NodeList", "node_list"),
-    "graphkit.analysis.weight_list": ("WeightList", "weight_list"),
+    "graphkit.analysis.node_list": ("NodeList", "WeightList", "node_list", "weight_list"),
     "graphkit.analysis.tensor_shapes": (
         "TensorShapes",
         "UnknownShapes",

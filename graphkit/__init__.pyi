@@ -16,7 +16,7 @@ from graphkit.analysis.float16_losses import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
-from graphkit.analysis.node_list import NodeList, node_list
+from graphkit.analysis.node_list import NodeList, WeightList, node_list, weight_list
 from graphkit.analysis.pipeline_links import Fit, fit
 from graphkit.analysis.report import Comparison, Report, compare, report
 from graphkit.analysis.report_sections import ReportOptions
@@ -32,7 +32,6 @@ from graphkit.analysis.tensor_shapes import (
     why_shape,
 )
 from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.weight_list import WeightList, weight_list
 from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.bundle_host import Bundle

@@ -77,15 +77,9 @@ class Architecture(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(f"Role: {self.role} ({self.reason}).")
-        rows = (
-            ("layers", self.layers),
-            ("attention heads", self.heads),
-            ("KV heads", self.kv_heads),
-            ("head dim", self.head_dim),
-            ("vocabulary", self.vocabulary),
-        )
-        known = [row for row in rows if row[1] is not None]
-        if known:
+        names = ("layers", "attention heads", "KV heads", "head dim", "vocabulary")
+        sizes = (self.layers, self.heads, self.kv_heads, self.head_dim, self.vocabulary)
+        if known := [row for row in zip(names, sizes, strict=True) if row[1] is not None]:
             yield table("Size | Value:number", known)
 
 

@@ -23,18 +23,9 @@ from graphkit.shapes.tensor import number
 from graphkit.time_limit import check_time
 
 __all__ = [
-    "MEASURES",
-    "Branch",
-    "Choice",
-    "Measure",
-    "NodeCost",
-    "NodeCosts",
-    "Steps",
-    "chosen_branches",
-    "functions_of",
-    "node_costs",
-    "scope_nodes",
-]
+    "MEASURES", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts", "Steps", "chosen_branches", "functions_of",
+    "node_costs", "scope_nodes",
+]  # fmt: skip
 
 Measure = Literal["macs", "operations", "bytes_moved"]
 MEASURES: tuple[Measure, ...] = ("macs", "operations", "bytes_moved")
