@@ -115,7 +115,7 @@ def compared(
 def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
     """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
     if at_zero:
-        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
         gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
         proof = replace(proof, caveats=(*proof.caveats, gap))
