@@ -286,7 +286,7 @@ class _Proof:
         )
         zeros = dict.fromkeys(chain.from_iterable(run.empty for run in record.empty))
         if is_large and zeros:
-            gap = f"{listed(list(zeros))} of 0, at which a model of that many bytes is not compared"
+            gap = f"{listed(list(zeros))} of 0, at which so large a model is not compared"
             proof = replace(proof, caveats=(*proof.caveats, gap))
         proof = with_zeros(proof, () if is_large else zeros)
         names = record.runs[0].expected if record.runs else ()
