@@ -300,7 +300,7 @@ class _Lowering:
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._passed("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
         tested = "" if self.sizes.floor <= MASKED else "how low it has to be depends on the scores"
         self._passed("the floor of masks", deep, loosenesses=MASKS, tested=tested)
         self._reduce_interface()
