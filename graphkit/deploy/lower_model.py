@@ -299,7 +299,7 @@ class _Lowering:
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._passed("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
         self._passed("the floor of masks", deep)
         self._reduce_interface()
         wide = self.model
