@@ -1,8 +1,8 @@
-"""How many positions a decoder has: the rows of the tables that positions are looked up in."""
+"""How many positions a decoder has: the rows of tables that positions are looked up in, or that are cut to a length."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from onnx import TensorProto
 
@@ -10,7 +10,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.traversal import chain_end, postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.shapes.infer import infer
+from graphkit.shapes import Expr, infer
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
 __all__ = ["table_positions"]
 
@@ -41,7 +42,25 @@ def table_positions(model: Model) -> int | None:
     offsets = _offsets(model, [indices for node in rows if (indices := node.input(1)) is not None])
     known = ((offsets.get(indices), rows[node]) for node in rows if (indices := node.input(1)) is not None)
     counts = [count - offset for offset, count in known if offset is not None]
-    return min((count for count in counts if count > 0), default=None)
+    return min((count for count in (*counts, *_cut_tables(model)) if count > 0), default=None)
+
+
+def _cut_tables(model: Model) -> Iterator[int]:
+    """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
+    cuts = [node for node in model.graph.nodes if node.is_op("Slice") and len(node.operands) > 3]
+    cuts = [node for node in cuts if node.operands[0].is_constant]
+    legal = legal_sizes(model) if cuts else None
+    if legal is None or legal.past is None or legal.tokens is None:
+        return
+    shapes, total = infer(model), legal.past + legal.tokens
+    for node in cuts:
+        data, *bounds = node.operands[:4]
+        dims, elements = shapes[data].dims or (), [shapes[value].elements or () for value in bounds]
+        for start, end, axis in zip(*elements, strict=False):
+            at = axis.constant if isinstance(axis, Expr) and axis.constant is not None else len(dims)
+            size = dims[at] if -len(dims) <= at < len(dims) else None
+            if size is not None and size.constant is not None and total in (end, size - start):
+                yield size.constant
 
 
 def _table_rows(model: Model, node: Node) -> int | None:
