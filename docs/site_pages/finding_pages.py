@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from graphkit.analysis.finding_pages import finding_page
-from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind
+from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind, finding_page
 from site_pages.links import linked
 from site_pages.markdown import contents, table
 

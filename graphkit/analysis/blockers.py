@@ -14,7 +14,7 @@ from typing import ClassVar
 from onnx import defs
 
 from graphkit.analysis.blocker_remedies import CAUSES, INPUT_DIMS, Cause
-from graphkit.analysis.costs.macs import macs
+from graphkit.analysis.costs.operations import macs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.target_lint import Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target

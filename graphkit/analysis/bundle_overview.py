@@ -12,7 +12,7 @@ from graphkit.deploy.contract.bundle_contract import Access, BundleContract, Sta
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import counted
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Strip, Table
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 
 __all__ = ["BundleOverview", "bundle_overview"]
@@ -121,11 +121,6 @@ class BundleOverview(Result):
         yield Table(
             (Column("Offset", "number"), Column("Bytes", "number"), Column("Part"), Column("State", "code")),
             [(f.offset, f.bytes, _bar(f.bytes, contract.arena), f.name) for f in self.families],
-        )
-        yield Strip(
-            "Where each state lies in the arena",
-            contract.arena,
-            [(state.name, state.offset, state.end - state.offset) for state in contract.states],
         )
         yield Heading("How to run it")
         yield from (Prose(text) for text in contract.loop)

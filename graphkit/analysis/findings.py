@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from graphkit.analysis.finding_pages import finding_page
 from graphkit.render.result import Result
 
-__all__ = ["KINDS", "KIND_NAMES", "Finding", "Judged", "Kind", "in_order", "kind_of", "kinds_named", "worst_first"]
+__all__ = [
+    "KINDS", "KIND_NAMES", "Finding", "Judged", "Kind", "finding_page", "in_order", "kind_of", "kinds_named",
+    "worst_first",
+]  # fmt: skip
+
+PAGES = Path(__file__).parent / "finding_pages"
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,11 @@ class Judged(Result):
 
     def explanations(self) -> dict[str, str]:
         return {kind.says: finding_page(kind.name) for kind in self.kinds()}
+
+
+def finding_page(kind: str) -> str:
+    """Return the page of a kind of finding as Markdown: its meaning, why it hurts, and how to mend it."""
+    return (PAGES / f"{kind}.md").read_text(encoding="utf-8")
 
 
 def kind_of(name: str) -> Kind:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -18,11 +18,9 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.result import tabled
 
 __all__ = ["Float16Losses", "Lost", "float16_losses"]
-
-WIDER = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -41,42 +39,42 @@ class Lost:
     constants: tuple[str, ...]
     readers: tuple[str, ...]
 
+    @property
+    def where(self) -> str:
+        """The first constant, and who reads them."""
+        more = f" and {len(self.constants) - 1:,} more" if len(self.constants) > 1 else ""
+        return f"{self.constants[0]}{more}, read by {', '.join(self.readers)}"
+
 
 @dataclass(frozen=True)
 class Float16Losses(Judged):
     """The constants that float16 cannot hold; those that stay in files are not read."""
 
     title: ClassVar[str] = "Float16"
-    lost: tuple[Lost, ...]
+    lost: tuple[Lost, ...] = field(
+        metadata=tabled(
+            "Number:code | Constants:note | In float16:number | Constants:number",
+            cells=lambda lost: (f"{lost.number:.6g}", lost.where, lost.becomes, len(lost.constants)),
+            empty="Float16 can hold all constants of the graph; weights in files are not read.",
+        )
+    )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(_finding(loss) for loss in self.lost)
+        return tuple(map(_finding, self.lost))
 
-    def blocks(self) -> Iterator[Block]:
-        if not self.lost:
-            yield Prose("Float16 can hold all constants of the graph; weights in files are not read.")
-            return
-        yield table(
-            "Number:code | Constants:note | In float16:number | Constants:number",
-            [(f"{loss.number:.6g}", _where(loss), loss.becomes, len(loss.constants)) for loss in self.lost],
-        )
-        becomes = {loss.becomes for loss in self.lost}
+    def remarks(self) -> Iterator[str]:
+        becomes = {lost.becomes for lost in self.lost}
         if becomes & {"inf", "-inf"}:
-            yield Prose("A product of infinity and 0, and a Softmax of nothing but -inf, is NaN.")
+            yield "A product of infinity and 0, and a Softmax of nothing but -inf, is NaN."
         if "0" in becomes:
-            yield Prose("An epsilon that becomes 0 no longer keeps a division from dividing by 0.")
-        yield Prose("Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion.")
+            yield "An epsilon that becomes 0 no longer keeps a division from dividing by 0."
+        yield "Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion."
 
 
-def _finding(loss: Lost) -> Finding:
-    number, constants = f"{loss.number:.6g}", len(loss.constants)
-    text = f"{number} becomes {loss.becomes} in float16: {_where(loss)}"
-    return Finding("float16", f"{number} becomes {loss.becomes} ({constants:,})", text, number, constants)
-
-
-def _where(loss: Lost) -> str:
-    more = f" and {len(loss.constants) - 1:,} more" if len(loss.constants) > 1 else ""
-    return f"{loss.constants[0]}{more}, read by {', '.join(loss.readers)}"
+def _finding(lost: Lost) -> Finding:
+    number, becomes, count = f"{lost.number:.6g}", lost.becomes, len(lost.constants)
+    text = f"{number} becomes {becomes} in float16: {lost.where}"
+    return Finding("float16", f"{number} becomes {becomes} ({count:,})", text, number, count)
 
 
 def float16_losses(model: ModelLike) -> Float16Losses:
@@ -94,18 +92,16 @@ def float16_losses(model: ModelLike) -> Float16Losses:
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
         ()
     """
-    model = as_model(model)
     constants: dict[tuple[float, str], list[str]] = defaultdict(list)
     readers: dict[tuple[float, str], Counter[str]] = defaultdict(Counter)
-    for name, tensor, reading in _constants(model):
-        if reading and (key := _lost(tensor)) is not None:
+    for name, tensor, reading in _constants(as_model(model)):
+        if reading and (key := _lost_number(tensor)) is not None:
             constants[key].append(name)
             readers[key].update(node.operator for node in reading)
     losses = [
-        Lost(number, becomes, tuple(names), tuple(op for op, _ in readers[number, becomes].most_common()))
-        for (number, becomes), names in constants.items()
+        Lost(*key, tuple(names), tuple(op for op, _ in readers[key].most_common())) for key, names in constants.items()
     ]
-    return Float16Losses(tuple(sorted(losses, key=lambda loss: (-len(loss.constants), loss.number))))
+    return Float16Losses(tuple(sorted(losses, key=lambda lost: (-len(lost.constants), lost.number))))
 
 
 def _constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
@@ -119,12 +115,10 @@ def _constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
             yield node.path, filling, [node]
 
 
-def _lost(tensor: TensorProto) -> tuple[float, str] | None:
+def _lost_number(tensor: TensorProto) -> tuple[float, str] | None:
     """Return the number that a tensor loses in float16, and its value there."""
-    array = inline_array(tensor) if tensor.data_type in WIDER else None
-    if array is None or not array.size:
-        return None
-    finite = array[np.isfinite(array)]
+    array = inline_array(tensor) if tensor.data_type in (TensorProto.FLOAT, TensorProto.DOUBLE) else None
+    finite = array[np.isfinite(array)] if array is not None else np.empty(0)
     if not finite.size:
         return None
     number = float(finite[np.abs(finite).argmax()])

@@ -18,7 +18,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Chart, Point, Prose, table
+from graphkit.render.document_blocks import Block, Prose, line, table
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache"]
 
@@ -168,14 +168,8 @@ class KVCache(Judged):
             )
             sizes = {m.context: m.bytes + self.fixed_bytes for m in self.memory}
             here = self.length, f"{self.bytes_per_token}*{self.length} + {self.fixed_bytes}"
-            yield Chart(
-                "Growth of the cache of one sequence",
-                "tokens",
-                [Point(f"{at:,} tokens", size, at) for at, size in sorted({0: self.fixed_bytes, **sizes}.items())],
-                kind="line",
-                unit="B",
-                here=here if self.length else None,
-            )
+            points = [(f"{at:,} tokens", at, size) for at, size in sorted({0: self.fixed_bytes, **sizes}.items())]
+            yield line("Growth of the cache of one sequence", "tokens", points, here if self.length else None)
         if self.bytes_per_encoder_token:
             yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
         if self.fixed_bytes:

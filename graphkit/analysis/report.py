@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
-from graphkit.analysis.costs.cost_formulas import formula, on_page
-from graphkit.analysis.costs.cost_rows import Quantity
-from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.cost_table import Costs, Quantity
 from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.next_commands import Facts, facts_of, folder_steps, model_steps
@@ -110,8 +108,8 @@ class ComparisonRow:
         yield from (self.model, self.role, self.nodes, self.shape_ops, self.on_shapes, self.inputs, self.outputs)
         yield f"{self.weight_bytes / (1 << 20):,.1f}"
         if self.macs is not None and self.peak_bytes is not None:
-            yield replace(formula(self.macs), model=number)
-            yield replace(formula(on_page(self.peak_bytes), "B"), model=number)
+            yield self.macs.cell(model=number)
+            yield self.peak_bytes.as_peak().cell("B", number)
 
 
 @dataclass(frozen=True)

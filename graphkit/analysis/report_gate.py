@@ -1,19 +1,20 @@
-"""The gate for CI: the findings that make a report fail, alone or compared with the JSON of an earlier report.
+"""The gate for CI: the findings that make a report fail, alone or compared with an earlier report or a lock file.
 
-A model is found in a baseline by its path below the folder that has all models of the report, so that two files of one
-name are two models; else by its file name and as many of the folders around it as agree, else by its role. Findings are
-matched by kind and key, which names no node, so that they stay the same ones when an exporter numbers nodes anew.
+A lock file is the verdict on each model of a folder in a few lines that diff well. A model is found in a baseline by
+its path below the folder that has all models of the report, so that two files of one name are two models; else by its
+file name and as many of the folders around it as agree, else by its role. Findings are matched by kind and key, which
+names no node, so that they stay the same ones when an exporter numbers nodes anew.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import Comparison, Report
@@ -21,11 +22,115 @@ from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted, paths_below
-from graphkit.render.result import versioned
+from graphkit.render.result import Result, tabled, versioned
 
-__all__ = ["MEASURES", "Baseline", "Gate", "Measure", "read_baseline", "read_kinds"]
+__all__ = [
+    "MEASURES", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock", "read_baseline",
+    "read_kinds", "verdict_lock",
+]  # fmt: skip
 
 FOLDER = "fit"  # no section: part of the report of several models
+SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
+MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
+HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a verdict that must not grow, but for a part of `slack`."""
+
+    field: str
+    says: str
+    slack: float = 0.0
+
+
+MEASURES = (
+    Measure("shape_nodes", "nodes that compute shapes"),
+    Measure("nodes", "nodes", SLACK),
+    Measure("bytes", "bytes", SLACK),
+    Measure("kv_bytes_per_token", "bytes of the KV cache for each token"),
+)
+
+
+@dataclass(frozen=True)
+class LockedFinding:
+    """A finding as a lock file keeps it: the fields of `Finding` that tell it from others."""
+
+    kind: str
+    key: str
+    count: int
+
+
+@dataclass(frozen=True)
+class LockedModel:
+    """The fields of a verdict that a later one is compared with.
+
+    Attributes:
+        model: Its path below the common folder.
+    """
+
+    model: str
+    role: str
+    target: str
+    sections: tuple[str, ...]
+    nodes: int
+    shape_nodes: int
+    bytes: int
+    kv_bytes_per_token: int | None
+    findings: tuple[LockedFinding, ...]
+
+
+@dataclass(frozen=True)
+class VerdictLock(Result):
+    """The verdicts on the models of a folder.
+
+    Attributes:
+        fit: The findings on how they fit together.
+    """
+
+    title: ClassVar[str] = "Lock file"
+    models: tuple[LockedModel, ...] = field(
+        metadata=tabled(
+            "Model:code | Role | Nodes:number | Findings:number",
+            cells=lambda model: (model.model, model.role, model.nodes, len(model.findings)),
+        )
+    )
+    fit: tuple[LockedFinding, ...]
+
+
+def verdict_lock(made: Report | Comparison) -> VerdictLock:
+    """Return the lock of a report, which must have the section `verdict`."""
+    keys = paths_below(report.model for report in made.reports)
+    models = {keys[each.model]: _locked_model(keys[each.model], _verdict(each), each.found()) for each in made.reports}
+    together = _locked_findings(finding for finding in made.found() if not finding.model)
+    return VerdictLock(tuple(models[key] for key in sorted(models)), together)
+
+
+def _verdict(report: Report) -> Verdict:
+    verdict = report.sections[VERDICT.name]
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def _locked_model(model: str, verdict: Verdict, findings: Iterable[Finding]) -> LockedModel:
+    return LockedModel(
+        model=model,
+        role=verdict.role,
+        target=verdict.target,
+        sections=verdict.sections,
+        nodes=verdict.nodes,
+        shape_nodes=verdict.shape_nodes,
+        bytes=verdict.bytes,
+        kv_bytes_per_token=verdict.kv_bytes_per_token,
+        findings=_locked_findings(findings),
+    )
+
+
+def _locked_findings(findings: Iterable[Finding | LockedFinding]) -> tuple[LockedFinding, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for finding in findings:
+        counts[finding.kind, finding.key] += finding.count
+    return tuple(LockedFinding(kind, key, count) for (kind, key), count in sorted(counts.items()))
 
 
 @dataclass(frozen=True)
@@ -66,64 +171,20 @@ def read_kinds(text: str) -> frozenset[str]:
     Raises:
         UsageError: A name is neither.
     """
-    names_of_kinds: set[str] = set()
+    found: set[str] = set()
     for name in filter(None, map(str.strip, text.split(","))):
-        kinds = kinds_named(name)
-        if not kinds:
+        if not kinds_named(name):
             raise UsageError(f"--fail-on {name}: no such kind of finding - choose from {', '.join(KIND_NAMES)}")
-        names_of_kinds.update(kind.name for kind in kinds)
-    return frozenset(names_of_kinds)
-
-
-SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number that must not grow.
-
-    Attributes:
-        field: The field of a verdict.
-        slack: The part by which it may grow.
-    """
-
-    field: str
-    says: str
-    slack: float = 0.0
-
-
-MEASURES = (
-    Measure("shape_nodes", "nodes that compute shapes"),
-    Measure("nodes", "nodes", SLACK),
-    Measure("bytes", "bytes", SLACK),
-    Measure("kv_bytes_per_token", "bytes of the KV cache for each token"),
-)
-MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
-Counts = Mapping[tuple[str, str], int]
-
-
-@dataclass(frozen=True)
-class _Earlier:
-    """The facts that a baseline records of one model."""
-
-    model: str
-    verdict: Mapping[str, Any]
-    counts: Counts
+        found.update(kind.name for kind in kinds_named(name))
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier report.
-
-    Attributes:
-        file: Where it was read from.
-        models: Its record of each model.
-        fit: Its findings on how they fit together.
-    """
+    """An earlier report, or a lock file: where it was read from, and what it records."""
 
     file: str
-    models: tuple[_Earlier, ...]
-    fit: Counts
+    lock: VerdictLock
 
     def regressions(self, made: Report | Comparison) -> Iterator[str]:
         """Yield the findings and counts that are new or have grown in a report, a line each.
@@ -131,24 +192,30 @@ class Baseline:
         Raises:
             UsageError: The baseline is one of other models, or was written with other options.
         """
-        pairs = self._pairs(made.reports)
-        yield from _grown(self.fit, [finding for finding in made.found() if not finding.model])
+        pairs = self._pair_models(made.reports)
+        yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = _verdict(report)
-            self._check(report.model, verdict, earlier)
-            yield from _grown(earlier.counts, report.found())
+            self._check_options(report.model, verdict, earlier)
+            yield from _grown_findings(earlier.findings, report.found())
             for measure in MEASURES:
-                yield from _measured(report.model, measure, earlier.verdict.get(measure.field), verdict)
+                before, now = getattr(earlier, measure.field), getattr(verdict, measure.field)
+                if before is not None and now is not None and now > before * (1 + measure.slack):
+                    yield f"Grown: {report.model}: {measure.says}: from {before:,} to {now:,}"
 
-    def _pairs(self, reports: Sequence[Report]) -> list[tuple[Report, _Earlier]]:
+    def _pair_models(self, reports: Sequence[Report]) -> list[tuple[Report, LockedModel]]:
         """Return each report with the baseline's record of the same model."""
-        if len(reports) == len(self.models) == 1:
-            return [(reports[0], self.models[0])]
-        pairs = self._of_one_path(reports)
+        models = self.lock.models
+        if len(reports) == len(models) == 1:
+            return [(reports[0], models[0])]
+        now, before = paths_below(report.model for report in reports), paths_below(model.model for model in models)
+        by_path = {before[earlier.model]: earlier for earlier in reversed(models)}
+        first = {now[report.model]: report for report in reversed(reports)}
+        pairs = [(report, by_path[path]) for path, report in reversed(first.items()) if path in by_path]
         paired = {id(thing) for pair in pairs for thing in pair}
-        unmatched = [earlier for earlier in self.models if id(earlier) not in paired]
+        unmatched = [earlier for earlier in models if id(earlier) not in paired]
         for report in (report for report in reports if id(report) not in paired):
-            earlier = self._like(report, unmatched)
+            earlier = self._most_alike(report, unmatched)
             unmatched.remove(earlier)
             pairs.append((report, earlier))
         if unmatched:
@@ -157,22 +224,13 @@ class Baseline:
             )
         return pairs
 
-    def _of_one_path(self, reports: Sequence[Report]) -> list[tuple[Report, _Earlier]]:
-        """Return the reports on models that the baseline has by their path below the common folder."""
-        now, before = paths_below(report.model for report in reports), paths_below(model.model for model in self.models)
-        by_path = {before[earlier.model]: earlier for earlier in reversed(self.models)}
-        first = {now[report.model]: report for report in reversed(reports)}
-        return [(report, by_path[path]) for path, report in reversed(first.items()) if path in by_path]
-
-    def _like(self, report: Report, unmatched: Sequence[_Earlier]) -> _Earlier:
+    def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel:
         """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
-        shared = {id(record): _shared_parts(record.model, report.model) for record in unmatched}
+        shared = {id(record): _count_shared_parts(record.model, report.model) for record in unmatched}
         most = max(shared.values(), default=0)
         named = [record for record in unmatched if most and shared[id(record)] == most]
         role = _verdict(report).role
-        alike = (
-            named if len(named) == 1 else [record for record in named or unmatched if record.verdict["role"] == role]
-        )
+        alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
             like = counted(len(alike), "model(s)")
             raise UsageError(
@@ -181,57 +239,40 @@ class Baseline:
             )
         return alike[0]
 
-    def _check(self, model: str, verdict: Verdict, earlier: _Earlier) -> None:
-        role, sections, target = (earlier.verdict[name] for name in ("role", "sections", "target"))
-        if role != verdict.role:
-            raise UsageError(f"{self.file}: it is of a model that is '{role}', and {model} is '{verdict.role}'")
-        missing = [name for name in verdict.sections if name not in sections]
+    def _check_options(self, model: str, verdict: Verdict, earlier: LockedModel) -> None:
+        if earlier.role != verdict.role:
+            raise UsageError(f"{self.file}: it is of a model that is '{earlier.role}', and {model} is '{verdict.role}'")
+        missing = [name for name in verdict.sections if name not in earlier.sections]
         if missing:
             raise UsageError(f"{self.file}: it was written without {missing[0]} - write it with the same options")
-        if target != verdict.target:
+        if earlier.target != verdict.target:
             raise UsageError(
-                f"{self.file}: it is for {target or 'no target'}, and this report for {verdict.target or 'none'} - "
-                "write it with the same options"
+                f"{self.file}: it is for {earlier.target or 'no target'}, and this report for "
+                f"{verdict.target or 'none'} - write it with the same options"
             )
 
 
-def _shared_parts(path: str, other_path: str) -> int:
+def _count_shared_parts(path: str, other_path: str) -> int:
     """Return how many parts the ends of two paths have in common."""
     pairs = zip(reversed(PurePath(path).parts), reversed(PurePath(other_path).parts), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda parts: parts[0] == parts[1], pairs))
 
 
-def _verdict(report: Report) -> Verdict:
-    verdict = report.sections[VERDICT.name]
-    assert isinstance(verdict, Verdict)
-    return verdict
-
-
-def _counts(findings: Iterable[tuple[str, str, int]]) -> Counts:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for kind, key, count in findings:
-        counts[kind, key] += count
-    return counts
-
-
-def _grown(earlier: Counts, findings: Sequence[Finding]) -> Iterator[str]:
+def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings that the earlier report has not, or that concern more now."""
-    first = {(finding.kind, finding.key): finding for finding in reversed(findings)}
-    for key, count in _counts((finding.kind, finding.key, finding.count) for finding in findings).items():
-        finding = first[key]
+    before = {(finding.kind, finding.key): finding.count for finding in earlier}
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.kind, finding.key), []).append(finding)
+    for key, group in groups.items():
+        finding, count, was = group[0], sum(each.count for each in group), before.get(key)
         if finding.kind in MEASURED:
             continue
-        if key not in earlier:
+        if was is None:
             yield f"New: {finding}"
-        elif count > earlier[key]:
+        elif count > was:
             model = f"{finding.model}: " if finding.model else ""
-            yield f"Grown: {model}{kind_of(finding.kind).says}, {finding.where}: from {earlier[key]:,} to {count:,}"
-
-
-def _measured(model: str, measure: Measure, before: object, verdict: Verdict) -> Iterator[str]:
-    now = getattr(verdict, measure.field)
-    if isinstance(before, int) and now is not None and now > before * (1 + measure.slack):
-        yield f"Grown: {model}: {measure.says}: from {before:,} to {now:,}"
+            yield f"Grown: {model}{kind_of(finding.kind).says}, {finding.where}: from {was:,} to {count:,}"
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -240,68 +281,61 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         UsageError: It cannot be read, is neither of this version, or has no verdict.
     """
-    from graphkit.analysis.verdict_lock import VerdictLock
-
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: it cannot be read as a baseline: {error} - {_HOW}") from error
+        raise UsageError(f"{path}: it cannot be read as a baseline: {error} - {HOW}") from error
     expected = versioned("report")
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if schema not in (expected, versioned(VerdictLock.schema())):
-        raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {_HOW}")
+        raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
-        if schema != expected:
-            return Baseline(str(path), tuple(map(_locked, _list(plain["models"]))), _all(_list(plain["fit"])))
-        models = tuple(_earlier(record, plain["findings"]) for record in _list(plain["models"]))
-        return Baseline(str(path), models, _of(plain["findings"], ""))
+        return Baseline(str(path), _read_report(plain) if schema == expected else _read_lock(plain))
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: it has no verdict, or is no whole report - {_HOW}") from error
+        raise UsageError(f"{path}: it has no verdict, or is no whole report - {HOW}") from error
 
 
-_HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
+def _read_lock(plain: Mapping[str, Any]) -> VerdictLock:
+    models = (_read_model(each["model"], each, _read_findings(each["findings"])) for each in _list(plain["models"]))
+    return VerdictLock(tuple(models), _read_findings(plain["fit"]))
 
 
-def _earlier(plain: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> _Earlier:
-    model = plain["model"]
-    return _checked(model, plain["sections"][VERDICT.name], _of(findings, model))
+def _read_report(plain: Mapping[str, Any]) -> VerdictLock:
+    by_model: dict[str, list[LockedFinding]] = {}
+    for finding, each in zip(_read_findings(plain["findings"]), plain["findings"], strict=True):
+        by_model.setdefault(_typed(each["model"], str), []).append(finding)
+    models = (
+        _read_model(each["model"], each["sections"][VERDICT.name], _locked_findings(by_model.get(each["model"], ())))
+        for each in _list(plain["models"])
+    )
+    return VerdictLock(tuple(models), _locked_findings(by_model.get("", ())))
 
 
-def _locked(plain: Mapping[str, Any]) -> _Earlier:
-    return _checked(plain["model"], plain, _all(_list(plain["findings"])))
+def _read_model(model: object, verdict: Mapping[str, Any], findings: tuple[LockedFinding, ...]) -> LockedModel:
+    sections = tuple(_typed(name, str) for name in _list(verdict["sections"]))
+    counts = {each.field: verdict[each.field] for each in MEASURES}
+    counts = {name: count if count is None else _count(count) for name, count in counts.items()}
+    role, target = _typed(verdict["role"], str), _typed(verdict["target"], str)
+    return LockedModel(_typed(model, str), role, target, sections, **counts, findings=findings)
 
 
-def _checked(model: str, verdict: Mapping[str, Any], counts_of: Counts) -> _Earlier:
-    texts, counts = (model, verdict["role"], verdict["target"]), [verdict[measure.field] for measure in MEASURES]
-    if not all(isinstance(text, str) for text in (*texts, *_list(verdict["sections"]))):
-        raise TypeError
-    if not all(count is None or _is_count(count) for count in counts):
-        raise TypeError
-    return _Earlier(model, verdict, counts_of)
+def _read_findings(plain: object) -> tuple[LockedFinding, ...]:
+    names = ((_typed(each["kind"], str), _typed(each["key"], str), _count(each["count"])) for each in _list(plain))
+    return tuple(LockedFinding(*name) for name in names)
 
 
-def _of(findings: Sequence[Mapping[str, Any]], model: str) -> Counts:
-    """Return how much the findings of a model, or of none, concern."""
-    if not all(isinstance(finding["model"], str) for finding in _list(findings)):
-        raise TypeError
-    every = _all(findings)  # so that a fault in any of them is told
-    of_model = [finding for finding in findings if finding["model"] == model]
-    return every if len(of_model) == len(findings) else _all(of_model)
-
-
-def _all(findings: Sequence[Mapping[str, Any]]) -> Counts:
-    """Return how much findings concern, by kind and key."""
-    for finding in findings:
-        if not all(isinstance(finding[name], str) for name in ("kind", "key")) or not _is_count(finding["count"]):
-            raise TypeError
-    return _counts((finding["kind"], finding["key"], finding["count"]) for finding in findings)
-
-
-def _list(plain: object) -> Sequence[Any]:
-    if not isinstance(plain, list):
+def _typed(plain: object, kind: type[Any]) -> Any:
+    if not isinstance(plain, kind) or isinstance(plain, bool):
         raise TypeError
     return plain
 
 
-def _is_count(plain: object) -> bool:
-    return isinstance(plain, int) and not isinstance(plain, bool) and plain >= 0
+def _list(plain: object) -> list[Any]:
+    plain_list: list[Any] = _typed(plain, list)
+    return plain_list
+
+
+def _count(plain: object) -> int:
+    if _typed(plain, int) < 0:
+        raise TypeError
+    return plain  # type: ignore[return-value]

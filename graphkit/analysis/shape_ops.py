@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
@@ -12,22 +12,13 @@ from graphkit.graph.names import counted
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Bars, Block, Prose, Table, table
-from graphkit.render.result import Result
+from graphkit.render.document_blocks import Bars, Block, Prose, Table, table, table_of
+from graphkit.render.result import Result, tabled
 
 __all__ = [
-    "SHAPE_OPS",
-    "Change",
-    "Feeds",
-    "RemainingShape",
-    "RemainingShapes",
-    "ShapeOp",
-    "ShapeOps",
-    "ValueRead",
-    "changes_table",
-    "remaining_shapes",
-    "shape_ops",
-]
+    "SHAPE_OPS", "Change", "Feeds", "RemainingShape", "RemainingShapes", "ShapeOp", "ShapeOps", "ValueRead",
+    "changes_table", "remaining_shapes", "shape_ops",
+]  # fmt: skip
 
 # Operators that move, make or measure shapes, in the order of the report.
 SHAPE_OPS = (
@@ -64,6 +55,11 @@ class Change:
     op: str
     before: int
     after: int
+
+    @property
+    def change(self) -> str:
+        """The difference with its sign."""
+        return f"{self.after - self.before:+,}" if self.after != self.before else "0"
 
 
 @dataclass(frozen=True)
@@ -107,24 +103,15 @@ class ShapeOps(Judged):
             [row for op in self.ops for row in _rows(op)],
         )
         if self.nodes_after is not None:
-            yield from self._comparison(self.nodes_after)
-
-    def _comparison(self, nodes_after: int) -> Iterator[Block]:
-        rows = (*self.changes, Change("all nodes", self.nodes, nodes_after))
-        yield changes_table(rows, "Before and after onnxoptimizer (default passes)")
-        changed = [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]
-        if changed:
-            yield Bars("Before and after", ("before", "after"), changed)
+            rows = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
+            yield changes_table(rows, "Before and after onnxoptimizer (default passes)")
+            if changed := [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]:
+                yield Bars("Before and after", ("before", "after"), changed)
 
 
 def changes_table(changes: Sequence[Change], title: str = "") -> Table:
     """Return a table of counts before and after a rewrite."""
-    signed = (f"{c.after - c.before:+,}" if c.after != c.before else "0" for c in changes)
-    return table(
-        "Op | Before:number | After:number | Change:number",
-        [(c.op, c.before, c.after, text) for c, text in zip(changes, signed, strict=True)],
-        title,
-    )
+    return table_of("Op | Before:number | After:number | Change:number", changes, title)
 
 
 def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
@@ -223,26 +210,19 @@ class RemainingShapes(Result):
     """The Shape nodes of a model, and why they are there."""
 
     title: ClassVar[str] = "Remaining shapes"
-    shapes: tuple[RemainingShape, ...]
-
-    def blocks(self) -> Iterator[Block]:
-        if not self.shapes:
-            yield Prose("No node reads the shape of a tensor.")
-            return
-        yield table(
+    shapes: tuple[RemainingShape, ...] = field(
+        metadata=tabled(
             "Node:code | Reads shape of:code | Feeds:number | Such as:note",
-            [
-                (
-                    shape.node,
-                    shape.measures,
-                    len(shape.feeds),
-                    f"feeds {', '.join(map(str, shape.feeds[:SHOWN_CONSUMERS]))}" if shape.feeds else "feeds nothing",
-                )
-                for shape in self.shapes[:SHOWN_NODES]
-            ],
+            cells=lambda shape: (
+                shape.node,
+                shape.measures,
+                len(shape.feeds),
+                f"feeds {', '.join(map(str, shape.feeds[:SHOWN_CONSUMERS])) or 'nothing'}",
+            ),
+            most=SHOWN_NODES,
+            empty="No node reads the shape of a tensor.",
         )
-        if len(self.shapes) > SHOWN_NODES:
-            yield Prose(f"... and {len(self.shapes) - SHOWN_NODES:,} more in the JSON report.")
+    )
 
 
 def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> RemainingShapes:
@@ -263,15 +243,16 @@ def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> Rema
     excluded = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
     nodes = [node for node in nodes if not any(body.contains(node.scope) for body in excluded)]
-    return RemainingShapes(tuple(_remaining(model, node) for node in nodes))
+    measured = ((node, node.input(0)) for node in nodes)
+    return RemainingShapes(
+        tuple(
+            RemainingShape(node.path, source.name if source is not None else "?", tuple(_find_feeds(model, node)))
+            for node, source in measured
+        )
+    )
 
 
-def _remaining(model: Model, node: Node) -> RemainingShape:
-    source = node.input(0)
-    return RemainingShape(node.path, source.name if source is not None else "?", tuple(_feeds(model, node)))
-
-
-def _feeds(model: Model, node: Node) -> Iterator[Feeds]:
+def _find_feeds(model: Model, node: Node) -> Iterator[Feeds]:
     """Yield the inputs that a node's outputs reach through nodes that compute shapes."""
     seen: set[Value] = set()
     pending = [*node.results]

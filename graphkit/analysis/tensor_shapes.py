@@ -7,8 +7,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
@@ -18,24 +18,15 @@ from graphkit.graph.name_families import by_family
 from graphkit.graph.names import counted
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, Table, table
-from graphkit.render.result import Result
+from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
+from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
 from graphkit.shapes.tensor import plain_dims
 
-if TYPE_CHECKING:
-    from graphkit.shapes import Shapes
-
 __all__ = [
-    "ShapeRow",
-    "TensorShapes",
-    "UnknownCause",
-    "UnknownShapes",
-    "WhyShape",
-    "tensor_shapes",
-    "unknown_shapes",
+    "ShapeRow", "TensorShapes", "UnknownCause", "UnknownShapes", "WhyShape", "tensor_shapes", "unknown_shapes",
     "why_shape",
-]
+]  # fmt: skip
 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 
@@ -56,6 +47,11 @@ class ShapeRow:
     dtype: str
     shape: tuple[Dim, ...] | None
     unknown: str
+
+    @property
+    def dims(self) -> str:
+        """The dims as text."""
+        return shape_text(self.shape)
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,7 @@ class TensorShapes(Result):
         return self.contradictions
 
     def csv_tables(self) -> Iterator[Table]:
-        rows = [(row.scope, row.name, row.dtype, shape_text(row.shape), row.unknown) for row in self.rows]
-        yield table("Scope:code | Tensor:code | Dtype | Shape:code | Unknown because", rows)
+        yield table_of("Scope:code | Tensor:code=name | Dtype | Shape:code=dims | Unknown because=unknown", self.rows)
 
     def blocks(self) -> Iterator[Block]:
         share = 100 * self.known / len(self.rows) if self.rows else 100
@@ -87,25 +82,22 @@ class TensorShapes(Result):
         for fact in self.facts:
             yield Prose(f"The model runs only where {fact}.")
         for scope in dict.fromkeys(row.scope for row in self.rows):
-            yield table(
-                "Tensor:code | Dtype | Shape:code | Unknown because:note",
-                list(_rows([row for row in self.rows if row.scope == scope])),
-                title=scope or "main graph",
-            )
+            rows = [*_family_rows([row for row in self.rows if row.scope == scope])]
+            yield table("Tensor:code | Dtype | Shape:code | Unknown because:note", rows, scope or "main graph")
         for contradiction in self.contradictions:
             yield Prose(contradiction, "warning")
 
 
-def _rows(shape_rows: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
+def _family_rows(shape_rows: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield a row for each family of names of one dtype and shape."""
-    texts = {row.name: (shape_text(row.shape), row.unknown) for row in shape_rows}
+    texts = {row.name: (row.dims, row.unknown) for row in shape_rows}
     tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
-    cells = ((row.name, (row.dtype, *_lettered(texts[row.name], tensors_of))) for row in shape_rows)
+    cells = ((row.name, (row.dtype, *_letter_unknowns(texts[row.name], tensors_of))) for row in shape_rows)
     for label, (dtype, shape, unknown), count in by_family(cells):
         yield label, dtype, *(texts[label] if count == 1 else (shape, unknown or None))
 
 
-def _lettered(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str, ...]:
+def _letter_unknowns(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str, ...]:
     """Return a shape and its reason with a letter in place of the number of an unknown dim that only this tensor has.
 
     So tensors whose dims are unknown for the same reason become a family: `?7.if` of one and `?8.if` of the next are
@@ -113,13 +105,13 @@ def _lettered(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str,
     """
     letters: dict[str, str] = {}
 
-    def renamed(unknown_dim: re.Match[str]) -> str:
+    def rename(unknown_dim: re.Match[str]) -> str:
         number = unknown_dim[1]
         if number not in letters and tensors_of.get(number) == 1 and len(letters) < len(string.ascii_lowercase):
             letters[number] = string.ascii_lowercase[len(letters)]
         return f"?{letters[number]}." if number in letters else unknown_dim[0]
 
-    return tuple(UNKNOWN.sub(renamed, text) for text in texts)
+    return tuple(UNKNOWN.sub(rename, text) for text in texts)
 
 
 @dataclass(frozen=True)
@@ -185,12 +177,11 @@ def tensor_shapes(
         >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
         (1, 'sequence_length', 64)
     """
-    model = as_model(model)
-    shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
+    shapes = infer(declarations(as_model(model)).model, spec | DimSpec.of(dims, inputs, ranges))
     fixed = fixed_values(shapes.model.scopes)
     values = list(in_order(shapes.model.scopes))
     shown = [value for value in values if constants or value not in fixed]
-    rows = tuple(_row(shapes, value) for value in (matching(filters, shown, values) if filters else shown))
+    rows = tuple(_shape_row(shapes, value) for value in (matching(filters, shown, values) if filters else shown))
     return TensorShapes(
         sum(not row.unknown for row in rows),
         rows,
@@ -199,7 +190,7 @@ def tensor_shapes(
     )
 
 
-def _row(shapes: Shapes, value: Value) -> ShapeRow:
+def _shape_row(shapes: Shapes, value: Value) -> ShapeRow:
     tensor = shapes[value]
     dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
     return ShapeRow(value.scope.path, value.name, dtype, plain_dims(tensor.dims), shapes.reason(value))
@@ -220,9 +211,9 @@ def why_shape(
         model: The model, or its path.
         name: A tensor of the main graph, or `SCOPE::NAME`.
         spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
-        dims: Sizes of symbols.
-        inputs: Shapes of inputs.
-        ranges: Bounds of symbols, None for an open end.
+        dims: Numbers for symbols.
+        inputs: Shapes of graph inputs.
+        ranges: Bounds of symbols.
 
     Returns:
         The shape, and a step for each tensor on the way to it.
@@ -239,20 +230,16 @@ def why_shape(
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
     chain = shapes.chain(key)
-    kept = [False, *(_keeps(shapes, before, after) for before, after in itertools.pairwise(chain))]
-    return WhyShape(
-        name, plain_dims(shapes[key].dims), tuple(shapes.line(value) for value in chain), tuple(kept[: len(chain)])
-    )
+    kept = [False, *(_keeps_shape(shapes, before, after) for before, after in itertools.pairwise(chain))]
+    lines = tuple(shapes.line(value) for value in chain)
+    return WhyShape(name, plain_dims(shapes[key].dims), lines, tuple(kept[: len(chain)]))
 
 
-def _keeps(shapes: Shapes, before: Value, after: Value) -> bool:
+def _keeps_shape(shapes: Shapes, before: Value, after: Value) -> bool:
     """Whether a node reads a value and gives one of the same known shape, whose elements are not followed."""
     tensor = shapes[after]
     is_same = bool(tensor.dims) and tensor.dims == shapes[before].dims and tensor.elements is None
     return is_same and after.producer is not None and before in after.producer.inputs
-
-
-SHOWN = 10  # causes in a text
 
 
 @dataclass(frozen=True)
@@ -279,6 +266,12 @@ class UnknownCause:
         """The first tensor as `graphkit shapes --why` takes it."""
         return f"{self.scope}::{self.first}" if self.scope else self.first
 
+    def finding(self) -> Finding:
+        """Return it as a finding."""
+        tensors = counted(self.tensors, "tensor(s)")
+        text = f"{tensors} of unknown shape from '{self.name}' on: {self.reason}"
+        return Finding("unknown-shapes", f"{tensors} behind {self.op} '{self.node}'", text, self.op, self.tensors)
+
 
 @dataclass(frozen=True)
 class UnknownShapes(Judged):
@@ -293,31 +286,22 @@ class UnknownShapes(Judged):
     title: ClassVar[str] = "Unknown shapes"
     tensors: int
     unknown: int
-    causes: tuple[UnknownCause, ...]
+    causes: tuple[UnknownCause, ...] = field(
+        metadata=tabled(
+            "First:code=name | Reason:note | Tensors:number",
+            most=10,
+            empty="None: the shape of every tensor follows from those of the inputs.",
+        )
+    )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(_finding(cause) for cause in self.causes)
+        return tuple(cause.finding() for cause in self.causes)
 
-    def blocks(self) -> Iterator[Block]:
-        if not self.unknown:
-            yield Prose("None: the shape of every tensor follows from those of the inputs.")
-            return
-        yield Prose(
+    def introduction(self) -> Iterator[str]:
+        yield (
             f"{self.unknown:,} of {self.tensors:,} tensors have a rank or a dim that does not follow from the inputs: "
             "`graphkit shapes` shows them."
         )
-        yield table(
-            "First:code | Reason:note | Tensors:number",
-            [(cause.name, cause.reason, cause.tensors) for cause in self.causes[:SHOWN]],
-        )
-        if len(self.causes) > SHOWN:
-            yield Prose(f"... and {len(self.causes) - SHOWN:,} more in the JSON report.")
-
-
-def _finding(cause: UnknownCause) -> Finding:
-    tensors = counted(cause.tensors, "tensor(s)")
-    text = f"{tensors} of unknown shape from '{cause.name}' on: {cause.reason}"
-    return Finding("unknown-shapes", f"{tensors} behind {cause.op} '{cause.node}'", text, cause.op, cause.tensors)
 
 
 def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
@@ -334,21 +318,18 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
         >>> graphkit.unknown_shapes(graphkit.load("example:causal-attention")).unknown
         0
     """
-    from graphkit.shapes import infer  # which takes as long to import as most sections take
-
     shapes = shapes or infer(as_model(model))
     computed = [value for value in shapes if value.kind == "node" and not value.is_constant]
     unknown = [value for value in computed if not shapes[value].is_known]
     groups: dict[object, list[Value]] = {}
     origins: dict[object, object] = {}
     for value in unknown:
-        origin = origins.setdefault(_root(shapes, value), value.producer)
+        origin = origins.setdefault(_unknown_origin(shapes, value), value.producer)
         groups.setdefault(origin, []).append(value)
-    causes = (_cause(shapes, values) for values in groups.values())
-    return UnknownShapes(len(computed), len(unknown), tuple(causes))
+    return UnknownShapes(len(computed), len(unknown), tuple(_cause(shapes, values) for values in groups.values()))
 
 
-def _root(shapes: Shapes, value: Value) -> object:
+def _unknown_origin(shapes: Shapes, value: Value) -> object:
     """Return the origin of an unknown shape: an unknown symbol, or the reason of an unknown rank."""
     tensor = shapes[value]
     if tensor.dims is None:
@@ -358,6 +339,5 @@ def _root(shapes: Shapes, value: Value) -> object:
 
 def _cause(shapes: Shapes, values: list[Value]) -> UnknownCause:
     first = values[0]
-    node = first.producer
-    op, path = (node.operator, node.path) if node is not None else ("", "")
+    op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
     return UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, len(values))

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from graphkit.analysis.architecture import Architecture
-from graphkit.analysis.costs.cost_formulas import formula, on_page
-from graphkit.analysis.costs.cost_rows import Quantity
-from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.cost_table import Costs, Quantity
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.next_commands import facts_of, model_steps
@@ -75,7 +73,7 @@ class Verdict(Judged):
 
     def _costs(self, room: int) -> Sentence:
         """Return the costs, as many of their sizes as fit into the rows, and the operators that are not counted."""
-        peak = _amount(on_page(self.peak_bytes), "B")
+        peak = _amount(self.peak_bytes.as_peak(), "B")
         costs: list[str | Formula] = ["MACs ", _amount(self.macs), ", peak of activations ", peak]
         text = Sentence.of(*costs, ".")
         for count in range(1, len(self.sizes) + 1):
@@ -92,7 +90,7 @@ def _listed(sizes: Sequence[tuple[str, int]]) -> Iterator[str | Formula]:
 
 
 def _amount(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:
-    return "unknown" if quantity.uncounted and not quantity.value else formula(quantity, unit)
+    return "unknown" if quantity.uncounted and not quantity.value else quantity.cell(unit)
 
 
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:

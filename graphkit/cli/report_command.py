@@ -203,7 +203,7 @@ def _gate(asked: ReportFlags) -> Gate:
 
 def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
     """Write the lock file of a report; one in which a model is missing would let that model change unseen."""
-    from graphkit.analysis.verdict_lock import verdict_lock
+    from graphkit.analysis.report_gate import verdict_lock
 
     if report.failures:
         say(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
@@ -245,8 +245,7 @@ def _name_pages(result: Result) -> None:
 
 
 def _findings_text(result: Result, chosen: Format) -> str:
-    from graphkit.analysis.findings_junit import junit
-    from graphkit.analysis.findings_sarif import sarif
+    from graphkit.analysis.finding_formats import junit, sarif
     from graphkit.analysis.report import Comparison, Report
 
     assert isinstance(result, Report | Comparison)

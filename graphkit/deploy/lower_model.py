@@ -23,11 +23,9 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
-from graphkit.passes import PASSES
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
 from graphkit.passes.npu.cache_interface import ReduceCacheRank
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
@@ -38,6 +36,8 @@ from graphkit.passes.npu.mask_floors import FLOOR
 from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import PASSES
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Matched, Outcome
 from graphkit.rewrite.editor import Editor
@@ -46,8 +46,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
-from graphkit.verify.equivalence.mask_reach import MASKED
-from graphkit.verify.equivalence.stages import MASKS, Stage
+from graphkit.verify.equivalence.stages import Stage
 
 __all__ = ["lower_model"]
 
@@ -127,7 +126,7 @@ class _Lowering:
         # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
         deep = min(FLOOR, self.sizes.floor)
         self._rewrite(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
-        self._passed("masks that are added", folded, loosenesses=MASKS)
+        self._passed("masks that are added", folded)
         masked = self.model
         outcome = self._rewrite(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
@@ -142,7 +141,7 @@ class _Lowering:
         self._passed("attention in plain operators", masked)
         plain = self.model
         self._rewrite(MaskedFillToAdd(deep))
-        self._passed("causal masks that are added", plain, loosenesses=MASKS)
+        self._passed("causal masks that are added", plain)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
@@ -301,8 +300,7 @@ class _Lowering:
         self._passed("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
         self._rewrite(MaskedFillToAdd(self.sizes.floor))
-        tested = "" if self.sizes.floor <= MASKED else "how low it has to be depends on the scores"
-        self._passed("the floor of masks", deep, loosenesses=MASKS, tested=tested)
+        self._passed("the floor of masks", deep)
         self._reduce_interface()
         wide = self.model
         self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))

@@ -142,7 +142,8 @@ class ConstantNumbers:
         Raises:
             ModelError: Its file is missing, or has shrunk since the model was read.
         """
-        return self._compared("bytes", model, tensor)
+        place = place_of(model, tensor)
+        return self._compared("bytes", model, tensor) if place is None else self._placed("bytes", place, model, tensor)
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
-from graphkit.analysis.page_graph import page_graph
-from graphkit.analysis.page_sizes import PageSizes
+from graphkit.analysis.page_graph import PageSizes, page_graph
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 __all__ = [
-    "MARK",
-    "PEAK",
-    "ROWS",
-    "WIDTH",
-    "Bars",
-    "Block",
-    "Chart",
-    "Column",
-    "Document",
-    "Drawing",
-    "Formula",
-    "Heading",
-    "Line",
-    "Lines",
-    "Link",
-    "Point",
-    "Prose",
-    "Sentence",
-    "Strip",
-    "Table",
-    "Treemap",
-    "cut",
-    "outcome",
-    "printable",
-    "rows",
-    "sized",
-    "table",
-]
+    "MARK", "PEAK", "ROWS", "WIDTH", "Bars", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
+    "Line", "Lines", "Link", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut", "filled_columns",
+    "line", "outcome", "printable", "rows", "sized", "table", "table_of", "treemap",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +127,28 @@ def table(headings: str, rows: Sequence[Sequence[Cell]], title: str = "") -> Tab
     return Table(tuple(Column(name, kind or "text") for name, _, kind in parts), rows, title)  # type: ignore[arg-type]
 
 
+def table_of(headings: str, items: Iterable[object], title: str = "") -> Table:
+    """Return a table with a row for each item, whose attributes are its cells.
+
+    Each heading may be followed by its kind, as in `table`, and after = by the attribute that it shows, if that is not
+    called as the heading is. A number that a page computes anew has a method `cell`; dims are told as a list.
+
+    Example:
+        >>> table_of("Heading:code=text | Is inner", [Heading("Add")]).rows
+        [('Add', False)]
+    """
+    parts = [heading.partition("=") for heading in headings.split(" | ")]
+    names = [name or heading.partition(":")[0].lower().replace(" ", "_") for heading, _, name in parts]
+    rows = [tuple(_cell_of(getattr(item, name)) for name in names) for item in items]
+    return table(" | ".join(heading for heading, _, _ in parts), rows, title)
+
+
+def _cell_of(value: object) -> Cell:
+    if isinstance(value, tuple):
+        return f"[{', '.join('?' if dim is None else str(dim) for dim in value)}]"
+    return value.cell() if hasattr(value, "cell") else value  # type: ignore[return-value]
+
+
 @dataclass(frozen=True, slots=True)
 class Bars:
     """A bar chart: each row has a label, and one value for each series."""
@@ -161,66 +159,53 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Treemap:
-    """Parts of a whole by their paths, `model/layers.0/mlp`, as boxes in boxes; only pages have it.
-
-    Attributes:
-        unit: What is counted.
-        expressions: Those of the parts, in the input dims.
-    """
+class Picture:
+    """A chart that the script of a page draws from data, as `page/figures.mjs` reads it; only pages have it."""
 
     title: str
-    unit: str
-    rows: Sequence[tuple[str, int]]
-    expressions: Sequence[str] = ()
+    data: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A value of a chart.
+def treemap(title: str, unit: str, parts: Iterable[tuple[str, int, str]]) -> Picture:
+    """Return boxes in boxes for the parts of a whole: the path of each, `model/layers.0/mlp`, value and expression."""
+    paths: dict[tuple[str, int], list[str]] = {}
+    for path, value, expression in parts:
+        if value > 0:
+            paths.setdefault((expression, value), []).append(path)
+    return Picture(title, {"kind": "treemap", "unit": unit, "parts": [[*key, each] for key, each in paths.items()]})
 
-    Attributes:
-        name: What a pointer over it says.
-        at: Its place along a line; columns stand beside each other.
-        node: The number of its node in the graph of the page.
-        is_marked: Whether it stands out.
+
+MOST_COLUMNS = 200  # of more points, each column has the highest of some
+
+
+def columns(
+    title: str,
+    axis: str,
+    points: Sequence[tuple[str, float, int | None, bool]],
+    unit: Literal["", "B"] = "",
+    *,
+    is_logarithmic: bool = False,
+    is_memory: bool = False,
+) -> Picture:
+    """Return a column for each point: its name, its value, the number of its node, and whether it stands out.
+
+    The script finds the memory of activations at other sizes by running its plan.
     """
+    size = max(1, -(-len(points) // MOST_COLUMNS))
+    neighbours = (points[start : start + size] for start in range(0, len(points), size))
+    highest = [max(some, key=lambda point: (point[3], point[1])) for some in neighbours]
+    shown = highest if any(value > 0 for _, value, _, _ in highest) else []
+    kind = {"kind": "columns", "isLogarithmic": is_logarithmic, "isMemory": is_memory}
+    return Picture(title, {**kind, "axis": axis, "unit": unit, "points": shown})
 
-    name: str
-    value: float
-    at: int = 0
-    node: int | None = None
-    is_marked: bool = False
 
+def line(title: str, axis: str, points: Sequence[tuple[str, int, int]], here: tuple[str, str] | None) -> Picture:
+    """Return a line of bytes: the name of each point, its place along the line, and its value there.
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Values one after another, as columns or as a line; only pages have it.
-
-    Attributes:
-        axis: What the values are over.
-        unit: `B` for bytes.
-        is_memory: Whether it is the memory of activations, which a page finds at other sizes by running its plan.
-        here: A place along the line and the value there, as expressions in the input dims: a page marks it.
+    The script marks the place `here`, which with its value is an expression in the input dims.
     """
-
-    title: str
-    axis: str
-    points: Sequence[Point]
-    kind: Literal["columns", "line"] = "columns"
-    unit: Literal["", "B"] = ""
-    is_logarithmic: bool = False
-    is_memory: bool = False
-    here: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """The layout of a memory of some size: name, offset and bytes of each part; only pages have it."""
-
-    title: str
-    size: int
-    parts: Sequence[tuple[str, int, int]]
+    shown = points if any(value > 0 for *_, value in points) else []
+    return Picture(title, {"kind": "line", "axis": axis, "unit": "B", "points": shown, "here": here})
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +224,7 @@ class Lines:
     rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
 
 
-Block = Heading | Prose | Table | Bars | Treemap | Chart | Strip | Drawing | Lines
+Block = Heading | Prose | Table | Bars | Picture | Drawing | Lines
 
 
 class Document(Protocol):

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape as html_escape
 
-from graphkit.render.charts import draw_chart, draw_strip
 from graphkit.render.document_blocks import (
     Bars,
     Block,
     Cell,
-    Chart,
     Document,
     Formula,
     Heading,
     Lines,
     Link,
+    Picture,
     Prose,
     Sentence,
-    Strip,
     Table,
-    Treemap,
     cell_text,
     filled_columns,
     printable,
 )
 from graphkit.render.drawings import draw
-from graphkit.render.treemap import draw_treemap
 
 __all__ = ["STYLE", "block_html", "escape", "fragment", "section"]
 
@@ -81,7 +77,6 @@ STYLE = """
 .graphkit svg.chart circle { fill: var(--bar0); } .graphkit svg.chart .line { stroke: var(--bar0); stroke-width: 2; }
 .graphkit svg.chart .grid { stroke: var(--line); } .graphkit svg .tick { text-anchor: end; fill: var(--soft); }
 .graphkit svg .under { text-anchor: middle; } .graphkit svg .axis { fill: var(--soft); }
-.graphkit svg.strip .tick { fill: var(--soft); } .graphkit svg.strip .end { text-anchor: end; }
 .graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
 """
 
@@ -96,7 +91,8 @@ def section(result: Document, level: int) -> Iterator[str]:
     """Yield the heading of a result and its blocks."""
     yield f"<h{level}>{escape(result.heading())}</h{level}>\n"
     for block in result.blocks():
-        yield block_html(block, level)
+        if not isinstance(block, Picture):  # which a page draws, with its script
+            yield block_html(block, level)
 
 
 def escape(text: str) -> str:
@@ -123,36 +119,17 @@ def block_html(block: Block, level: int) -> str:
         return _table(block)
     if isinstance(block, Bars):
         return _bars(block)
-    if isinstance(block, Treemap):
-        return _figure(block.title, draw_treemap(block), _moving_treemap(block))
-    if isinstance(block, Chart):
-        return _figure(block.title, draw_chart(block), _moving_chart(block))
-    return _figure(block.title, draw_strip(block) if isinstance(block, Strip) else draw(block))
+    if isinstance(block, Picture):
+        return _picture(block)
+    return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
 
 
-def _figure(title: str, drawn: str, moving: Mapping[str, object] | None = None) -> str:
-    """Return a drawing with its title, "" where nothing is drawn, and the data to draw it at other sizes."""
-    data = f' data-chart="{escape(json.dumps(moving, separators=(",", ":")))}"' if moving else ""
-    return f"<figure{data}><figcaption>{escape(title)}</figcaption>{drawn}</figure>\n" if drawn else ""
-
-
-def _moving_treemap(block: Treemap) -> Mapping[str, object] | None:
-    """Return the parts of a treemap: each expression and its value, with the paths of all parts that have it."""
-    if not block.expressions:
-        return None
-    parts: dict[tuple[str, int], list[str]] = {}
-    for (path, value), expression in zip(block.rows, block.expressions, strict=True):
-        parts.setdefault((expression, value), []).append(path)
-    return {"kind": "treemap", "unit": block.unit, "parts": [[*key, paths] for key, paths in parts.items()]}
-
-
-def _moving_chart(block: Chart) -> Mapping[str, object] | None:
-    if block.is_memory:
-        return {"kind": "memory", "axis": block.axis}
-    if block.here is None:
-        return None
-    points = [[point.name, point.at, point.value] for point in block.points]
-    return {"kind": "line", "axis": block.axis, "unit": block.unit, "points": points, "here": block.here}
+def _picture(block: Picture) -> str:
+    """Return the data of a chart, which a page draws, "" where there is nothing to draw."""
+    if not (block.data.get("parts") or block.data.get("points")):
+        return ""
+    data = escape(json.dumps(block.data, separators=(",", ":")))
+    return f'<figure data-chart="{data}"><figcaption>{escape(block.title)}</figcaption></figure>\n'
 
 
 def _lines(block: Lines) -> str:

@@ -40,6 +40,7 @@ MODULES = (
 )  # each after those that it imports
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
+COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # that fills its lines
 NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
@@ -169,7 +170,7 @@ def _script() -> str:
 
 def _scoped(name: str, module: str) -> str:
     exports = ", ".join(exported[2] for exported in EXPORT.finditer(module))
-    body = EXPORT.sub(r"\1", IMPORT.sub(r"const \1 = \2Module;", module))
+    body = EXPORT.sub(r"\1", IMPORT.sub(r"const \1 = \2Module;", COMMENT.sub("", module)))
     return f"const {name}Module = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
 
 

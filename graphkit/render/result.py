@@ -1,7 +1,8 @@
 """Result: the base of everything that an analysis returns.
 
-A subclass is a frozen dataclass of plain values with a `title` and its `blocks`; text, Markdown, JSON,
-HTML and the notebook's display follow from these.
+A subclass is a frozen dataclass of plain values with a `title`. Its fields that are `tabled` are tables, and
+`introduction` and `remarks` what is said before and after them; text, Markdown, JSON, CSV, HTML and the notebook's
+display follow from these. Where that is not enough, a subclass has `blocks` of its own.
 """
 
 from __future__ import annotations
@@ -9,18 +10,65 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphkit.render.document_blocks import Block, Table
+from graphkit.render.document_blocks import Block, Cell, Prose, Table, table, table_of
 
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
 
-__all__ = ["SCHEMA", "Result", "Sizes", "versioned"]
+__all__ = ["SCHEMA", "Result", "Sizes", "tabled", "versioned"]
 
 SCHEMA = 1  # raised when a field of any result changes its name or meaning
 NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """How a field is shown: see `tabled`."""
+
+    headings: str
+    title: str
+    cells: Callable[[Any], Sequence[Cell]] | None
+    most: int | None
+    empty: str
+
+    def blocks(self, rows: Sequence[object], most: int | None) -> Iterator[Block]:
+        if rows and self.cells is not None:
+            yield table(self.headings, [*map(self.cells, rows[:most])], self.title)
+        elif rows:
+            yield table_of(self.headings, rows[:most], self.title)
+        if most is not None and len(rows) > most:
+            yield Prose(f"... and {len(rows) - most:,} more in the JSON report.")
+
+
+def tabled(
+    headings: str,
+    title: str = "",
+    *,
+    cells: Callable[[Any], Sequence[Cell]] | None = None,
+    most: int | None = None,
+    empty: str = "",
+) -> Mapping[str, object]:
+    """Return the metadata of a field of a result, a tuple of rows, that is shown as a table.
+
+    Args:
+        headings: As in `table_of`; with `cells`, as in `table`.
+        title: Of the table.
+        cells: The cells of a row, where these are not its attributes.
+        most: How many rows are shown; JSON and CSV have all.
+        empty: What the result says where none of its tables has a row.
+    """
+    return {"table": _Shown(headings, title, cells, most, empty)}
+
+
+def _tables(result: type[Result]) -> list[tuple[str, _Shown]]:
+    return [(each.name, each.metadata["table"]) for each in dataclasses.fields(result) if "table" in each.metadata]
+
+
+def _paragraph(said: str | Block) -> Block:
+    return Prose(said) if isinstance(said, str) else said
 
 
 class Sizes(tuple[tuple[str, int], ...]):
@@ -43,13 +91,35 @@ class Result:
         """The title, with the name of the analysed model if that matters."""
         return self.title
 
+    def introduction(self) -> Iterable[str | Block]:
+        """Yield what is said before the tables, in paragraphs."""
+        return ()
+
+    def remarks(self) -> Iterable[str | Block]:
+        """Yield what is said after them."""
+        return ()
+
     def blocks(self) -> Iterable[Block]:
         """Yield the blocks to show, in order."""
-        raise NotImplementedError
+        return self._parts(has_all_rows=False)
+
+    def _parts(self, *, has_all_rows: bool) -> Iterator[Block]:
+        """Yield what is said and the tables: where all are empty, what one of them says of that alone."""
+        tables = [(shown, getattr(self, name)) for name, shown in _tables(type(self))]
+        empty = next((shown.empty for shown, _ in tables if shown.empty), "")
+        if empty and not any(rows for _, rows in tables):
+            yield Prose(empty)
+            return
+        yield from map(_paragraph, self.introduction())
+        for shown, rows in tables:
+            yield from shown.blocks(rows, len(rows) if has_all_rows else shown.most)
+        yield from map(_paragraph, self.remarks())
 
     def csv_tables(self) -> Iterable[Table]:
         """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
-        return (block for block in self.blocks() if isinstance(block, Table))
+        is_generic = type(self).blocks is Result.blocks
+        blocks = self._parts(has_all_rows=True) if is_generic else self.blocks()
+        return (block for block in blocks if isinstance(block, Table))
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
         """Return the graphs that its page can be searched for, as data (see `analysis.page_graph`)."""

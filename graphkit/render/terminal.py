@@ -10,21 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from graphkit.render.document_blocks import (
-    Bars,
-    Block,
-    Chart,
-    Document,
-    Drawing,
-    Heading,
-    Lines,
-    Prose,
-    Strip,
-    Table,
-    Treemap,
-    cell_text,
-    printable,
-)
+from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, cell_text, printable
 
 __all__ = ["Rendered", "row_lines", "text", "widths_within", "wrapped"]
 
@@ -79,8 +65,7 @@ def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
             yield from _lines(block.title, width, "italic")
         yield from _table(block, width, table_width)
         yield Text("")
-    elif isinstance(block, Bars | Treemap | Chart | Strip | Drawing):
-        return  # pictures of a table beside them: HTML draws all, Markdown drawings
+    # the others are pictures of a table beside them: a page has all, Markdown drawings
 
 
 def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:

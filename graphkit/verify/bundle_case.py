@@ -116,7 +116,9 @@ class Case:
     def state_difference(self) -> str:
         """Return the state that differs from the cache of the export, where each call alone is right; "" for none."""
         for bundle, _, after, logits in self._decode():
-            for name, known in after.states.items() if after is not None and logits is not None else ():
+            if after is None or logits is None:
+                continue
+            for name, known in after.states.items():
                 if text := self._state_difference(name, bundle.state[name], known, after):
                     return f"Each call is right on the state of the export: {text}"
         return ""

@@ -36,6 +36,7 @@ __all__ = [
     "at_both_levels",
     "caveats",
     "coverage",
+    "run_empty",
     "run_original",
     "run_with",
     "unsteady_runs",
@@ -76,7 +77,7 @@ class RunRecord:
         uncovered: Edges at which it fails, and why.
         fatal: The runs that end the process, and how, the edges not among them.
         empty: Runs at which a dim is 0, for each dim that may be.
-        refused: The dims with which it fails where they are 0.
+        refused: Runs at which a dim is 0, and it fails.
         unlike: Runs at which dims of one name differ.
     """
 
@@ -86,7 +87,7 @@ class RunRecord:
     uncovered: dict[str, str] = field(default_factory=dict)
     fatal: list[tuple[Run, str]] = field(default_factory=list)
     empty: list[Run] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    refused: list[Run] = field(default_factory=list)
     unlike: list[Run] = field(default_factory=list)
 
 
@@ -283,7 +284,7 @@ def run_original(
     record = RunRecord()
     for flags in feeder.flags():
         run_with(session, feeder, flags, count, record, has_edges=has_edges, differing=differing)
-        _run_empty(session, feeder, flags, record)
+        run_empty(session, feeder, flags, record)
     return record
 
 
@@ -397,7 +398,7 @@ def _outputs(
         return None
 
 
-def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
+def run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
     """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
     legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
     known = [run.dims for run in record.runs if run.flags == flags]
@@ -413,7 +414,7 @@ def _run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord)
         try:
             expected = session.run(feeder.feed(dims, flags, number))
         except RunError as error:
-            record.refused.append(empty.name)
+            record.refused.append(Run(dims, flags, number, {}, empty=empty.name))
             if error.signal or error.timed_out:  # the next one may end the process, too
                 return
             continue

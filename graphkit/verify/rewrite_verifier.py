@@ -15,6 +15,7 @@ corrected, and a note tells that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,8 +30,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.isolation import isolation
-from graphkit.runtime.session import Runner, check_files
+from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -47,11 +47,11 @@ from graphkit.verify.candidate_runs import (
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.equivalence.loading_faults import refusal
-from graphkit.verify.fatal_node import fatal_error
+from graphkit.verify.fatal_node import fatal_error, proving
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
@@ -87,7 +87,6 @@ FLOAT16_NOTE = (
 )
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
-ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -120,7 +119,7 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
@@ -155,7 +154,7 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
@@ -273,20 +272,33 @@ class _Proof:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
-        if record.refused:  # which the original may take: no length is too short for a caller
-            return self._tested(1, has_edges=False)
+        del session  # so that the two are not in memory at once
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
         proof = replace(
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.notes, *record.notes),
-            coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
+        refused = self._only_refused_by_rewritten(record.refused)
+        proof = with_zeros(proof, [run.empty for run in record.empty], refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
+
+    def _only_refused_by_rewritten(self, refused: Sequence[Run]) -> dict[str, None]:
+        """Return the dims with a 0 that the rewritten model refuses and the original takes."""
+        if not refused:
+            return {}
+        self._tell(0.9, "loading the original, to see whether it takes dims of 0")
+        session, taken = self.two.original(), dict[str, None]()
+        for run in refused:
+            with suppress(RunError):
+                session.run(self.two.feed(run))
+                taken[run.empty] = None
+        return taken
 
     def _turns(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""
@@ -305,6 +317,7 @@ class _Proof:
         total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
+        del session  # so that the two are not in memory at once
         changes = self._input_changes()
         proof = replace(
             self.blank,
@@ -438,7 +451,7 @@ class _Proof:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         progress = portion(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-        proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
+        proven = [output.name for output in self.forms.proven]
         proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)

@@ -15,11 +15,11 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
 from graphkit.runtime.isolated_session import MAX_TIMEOUTS
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.layers.compared_model import Pair, Reader, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, feeds, renamed
@@ -69,7 +69,7 @@ def compare_models(
         >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
 
 
@@ -100,7 +100,7 @@ class _Comparison:
         arrays = self._given(b)
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
-        timeouts = 0
+        given_up = 0
         for feed in feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
             side = Side(self.model, feed)
             theirs = None if b is None else Side(b, renamed(self.model, b, feed, arrays, names))
@@ -108,8 +108,8 @@ class _Comparison:
                 return self._compare(side, theirs, names)
             except RunError as error:
                 failure = failure or error
-                timeouts += error.timed_out
-                if timeouts == MAX_TIMEOUTS:
+                given_up += error.timed_out or bool(error.signal)
+                if given_up == MAX_TIMEOUTS:
                     break
         raise failure or ModelError(
             "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"

@@ -23,12 +23,7 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, placed, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.latency import costs_before_and_after
-from graphkit.verify.merged_branches import branches, joined
-from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
-from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.tolerances import error_tolerance
 
 __all__ = ["REWRITTEN", "WRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
 
@@ -184,6 +179,8 @@ class FileRewrite:
 
     def costs(self) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for."""
+        from graphkit.verify.latency import costs_before_and_after
+
         self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
         models = BeforeAndAfter([self.model], written, options.spec)
@@ -211,6 +208,9 @@ class FileRewrite:
             UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
             ModelError: The weights are missing, or onnxruntime cannot run the original.
         """
+        from graphkit.verify.rewrite_verifier import verify_rewrite
+        from graphkit.verify.tolerances import error_tolerance
+
         options = self.options
         is_default = options.tolerance is None and error > 0
         asked = RewriteProofOptions(
@@ -250,6 +250,10 @@ class FileRewrite:
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
         """Prove that products of floats are those of the original, and measure the effect of rounding."""
+        from graphkit.verify.merged_branches import branches, joined
+        from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
+        from graphkit.verify.rewrite_verifier import verify_rewrite
+
         pairs = []
         for branch in branches(self.model, rewritten):
             two = as_rounded(branch.original, branch.rewritten)

@@ -25,13 +25,13 @@ from graphkit.analysis.model_interface import Interface
 from graphkit.analysis.node_list import NodeList
 from graphkit.analysis.pipeline_links import Fit
 from graphkit.analysis.report import ComparisonRow, Failure, Report
+from graphkit.analysis.report_gate import VerdictLock
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.shape_origins import Origins
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.verdict_lock import VerdictLock
 from graphkit.analysis.weight_list import WeightList
 from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport

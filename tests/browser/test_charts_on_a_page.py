@@ -1,11 +1,11 @@
-"""Charts of a page at other sizes: they are those that Python draws there; and their boxes can be worked by keys."""
+"""Charts of a page: they are drawn in proportion, move with the sizes, and their boxes can be worked by keys."""
 
 from __future__ import annotations
 
 import html as entities
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,8 +13,7 @@ from page_checks import expect, heads
 from test_sizes_on_a_page import page_of, set_sizes
 
 import graphkit
-from graphkit.analysis.costs.cost_table import Costs
-from graphkit.render.document_blocks import Chart, Formula, Table, Treemap, cell_text
+from graphkit.render.document_blocks import Formula, Picture, Table, cell_text, columns, line, treemap
 from graphkit.render.html import block_html
 from graphkit.shapes import DimSpec
 
@@ -44,34 +43,39 @@ def boxes(svg: str) -> list[tuple[str, list[float]]]:
     return found
 
 
-def drawn(costs: Costs, kind: type[Treemap] | type[Chart]) -> list[tuple[str, list[float]]]:
-    return boxes(next(block_html(block, 1) for block in costs.blocks() if isinstance(block, kind)))
-
-
 def close(found: list[tuple[str, list[float]]], expected: list[tuple[str, list[float]]]) -> bool:
     return [text for text, _ in found] == [text for text, _ in expected] and all(
         one == pytest.approx(two, abs=0.11) for (_, one), (_, two) in zip(found, expected, strict=True)
     )  # of a tenth of a pixel, which each rounds in its own way
 
 
+def shown_boxes(page: Page, picture: str) -> list[tuple[str, list[float]]]:
+    return boxes(page.locator(f"#costs {picture}").evaluate("chart => chart.innerHTML"))
+
+
+def page_at(model: str, sizes: Mapping[str, int]) -> str:
+    """Return the page of a report at some sizes, whose charts are drawn from the numbers that Python has counted."""
+    return graphkit.report(model, graphkit.ReportOptions(spec=DimSpec.of(sizes))).to_html()
+
+
 @pytest.mark.parametrize(("model", "sizes"), MODELS)
-@pytest.mark.parametrize(("picture", "kind"), [("svg.treemap", Treemap), ("svg.chart", Chart)])
-def test_a_chart_is_that_of_python_at_the_sizes(
-    open_page: Open, model: str, sizes: dict[str, int], picture: str, kind: type[Treemap] | type[Chart]
+@pytest.mark.parametrize("picture", ["svg.treemap", "svg.chart"])
+def test_a_chart_that_moves_is_that_of_a_report_at_the_sizes(
+    open_page: Open, model: str, sizes: dict[str, int], picture: str
 ) -> None:
+    expected = shown_boxes(open_page(page_at(model, sizes)), picture)
     page = open_page(page_of(model))
-    chart = page.locator(f"#costs {picture}")
-    first = chart.evaluate("chart => chart.innerHTML")
+    first = shown_boxes(page, picture)
     set_sizes(page, sizes)
-    expected = drawn(graphkit.costs(model, dims=sizes), kind)
-    found = boxes(chart.evaluate("chart => chart.innerHTML"))
+    found = shown_boxes(page, picture)
     assert len(expected) > 1
+    assert found != first
     assert close(found, expected), (found, expected)
-    if kind is Chart:  # the column that stands out is the highest, which touches the top
-        expect(chart.locator(".marked rect")).to_have_attribute("y", "18.0")
+    if picture == "svg.chart":  # the column that stands out is the highest, which touches the top
+        expect(page.locator(f"#costs {picture} .marked rect")).to_have_attribute("y", "18.0")
     expect(page.locator("#costs figure.stays")).to_have_count(0)
     page.get_by_role("button", name="Reset").click()
-    assert chart.evaluate("chart => chart.innerHTML") == first
+    assert shown_boxes(page, picture) == first
 
 
 @pytest.mark.parametrize(("model", "sizes"), MODELS)
@@ -88,39 +92,61 @@ def test_tensors_at_the_peak_are_those_at_the_sizes(open_page: Open, model: str,
     expect(table.locator("td")).to_have_text(first)
 
 
-def test_treemaps_are_laid_out_as_in_python(open_page: Open) -> None:
+def figures(open_page: Open, shown: Iterable[Picture]) -> Any:
+    """Open a page with some charts, and return their drawings."""
+    html = "".join(block_html(picture, 1) for picture in shown)
+    return open_page(
+        page_of("example:causal-attention").replace("<main>", f"<main><div id=random>{html}</div>")
+    ).locator("#random svg")
+
+
+def test_boxes_fill_the_whole_in_proportion(open_page: Open) -> None:
     choice = random.Random(3)
     names = ["a", "b.0", "b.1", "c", "layers.10", "<i>", "é"]
-
-    def rows() -> list[tuple[str, int, int]]:
-        paths = {"/".join(choice.choices(names, k=choice.randint(1, 4))) for _ in range(choice.randint(1, 40))}
-        return [(path, choice.randint(0, 10**9), choice.randint(1, 10**7)) for path in sorted(paths)]
-
-    every = [rows() for _ in range(20)]
-    begin, sizes = {"batch_size": 1, "sequence_length": 32}, {"batch_size": 5, "sequence_length": 400}
-
-    def picture(parts: list[tuple[str, int, int]], at: Mapping[str, int]) -> str:
-        values = [(path, a * at["batch_size"] + b * at["sequence_length"]) for path, a, b in parts]
-        expressions = [f"{a}*batch_size + {b}*sequence_length" for _, a, b in parts]
-        return block_html(Treemap("Random", "MACs", values, expressions), 1)
-
-    figures = "".join(picture(parts, begin) for parts in every)
-    page = open_page(page_of("example:causal-attention").replace("<main>", f"<main><div id=random>{figures}</div>"))
-    set_sizes(page, sizes)
-    shown = page.locator("#random svg").evaluate_all("all => all.map((each) => each.innerHTML)")
-    for parts, svg in zip(every, shown, strict=True):
-        assert close(boxes(svg), boxes(picture(parts, sizes)))
+    every = [{name: choice.randint(10**8, 10**9) for name in choice.sample(names, k=number)} for number in range(2, 8)]
+    pictures = [treemap("Random", "MACs", ((name, value, "") for name, value in parts.items())) for parts in every]
+    drawings = figures(open_page, pictures).evaluate_all("all => all.map((each) => each.innerHTML)")
+    for parts, svg in zip(every, drawings, strict=True):
+        found = sorted(boxes(svg), key=lambda box: -box[1][2] * box[1][3])
+        areas = [width * height for _, (_, _, width, height) in found]
+        assert sum(areas) == pytest.approx(880 * 360, rel=0.001)
+        values = sorted(parts.values(), reverse=True)
+        assert areas == pytest.approx([880 * 360 * value / sum(values) for value in values], rel=0.01)
+        shares = [f"{100 * value / sum(values):.3g} %" for value in values]
+        assert [text.rpartition(", ")[2] for text, _ in found] == shares
 
 
-def test_the_page_draws_what_python_has_drawn(open_page: Open) -> None:
-    """At nearly the first sizes: a slider that moves and comes back."""
-    page = open_page(page_of("example:merged-decoder"))
-    first = {name: dict(graphkit.costs("example:merged-decoder").sizes)[name] for name in MERGED}
-    set_sizes(page, MERGED)
-    set_sizes(page, {**first, "encoder_sequence_length": first["encoder_sequence_length"] + 1})
-    costs = graphkit.costs("example:merged-decoder", dims={**first, "encoder_sequence_length": 129})
-    found = boxes(page.locator("#costs svg.chart").evaluate("chart => chart.innerHTML"))
-    assert close(found, drawn(costs, Chart))
+def test_a_name_in_a_chart_is_text(open_page: Open) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    pictures = (
+        treemap(hostile, "MACs", [(hostile, 2, ""), ("b", 1, "")]),
+        columns(hostile, "nodes", [(hostile, 2.0, None, False)]),
+    )
+    titles = figures(open_page, pictures).locator("title").all_text_contents()
+    assert titles[0].startswith(f"{hostile}: 2 MACs")
+    assert titles[-1] == f"{hostile}: 2"
+
+
+def test_of_many_points_a_column_has_the_highest(open_page: Open) -> None:
+    points = [(f"{number}", float(1 + (number == 4321) * 9), number, False) for number in range(5000)]
+    (chart,) = figures(open_page, [columns("Memory", "nodes", points, "B")]).all()
+    assert chart.locator(".column").count() == 200
+    expect(chart.locator(".marked title")).to_have_text("4321: 10 B")
+    expect(chart.locator(".marked")).to_have_attribute("data-node-number", "4321")
+
+
+def test_a_logarithmic_chart_has_a_step_for_each_power_of_ten(open_page: Open) -> None:
+    points = [(f"{value}", value, None, value == 1e-5) for value in (0.0, 1e-6, 1e-5, 1e-4)]
+    (chart,) = figures(open_page, [columns("Error", "depth", points, is_logarithmic=True)]).all()
+    heights = [place[3] for _, place in boxes(chart.evaluate("chart => chart.innerHTML"))]
+    assert heights[:2] == [0, 0]
+    assert heights[3] == pytest.approx(2 * heights[2], abs=0.2)
+    expect(chart.locator(".marked title")).to_have_text("1e-05: 1e-5")
+
+
+def test_nothing_is_no_chart() -> None:
+    empty = treemap("", "MACs", [("a", 0, "")]), columns("", "nodes", [("a", 0.0, None, False)]), line("", "", [], None)
+    assert [block_html(picture, 1) for picture in empty] == ["", "", ""]
 
 
 def test_a_chart_of_which_an_expression_is_wrong_stays_and_says_so(open_page: Open) -> None:

@@ -12,7 +12,6 @@ import pytest
 from page_checks import expect, heads
 
 import graphkit
-from graphkit.analysis.costs.cost_formulas import formula
 
 Page = Any  # Playwright's, which is installed for the tests of pages alone
 Open = Callable[..., Page]
@@ -86,11 +85,11 @@ def test_costs_before_and_after_move_too(open_page: Open, folded: str) -> None:
     first = rows.locator("data").all_inner_texts()
     page.get_by_label("sequence_length, as a number", exact=True).fill("9")
     found = graphkit.costs("example:causal-attention", dims={"batch_size": 1, "sequence_length": 9})
-    expect(rows.locator("data")).to_have_text([formula(found.macs).text, formula(found.macs).text, "1.00"])
+    expect(rows.locator("data")).to_have_text([found.macs.cell().text, found.macs.cell().text, "1.00"])
     assert first[:2] != rows.locator("data").all_inner_texts()[:2]
     result = graphkit.fold("example:causal-attention", graphkit.DimSpec.of({"batch_size": 1})).model
     peaks = found.peak.bytes, graphkit.costs(result, dims={"sequence_length": 9}).peak.bytes
-    texts = [formula(peak, "B").text for peak in peaks]
+    texts = [peak.cell("B").text for peak in peaks]
     ratio = f"{(peaks[1].value or 0) / (peaks[0].value or 1):.2f}"
     expect(page.locator("tr", has_text="peak memory").locator("data")).to_have_text([*texts, ratio])
     expect(page.locator("main data.stays")).to_have_count(0)
@@ -135,8 +134,8 @@ def test_costs_of_each_model_of_a_split_move(open_page: Open, split: graphkit.Sp
     page.get_by_label("past_decoder_sequence_length, as a number", exact=True).fill("20")
     costs = graphkit.costs("example:merged-decoder", dims={**sizes, "past_decoder_sequence_length": 20})
     last = page.locator("table", has=page.locator("caption", has_text="decoder_with_past_model.onnx"))
-    expect(last.locator("td data").nth(0)).to_have_text(formula(costs.macs).text)
-    expect(last.locator("td data").nth(3)).to_have_text(formula(costs.peak.bytes, "B").text)
+    expect(last.locator("td data").nth(0)).to_have_text(costs.macs.cell().text)
+    expect(last.locator("td data").nth(3)).to_have_text(costs.peak.bytes.cell("B").text)
 
 
 def move_all(page: Page) -> list[str]:
@@ -158,8 +157,8 @@ def test_all_numbers_of_a_split_move(open_page: Open, split: graphkit.SplitRepor
     for table, tokens, past in ((first, 32, 0), (last, 2, 30)):  # a prompt keeps its length, it is no step
         own = {"decoder_sequence_length": tokens, "past_decoder_sequence_length": past}
         costs = graphkit.costs("example:merged-decoder", dims={"batch_size": 2, "encoder_sequence_length": 129, **own})
-        expect(table.locator("tr", has_text="multiply").locator("data").first).to_have_text(formula(costs.macs).text)
-        peak = formula(costs.peak.bytes, "B").text  # of the branch that runs, of which the page has a plan each
+        expect(table.locator("tr", has_text="multiply").locator("data").first).to_have_text(costs.macs.cell().text)
+        peak = costs.peak.bytes.cell("B").text  # of the branch that runs, of which the page has a plan each
         expect(table.locator("tr", has_text="peak").locator("data").first).to_have_text(peak)
     expect(page.locator("main data.stays")).to_have_count(0)
     expect(first.locator("caption")).to_have_text(
@@ -181,7 +180,7 @@ def test_the_step_of_a_bundle_costs_what_that_of_the_export_does(open_page: Open
     step = page.locator("main tr", has_text="multiply").last.locator("data")
     sizes = dict.fromkeys(moved, 2) | {"encoder_sequence_length": 17, "past_decoder_sequence_length": 14}
     costs = graphkit.costs("example:merged-decoder", dims={name: sizes[name] for name in moved})
-    expect(step).to_have_text([formula(costs.macs).text, formula(costs.macs).text, "1.00"])
+    expect(step).to_have_text([costs.macs.cell().text, costs.macs.cell().text, "1.00"])
 
 
 @pytest.fixture(scope="module")
@@ -201,8 +200,8 @@ def test_all_numbers_of_a_bundle_move(open_page: Open, bundles: Path) -> None:
     sizes = {"batch_size": 2, "sequence_length": 2, "past_sequence_length": 22}
     before = graphkit.costs("example:sliding-window", dims=sizes)
     cells = step.locator("tr", has_text="multiply").locator("data")
-    expect(cells.first).to_have_text(formula(before.macs).text)
-    expect(step.locator("tr", has_text="peak").locator("data").first).to_have_text(formula(before.peak.bytes, "B").text)
+    expect(cells.first).to_have_text(before.macs.cell().text)
+    expect(step.locator("tr", has_text="peak").locator("data").first).to_have_text(before.peak.bytes.cell("B").text)
     expect(step.locator("caption")).to_contain_text("batch_size 2, sequence_length 2 and past_sequence_length 22")
     first = page.locator("caption", has_text="Costs of prefill.onnx")
     expect(first).to_contain_text("batch_size 2, sequence_length 23 and past_sequence_length 0")  # a prompt, not a step

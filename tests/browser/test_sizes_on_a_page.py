@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 from page_checks import expect, heads
 
 import graphkit
-from graphkit.analysis.costs.cost_formulas import formula
 from graphkit.model import Model
 from graphkit.render.document_blocks import Formula, Table
 from graphkit.shapes import Expr, ceil_div, floor_div, maximum, minimum, symbol
@@ -107,7 +106,7 @@ def test_the_table_of_models_moves_each_by_its_own_sliders_and_sorts(open_page: 
     first = cells.all_inner_texts()
     page.get_by_label("sequence_length, as a number", exact=True).fill("27")
     costs = graphkit.costs(models[0], dims={"batch_size": 1, "sequence_length": 27})
-    moved = [formula(costs.macs).text, formula(costs.peak.bytes, "B").text]
+    moved = [costs.macs.cell().text, costs.peak.bytes.cell("B").text]
     assert moved != first[:2]
     expect(cells).to_have_text([*moved, *first[2:]])
     other = graphkit.costs(models[1])

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import pytest
 from rich.console import Console
 
 from graphkit import __version__
-from graphkit.render.document_blocks import Block, Prose
-from graphkit.render.result import Result, Sizes, versioned
+from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.result import Result, Sizes, tabled, versioned
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,38 @@ def test_a_result_is_frozen() -> None:
         WHOLE.note = "changed"  # type: ignore[misc]
 
 
-def test_a_result_without_blocks_says_so() -> None:
-    with pytest.raises(NotImplementedError):
-        Result().blocks()
+@dataclass(frozen=True)
+class Weight:
+    name: str
+    dims: tuple[int | None, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Weights(Result):
+    title: ClassVar[str] = "Weights"
+    rows: tuple[Weight, ...] = field(
+        metadata=tabled("Tensor:code=name | Dims:note | Size:number", most=1, empty="There are none.")
+    )
+
+    def introduction(self) -> tuple[str]:
+        return (f"{len(self.rows)} weights.",)
+
+
+ROWS = Weight("w", (2, None), 8), Weight("b", (), 4)
+
+
+def test_a_field_is_a_table_between_what_is_said() -> None:
+    said, shown, more = Weights(ROWS).blocks()
+    assert said == Prose("2 weights.")
+    assert shown == table("Tensor:code | Dims:note | Size:number", [("w", "[2, ?]", 8)])
+    assert more == Prose("... and 1 more in the JSON report.")
+
+
+def test_a_result_whose_tables_are_empty_says_that_alone() -> None:
+    assert [*Weights(()).blocks()] == [Prose("There are none.")]
+
+
+def test_csv_and_json_have_all_rows_of_a_table() -> None:
+    assert Weights(ROWS).to_csv() == 'Tensor,Dims,Size\nw,"[2, ?]",8\nb,[],4\n'
+    assert Weights(ROWS).to_dict() == {"rows": [asdict(row) | {"dims": [*row.dims]} for row in ROWS]}

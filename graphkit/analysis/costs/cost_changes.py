@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.costs.amounts import Amount, total
-from graphkit.analysis.costs.cost_formulas import fixed, formula, on_page, ratio_formula
-from graphkit.analysis.costs.cost_rows import Quantity
+from graphkit.analysis.costs.cost_table import Quantity
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
@@ -312,7 +311,7 @@ class _Places:
         if change.models is None:
             return replace(before, expression=""), replace(after, expression="")
         runs = (self.run(model, change.sizes) for model in change.models.before)
-        return on_page(before, *runs), on_page(after, str(self.numbers[id(change.models.after)]))
+        return before.as_peak(*runs), after.as_peak(str(self.numbers[id(change.models.after)]))
 
     def run(self, original: Model, sizes: Sizes) -> str:
         """Return the run of an original at some sizes: the number of the model, and that of a further run."""
@@ -368,11 +367,21 @@ def _rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
         ("peak memory of activations", *peaks, "B"),
     )
     for name, was, now, unit in quantities:
-        cells = formula(was, unit), formula(now, unit), ratio_formula(now, was)
-        yield name, *(replace(cell, model=place) if isinstance(cell, Formula) else cell for cell in cells)
+        yield name, was.cell(unit, place), now.cell(unit, place), _quantity_ratio(was, now, place)
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
-        yield "latency", fixed(f"{time.before_ms:.3g} ms"), fixed(f"{time.after_ms:.3g} ms"), fixed(ratio)
+        texts = (f"{time.before_ms:.3g} ms", f"{time.after_ms:.3g} ms", ratio)
+        yield (
+            "latency",
+            *(Formula(text, None, "", "ratio") for text in texts),
+        )  # no expression tells it
+
+
+def _quantity_ratio(was: Quantity, now: Quantity, place: int | None) -> Formula | str:
+    """Return a number after a rewrite over that before, "" where one of them is not known, or not whole."""
+    if not was.value or now.value is None or was.uncounted or now.uncounted:
+        return ""
+    return Formula(f"{now.value / was.value:.2f}", now.value, now.expression, "ratio", was.expression, model=place)
 
 
 def _ratio(before: int | None, after: int | None) -> str:

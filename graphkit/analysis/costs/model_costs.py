@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.analysis.costs.amounts import Amount, total
-from graphkit.analysis.costs.cost_rows import (
+from graphkit.analysis.costs.cost_table import (
     AliveTensor,
     BranchRow,
     CostRow,
+    Costs,
     CurvePoint,
     MemoryOverTime,
     PeakRow,
@@ -18,7 +19,6 @@ from graphkit.analysis.costs.cost_rows import (
     StepsRow,
     UnknownCost,
 )
-from graphkit.analysis.costs.cost_table import Costs
 from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, Measure, NodeCost, node_costs
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphkit.analysis.costs.amounts import NOTHING, ONCE, Amount, total
-from graphkit.analysis.costs.macs import MACS
 from graphkit.analysis.costs.node_sizes import NodeSizes, bytes_moved
-from graphkit.analysis.costs.operations import OPERATIONS, UNCOUNTED
+from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model

@@ -3,23 +3,24 @@
 Nodes run in the order in which onnxruntime runs them. A tensor is there from the node that computes it to the last one
 that reads it; a graph output, to the end. A node that gives another shape shares the bytes of its input, and those of
 `IN_PLACE` write in the place of an input that nothing reads afterwards; an output of a graph has bytes of its own.
-The inputs of the graph and the weights are the caller's.
+The inputs of the graph and the weights are the caller's. A page runs the same plans anew at other sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import VIEWS, bytes_of
-from graphkit.analysis.costs.run_order import Plan
+from graphkit.graph.dataflow import values_read
 from graphkit.graph.operator_traits import names
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known
 
-__all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "states_of"]
+__all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "page_memory", "runtime_order"]
 
 # Operators whose result onnxruntime 1.32 writes in the place of their input, measured one by one with its allocator
 IN_PLACE = names(
@@ -27,14 +28,82 @@ IN_PLACE = names(
     Cast Celu Clip Elu HardSigmoid LeakyRelu LogSoftmax Relu Selu Sigmoid Softmax Softplus Softsign Tanh ThresholdedRelu
     """
 )
+NEW, VIEW, IN_PLACE_OF = range(3)  # where an output lies: by itself, in another tensor, or there if nothing needs that
 MAX_DEPTH = 60  # bodies and functions in each other
 MAX_MOMENTS = 100_000
 Moment = tuple[Node, int]  # a node that runs, and the bytes that are there then
 
 
-@dataclass(frozen=True)
-class Alive:
-    """A tensor that is there at the peak: its name, its bytes at the sizes, and as an expression."""
+class Output(NamedTuple):
+    """An output of a step: the last position that reads it, where it lies, and the tensor that it may share."""
+
+    value: Value
+    last: int
+    kind: int
+    source: Value | None
+
+
+class Plan(NamedTuple):
+    """The nodes of a scope in the order in which they run, each with its outputs.
+
+    Attributes:
+        last: The position of the last node that reads each value; after all of them for an output of the scope.
+        ending: The values that are read for the last time at each position.
+    """
+
+    steps: Sequence[tuple[Node, Sequence[Output]]]
+    last: Mapping[Value, int]
+    ending: Mapping[int, Sequence[Value]]
+
+
+def _plan_scope(scope: Scope) -> Plan:
+    nodes = runtime_order(scope)
+    last = {value: position for position, node in enumerate(nodes) for value in values_read(node)}
+    last |= dict.fromkeys(scope.outputs, len(nodes))
+    ending: dict[int, list[Value]] = {}
+    for value, position in last.items():
+        ending.setdefault(position, []).append(value)
+    results = frozenset(scope.outputs)
+    steps = []
+    for position, node in enumerate(nodes):
+        views, in_place = node.operator in VIEWS, node.operator in IN_PLACE
+        outputs = []
+        for value in node.results if not node.is_op("Constant") else ():
+            is_view = views and value.output_index == 0
+            kind = NEW if value in results else VIEW if is_view else IN_PLACE_OF if in_place else NEW
+            outputs.append(Output(value, last.get(value, position), kind, node.input(0) if kind else None))
+        steps.append((node, outputs))
+    return Plan(steps, last, ending)
+
+
+def runtime_order(scope: Scope) -> tuple[Node, ...]:
+    """Return the nodes of a scope in the order in which onnxruntime runs them.
+
+    That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
+    latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
+    """
+    reads = {node: sorted(_nodes_read(node, scope), key=lambda source: source.index) for node in scope.nodes}
+    read = {source for sources in reads.values() for source in sources}
+    stack = [(node, False) for node in scope.nodes if node not in read]
+    order: dict[Node, None] = {}
+    visited: set[Node] = set()
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            order[node] = None
+        elif node not in visited:
+            visited.add(node)
+            stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
+    return (*order, *(node for node in scope.nodes if node not in order))
+
+
+def _nodes_read(node: Node, scope: Scope) -> set[Node]:
+    producers = (value.producer for value in values_read(node))
+    return {producer for producer in producers if producer is not None and producer.scope is scope}
+
+
+class Alive(NamedTuple):
+    """A tensor that is there at the peak: its bytes at the sizes, and as an expression."""
 
     value: Value
     bytes: int
@@ -76,20 +145,19 @@ class PeakMemory:
     def at(self, sizes: Mapping[str, int]) -> Peak:
         """Return the peak of the main graph."""
         run = _Run(self, sizes)
-        peak = run.peak(self.shapes.model.graph)
-        shown = [Alive(value, bytes_, self.amount(value, bytes_)) for value, bytes_ in peak.alive.items() if bytes_]
+        peak = run.scope_peak(self.shapes.model.graph)
+        shown = [Alive(value, bytes_, self._amount(value, bytes_)) for value, bytes_ in peak.alive.items() if bytes_]
         alive = tuple(sorted(shown, key=lambda each: -each.bytes))
         return Peak(peak.bytes, peak.node, alive, run.unknown, peak.moments)
 
-    def amount(self, value: Value, number: int) -> Amount:
-        """Return the bytes of a tensor as an expression, or as a number where there is none in the input dims."""
+    def _amount(self, value: Value, number: int) -> Amount:
         size = self.size(value)
-        return Amount.of(size) if isinstance(size, Expr) and is_known(size) else Amount.of(number)
+        return Amount.of(size if isinstance(size, Expr) and is_known(size) else number)
 
     def plan(self, scope: Scope) -> Plan:
         """Return the order of a scope's nodes, and how long each value is needed."""
         if scope not in self.plans:
-            self.plans[scope] = Plan.of(scope)
+            self.plans[scope] = _plan_scope(scope)
         return self.plans[scope]
 
     def bodies(self, node: Node, chosen: Mapping[Node, Choice]) -> list[Scope]:
@@ -99,22 +167,34 @@ class PeakMemory:
             return [node.bodies[choice.name]]
         return [body for body in node.bodies.values() if body not in self.shapes.impossible]
 
-    def function(self, node: Node) -> Scope | None:
-        """Return the function that a node calls, None if it is an operator."""
-        return self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
+    def inside(self, node: Node, chosen: Mapping[Node, Choice]) -> list[tuple[Scope, Sequence[Value]]]:
+        """Return what a node may run: the function that it calls, or its bodies, with the states of each."""
+        function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
+        if function is not None:
+            return [(function, ())]
+        return [(body, _states_of(node, body)) for body in self.bodies(node, chosen)] if node.bodies else []
 
     def size(self, value: Value) -> Expr | str:
         """Return the bytes of a tensor, or why they are not known."""
-        if value not in self.expressions:
+        size = self.expressions.get(value)
+        if size is None:
             try:
-                self.expressions[value] = bytes_of(value, self.shapes)
+                size = bytes_of(value, self.shapes)
             except FAILURES as error:
-                self.expressions[value] = str(error)
-        return self.expressions[value]
+                size = str(error)
+            self.expressions[value] = size
+        return size
 
 
-@dataclass(frozen=True)
-class _ScopePeak:
+def _states_of(node: Node, body: Scope) -> Sequence[Value]:
+    """Return the inputs of a body that the iteration before has made."""
+    if node.is_op("Loop"):
+        return body.inputs[2:]
+    scanned = node.attr("num_scan_inputs", 0) or 0
+    return body.inputs[: max(len(body.inputs) - scanned, 0)] if node.is_op("Scan") else ()
+
+
+class _ScopePeak(NamedTuple):
     """The peak of a scope: its bytes, the node at which it is, the bytes of each buffer that is there.
 
     Attributes:
@@ -155,15 +235,12 @@ class _Buffers:
         self.bytes[value], self.first[value] = size, len(self.steps)
         self.now += size
 
-    def is_there(self, value: Value) -> bool:
-        return value in self.bytes and value not in self.last
-
-    def free(self, value: Value) -> None:
-        self.last[value] = len(self.steps) - 1
-        self.now -= self.bytes[value]
-
-    def step(self, node: Node, inside: _ScopePeak) -> None:
-        self.steps.append((self.now + inside.bytes, node, inside))
+    def free_unneeded(self, values: Sequence[Value], position: int) -> None:
+        for value in values:
+            root = self.roots.get(value)
+            if root is not None and root not in self.last and self.needed[root] <= position:
+                self.last[root] = len(self.steps) - 1
+                self.now -= self.bytes[root]
 
     def peak(self) -> _ScopePeak:
         """Return the peak, the first of several."""
@@ -171,13 +248,13 @@ class _Buffers:
             return EMPTY
         place = max(range(len(self.steps)), key=lambda at: self.steps[at][0])
         size, node, inside = self.steps[place]
-        alive = {value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.end(value)}
-        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, self.moments())
+        end = len(self.steps)
+        alive = {
+            value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.last.get(value, end)
+        }
+        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, self._moments())
 
-    def end(self, value: Value) -> int:
-        return self.last.get(value, len(self.steps))
-
-    def moments(self) -> list[Moment]:
+    def _moments(self) -> list[Moment]:
         """Return the bytes at each node, those inside of a node in its place unless they are too many."""
         moments: list[Moment] = []
         for size, node, inside in self.steps:
@@ -197,73 +274,60 @@ class _Run:
         self.unknown: dict[str, Value] = {}
         self.running: list[Scope] = []
         self.peaks: dict[Scope, _ScopePeak] = {}  # a scope has the same peak at each call
+        self.numbers: dict[Expr, int] = {}  # layers repeat
 
-    def peak(self, scope: Scope, states: Sequence[Value] = ()) -> _ScopePeak:
+    def scope_peak(self, scope: Scope, states: Sequence[Value] = ()) -> _ScopePeak:
         """Return the peak of a scope; `states` are inputs of a body that the iteration before has made."""
         if scope in self.running or len(self.running) >= MAX_DEPTH:  # the costs of its nodes say so
             return EMPTY
         if scope not in self.peaks:
             self.running.append(scope)
-            self.peaks[scope] = self.buffers(scope, states).peak()
+            self.peaks[scope] = self._run_scope(scope, states).peak()
             self.running.pop()
         return self.peaks[scope]
 
-    def buffers(self, scope: Scope, states: Sequence[Value]) -> _Buffers:
-        """Return the buffers of a scope."""
+    def _run_scope(self, scope: Scope, states: Sequence[Value]) -> _Buffers:
         plan, there = self.memory.plan(scope), _Buffers()
         for value in states:
-            there.add(value, self.bytes(value))
+            there.add(value, self._bytes(value))
             there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
-        for position, node in enumerate(plan.nodes):
-            inside, outputs = self.inside(node), node.results
-            if inside is not EMPTY and not node.is_op("Loop", "Scan"):  # its outputs are those of what is inside
-                there.step(node, inside)
-            for value in outputs:
-                root = self.root(node, value, position, plan, there)
+        for position, (node, outputs) in enumerate(plan.steps):
+            peaks = [self.scope_peak(*inner) for inner in self.memory.inside(node, self.chosen)]
+            inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
+            is_loop = node.is_op("Loop", "Scan")
+            if inside is not EMPTY and not is_loop:  # its outputs are those of what is inside
+                there.steps.append((there.now + inside.bytes, node, inside))
+            for output in outputs:
+                root = self._buffer_of(output, position, there)
                 if root is None:
                     continue
-                there.roots[value] = root
-                there.needed[root] = max(there.needed.get(root, 0), plan.last.get(value, position))
-                if root is value:
-                    there.add(value, self.bytes(value))
-            there.step(node, inside if node.is_op("Loop", "Scan") else EMPTY)
-            for value in (*plan.ending.get(position, ()), *outputs):
-                root = there.roots.get(value)
-                if root is not None and there.is_there(root) and there.needed[root] <= position:
-                    there.free(root)
+                there.roots[output.value] = root
+                there.needed[root] = max(there.needed.get(root, 0), output.last)
+                if root is output.value:
+                    there.add(root, self._bytes(root))
+            inner = inside if is_loop else EMPTY
+            there.steps.append((there.now + inner.bytes, node, inner))
+            there.free_unneeded((*plan.ending.get(position, ()), *(output.value for output in outputs)), position)
         return there
 
-    def inside(self, node: Node) -> _ScopePeak:
-        """Return the largest peak of the bodies of a node, or of the function that it calls."""
-        function = self.memory.function(node)
-        if function is not None:
-            return self.peak(function)
-        if not node.bodies:
-            return EMPTY
-        peaks = (self.peak(body, states_of(node, body)) for body in self.memory.bodies(node, self.chosen))
-        return max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
-
-    def root(self, node: Node, value: Value, position: int, plan: Plan, there: _Buffers) -> Value | None:
+    def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
-        if node.is_op("Constant"):
-            return None
-        if value in plan.results:
-            return value
-        source = node.input(0)
-        root = there.roots.get(source) if source is not None else None
-        if node.operator in VIEWS and value.output_index == 0:
+        if output.kind == NEW or output.source is None:
+            return output.value if output.kind != VIEW else None
+        root = there.roots.get(output.source)
+        if output.kind == VIEW:
             return root
-        is_last = root is not None and there.is_there(root) and there.needed[root] <= position
-        if root is not None and is_last and node.operator in IN_PLACE and there.bytes[root] == self.bytes(value):
-            return root
-        return value
+        is_free = root is not None and root not in there.last and there.needed[root] <= position
+        return root if is_free and root and there.bytes[root] == self._bytes(output.value) else output.value
 
-    def bytes(self, value: Value) -> int:
+    def _bytes(self, value: Value) -> int:
         """Return the bytes of a tensor, 0 where they are not known."""
         size = self.memory.size(value)
         if isinstance(size, Expr):
+            if size in self.numbers:
+                return self.numbers[size]
             try:
-                return max(size.evaluate(self.sizes), 0)
+                return self.numbers.setdefault(size, max(size.evaluate(self.sizes), 0))
             except KeyError as missing:
                 reasons = self.memory.shapes.reasons
                 size = f"{missing.args[0]}: {reasons.get(missing.args[0], 'it is an element of an input')}"
@@ -272,14 +336,112 @@ class _Run:
         if value.producer is not None and value.producer.is_op("If"):  # an output of the branch that runs
             bodies = self.memory.bodies(value.producer, self.chosen)
             results = [body.outputs[value.output_index :][:1] for body in bodies]
-            return max((self.bytes(result) for outputs in results for result in outputs), default=0)
+            return max((self._bytes(result) for outputs in results for result in outputs), default=0)
         self.unknown.setdefault(size, value)
         return 0
 
 
-def states_of(node: Node, body: Scope) -> Sequence[Value]:
-    """Return the inputs of a body that the iteration before has made."""
-    if node.is_op("Loop"):
-        return body.inputs[2:]
-    scanned = node.attr("num_scan_inputs", 0) or 0
-    return body.inputs[: max(len(body.inputs) - scanned, 0)] if node.is_op("Scan") else ()
+def page_memory(
+    memory: PeakMemory,
+    sizes: Mapping[str, int],
+    runs: Sequence[Mapping[str, int]],
+    nodes: Mapping[Node, int],
+    values: Mapping[Value, int],
+) -> list[dict[str, object]]:
+    """Return the plans by which `render/page/memory.mjs` finds what `PeakMemory` does, at any sizes.
+
+    Args:
+        memory: The memory of a model.
+        sizes: The first sizes of the page: where they tell which branch of an If runs, it is that one.
+        runs: Sizes that further runs keep, such as no past, by which another branch runs.
+        nodes: The numbers of nodes on the page.
+        values: The numbers of values there.
+
+    Returns:
+        The run at the sizes of the page, then the further ones, of which each has what is different.
+        `fixed`: the sizes that it keeps.
+        `plans`: of each scope that runs, `states` (value, formula and last position) and `steps`: number of the node,
+        its outputs (value, formula, last position, kind and source of each, one after the other), the numbers of the
+        plans of its bodies or its function, and 1 if it is a loop.
+        `formulas`: bytes of tensors.
+        `most`: how many nodes that run are told one by one.
+        `found`: how many these are at the first sizes, the sum of their bytes, and the peak.
+    """
+    first, *further = (_page_run(memory, {**sizes, **fixed}, fixed, nodes, values) for fixed in ({}, *runs))
+    return [first, *({key: part for key, part in run.items() if part != first[key]} for run in further)]
+
+
+def _page_run(
+    memory: PeakMemory,
+    sizes: Mapping[str, int],
+    fixed: Mapping[str, int],
+    nodes: Mapping[Node, int],
+    values: Mapping[Value, int],
+) -> dict[str, object]:
+    plans = _PagePlans(memory, sizes, nodes, values, chosen_branches(memory.shapes, sizes))
+    plans.number_of(memory.shapes.model.graph, ())
+    peak = memory.at(sizes)
+    return {
+        "fixed": dict(fixed),
+        "plans": [plans.made[number] for number in range(len(plans.made))],
+        "formulas": list(plans.formulas),
+        "most": MAX_MOMENTS,
+        "found": [len(peak.moments), sum(size for _, size in peak.moments), peak.bytes],
+    }
+
+
+@dataclass
+class _PagePlans:
+    """Plans of the scopes of a model for its page, each with a number."""
+
+    memory: PeakMemory
+    sizes: Mapping[str, int]
+    nodes: Mapping[Node, int]
+    values: Mapping[Value, int]
+    chosen: Mapping[Node, Choice]
+    formulas: dict[str, int] = field(default_factory=dict)
+    numbers: dict[Scope, int] = field(default_factory=dict)
+    made: dict[int, dict[str, object]] = field(default_factory=dict)
+    running: list[Scope] = field(default_factory=list)
+
+    def number_of(self, scope: Scope, states: Sequence[Value]) -> int | None:
+        """Return the number of a scope's plan, None for a scope inside of itself."""
+        if scope in self.running or len(self.running) >= MAX_DEPTH:
+            return None
+        if scope not in self.numbers:
+            number = self.numbers[scope] = len(self.numbers)
+            self.running.append(scope)
+            self.made[number] = self._plan(scope, states)
+            self.running.pop()
+        return self.numbers[scope]
+
+    def _plan(self, scope: Scope, states: Sequence[Value]) -> dict[str, object]:
+        plan = self.memory.plan(scope)
+        steps: list[list[object]] = []
+        for node, outputs in plan.steps:
+            flat: list[int] = []
+            for value, last, kind, source in outputs:
+                place = self.values[source] if source is not None else -1
+                flat += [self.values[value], self._formula(value), last, kind, place]
+            inside = [self.number_of(*inner) for inner in self.memory.inside(node, self.chosen)]
+            step: list[object] = [self.nodes[node], flat]
+            steps.append([*step, inside, int(node.is_op("Loop", "Scan"))] if inside else step)
+        return {
+            "states": [[self.values[value], self._formula(value), plan.last.get(value, 0)] for value in states],
+            "steps": steps,
+        }
+
+    def _formula(self, value: Value) -> int:
+        return self.formulas.setdefault(self._text(value), len(self.formulas))
+
+    def _text(self, value: Value) -> str:
+        """Return the bytes of a tensor as an expression: of an If, those of the branch that runs; 0 where unknown."""
+        size = self.memory.size(value)
+        if isinstance(size, Expr) and size.symbols <= self.sizes.keys():
+            return str(size)
+        producer = value.producer
+        if producer is None or not producer.is_op("If"):
+            return "0"
+        bodies = self.memory.bodies(producer, self.chosen)
+        results = [result for body in bodies for result in body.outputs[value.output_index :][:1]]
+        return f"max(0, {', '.join(map(self._text, results))})" if results else "0"

@@ -1,12 +1,31 @@
-// Charts that are drawn anew at other sizes, and whose boxes lead to nodes, by a pointer and by keys.
+// Charts, which are drawn anew at other sizes, and whose boxes lead to nodes, by a pointer and by keys.
 import { columns, line } from "./charts.mjs";
-import { address, breakable, element } from "./elements.mjs";
+import { address, breakable, drawn, element } from "./elements.mjs";
 import { treemap } from "./treemap.mjs";
 
 /** @typedef {import("./graph.mjs").Graph} Graph */
 
 const AT_PEAK = "In memory at the peak"; // what the table of tensors at the peak begins with
 const SHOWN = 5; // of these tensors, before the others together
+
+/** Draw the charts of a page as its numbers are at first.
+ * @param {ParentNode} page */
+export function drawFigures(page) {
+  for (const figure of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("figure[data-chart]"))) {
+    const data = JSON.parse(figure.dataset.chart ?? "{}");
+    const height = data.kind === "treemap" ? 360 : 220;
+    const title = figure.textContent ?? "";
+    figure.append(drawn("svg", { class: data.kind === "treemap" ? "treemap" : "chart", viewBox: `0 0 880 ${height}`,
+      width: 880, height, role: "img", "aria-label": title }, ...firstDrawing(data)));
+  }
+}
+
+/** @param {any} data */
+function firstDrawing({ kind, parts, points, unit, axis, isLogarithmic }) {
+  if (kind === "treemap") return treemap(parts.flatMap(([, value, paths]) => paths.map((path) => [path, value])), unit);
+  if (kind === "line") return line(points.map(([name, at, value]) => ({ name, at, value })), unit, axis);
+  return columns(points.map(([name, value, node, isMarked]) => ({ name, value, node, isMarked })), unit, axis, isLogarithmic);
+}
 
 /** Let the charts of a part of the page move with the sizes of its model.
  * @param {ParentNode} part
@@ -31,7 +50,11 @@ export function movingFigures(part, graph, model) {
 function moving(figure, data, graph) {
   const picture = /** @type {SVGElement} */ (figure.querySelector("svg"));
   const first = [...picture.childNodes];
-  const at = { treemap: treemapAt, memory: memoryAt, line: lineAt }[data.kind](data, graph);
+  const at = data.kind === "treemap" ? treemapAt(data, graph) : data.here ? lineAt(data, graph) : data.isMemory ? memoryAt(data, graph) : null;
+  if (at === null) {
+    reachable(picture);
+    return () => {};
+  }
   return () => {
     const { isMoved, isLeast } = graph.sizes;
     const made = isMoved || data.kind === "line" ? at() : first;

@@ -1,6 +1,6 @@
 // What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
 import { address, breakable, element } from "./elements.mjs";
-import { movingFigures } from "./figures.mjs";
+import { drawFigures, movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
 import { nodePanel, valuePanel } from "./panel.mjs";
@@ -13,6 +13,7 @@ const panel = /** @type {HTMLElement} */ (document.getElementById("panel"));
 const field = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
 const graphs = [...document.querySelectorAll("script.graph")].map((data) => new Graph(JSON.parse(data.textContent ?? "")));
 const isRewrite = graphs.some(({ twins }) => twins !== null);
+drawFigures(page);
 const places = linkNames(page, graphs);
 let shownModel = 0; // whose node or value the panel shows
 let cameFrom = /** @type {Element | null} */ (null); // what had the focus before the panel

@@ -9,7 +9,7 @@ const STEPS = 400; // of a slider
 const PEAK = "@peak:"; // before the number of a model: its peak memory, which is no expression
 
 /** The sizes of one model.
- * `graphkit/analysis/page_sizes.py` writes what this reads. */
+ * `graphkit/analysis/page_graph.py` writes what this reads. */
 export class Sizes {
   /** @param {any} data */
   constructor(data) {

@@ -1,4 +1,5 @@
-// Boxes whose areas are parts of a whole, those of a group inside the group's box, as `render/treemap.py` draws them.
+// Boxes whose areas are parts of a whole, those of a group inside the group's box.
+// Squarified: Bruls, Huizing, van Wijk, "Squarified Treemaps", 2000.
 import { drawn } from "./elements.mjs";
 
 const [WIDTH, HEIGHT, HEAD, LEAST, CHARACTER] = [880, 360, 16, 3, 6.6];

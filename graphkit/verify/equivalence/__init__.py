@@ -11,8 +11,6 @@ egglog proved less and was no faster, and a class of equal terms does not say wh
 nearly held. This package has 8,700 lines, its checks of interfaces, failures and bundles included.
 """
 
-from graphkit.verify.equivalence.bundle_equivalence import check_bundle
-from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
+import lazy_loader
 
-__all__ = ["Equivalence", "OutputProof", "check_bundle", "check_equivalence"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import counted
-from graphkit.render.document_blocks import Block, Chart, Column, Heading, Point, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns
 from graphkit.render.result import Result
 from graphkit.verify.cause_search import Cause
 
@@ -145,11 +145,11 @@ class ModelComparison(Result):
         begins = {divergence.tensor for divergence in self.divergences}
         known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
         points = [
-            Point(tensor.a, known if tensor.problem else tensor.relative or 0.0, is_marked=tensor.a in begins)
+            (tensor.a, known if tensor.problem else tensor.relative or 0.0, None, tensor.a in begins)
             for tensor in self.tensors
         ]
         title = "Relative error of each tensor, where a difference begins in another colour"
-        return Chart(title, "tensors in the order of A", points, is_logarithmic=True)
+        return columns(title, "tensors in the order of A", points, is_logarithmic=True)
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.macs import macs
+from graphkit.analysis.costs.operations import macs
 from graphkit.model import Model
 from graphkit.shapes import infer
 

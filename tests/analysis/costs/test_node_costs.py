@@ -7,9 +7,8 @@ import onnx.defs
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.macs import MACS
 from graphkit.analysis.costs.node_costs import MEASURES, NodeCost, node_costs
-from graphkit.analysis.costs.operations import OPERATIONS, UNCOUNTED
+from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.model import Model
 from graphkit.shapes import infer
 

@@ -6,8 +6,7 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.costs import peak_memory
-from graphkit.analysis.costs.peak_memory import PeakMemory
-from graphkit.analysis.costs.run_order import runtime_order
+from graphkit.analysis.costs.peak_memory import PeakMemory, runtime_order
 from graphkit.model import Model
 from graphkit.shapes import infer
 

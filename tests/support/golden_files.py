@@ -10,7 +10,7 @@ import graphkit
 
 __all__ = ["GOLDEN", "Golden", "check_golden", "normalised"]
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 FLOAT = re.compile(r"(?<=[ \[])-?\d+\.\d+(?:e-?\d+)?(?=,?$)", re.MULTILINE)  # the last digits are the processor's
 VERSION = re.compile(r'("(?:graphkit|version)": ")' + re.escape(graphkit.__version__) + '"')
 Golden = Callable[[str, str], None]

@@ -38,7 +38,7 @@ from graphkit.io.toml import tomllib
 
 __all__ = ["ROOT", "Block", "Page", "blocks", "pages"]
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONFIGURED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)

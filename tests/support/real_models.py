@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["MODELS", "MODEL_NAMES", "PIPELINES", "params", "unpacked"]
+__all__ = ["DISTINCT", "MODELS", "MODEL_NAMES", "PIPELINES", "params", "unpacked"]
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 REPEATED = {  # whose layers a smaller model of tests/models has too
     "nllb-600m/decoder_model",
@@ -23,6 +23,7 @@ REPEATED = {  # whose layers a smaller model of tests/models has too
     "opus-mt-en-fr/decoder_with_past_model",
     "opus-mt-en-fr/encoder_model",
 }
+DISTINCT = [name for name in MODEL_NAMES if name not in REPEATED]
 PIPELINES = {
     "marian-tiny": ("encoder_model", "decoder_model_merged"),
     "t5-tiny": ("encoder_model", "decoder_model_merged"),

@@ -37,6 +37,7 @@ class Site:
         status: What the fault `status` answers.
         asked: The requests that came.
         sent: Bytes of bodies that were sent.
+        over: Set when the server ends.
     """
 
     base: str = ""
@@ -51,6 +52,7 @@ class Site:
     status: int = 500
     asked: list[Asked] = field(default_factory=list)
     sent: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
 
     def put(self, path: str, content: bytes) -> str:
         """Serve a file, with a tag of its own, and return its URL."""
@@ -79,8 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "drop before":
             self.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "slow":
-            time.sleep(1.5)
-            self.connection.shutdown(socket.SHUT_RDWR)
+            site.over.wait()
         elif fault == "loop":
             self.answer(302, b"", {"Location": self.path})
         elif path in site.redirects:
@@ -152,9 +153,10 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "drip":
             self.begin(206, {**headers, "Content-Length": str(len(body))})
-            for at in range(30):
+            for at in range(len(body)):
                 self.write(body[at : at + 1])
-                time.sleep(0.05)
+                if self.site.over.wait(0.05):
+                    break
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self.answer(206, body, headers)
@@ -217,6 +219,7 @@ def serving() -> Iterator[Site]:
     try:
         yield site
     finally:
+        site.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

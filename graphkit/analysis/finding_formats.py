@@ -1,0 +1,138 @@
+"""Findings in the formats of CI services: SARIF, which code hosts show beside a change, and JUnit XML, as tests.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html and https://github.com/testmoapp/junitxml
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding, Kind, finding_page
+from graphkit.analysis.report import Comparison, Failure, Report
+from graphkit.analysis.report_sections import VERDICT
+from graphkit.analysis.verdict import Verdict
+from graphkit.render.document_blocks import printable
+
+__all__ = ["junit", "sarif"]
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+UNREADABLE = "unreadable-model"
+Plain = dict[str, Any]
+
+
+def sarif(made: Report | Comparison) -> str:
+    """Return the findings of a report, and the models without one, as a SARIF log of one run."""
+    from graphkit import __version__
+
+    driver = {"name": "graphkit", "semanticVersion": __version__, "rules": [*_rules()]}
+    results = [*map(_unreadable_result, made.failures), *(_result(finding, made) for finding in made.found())]
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": not made.failures}],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rules() -> Iterator[Plain]:
+    for kind in KINDS:
+        page = finding_page(kind.name)
+        yield {**_rule(kind.name, kind.says, _level(kind.is_fault)), "help": {"text": page, "markdown": page}}
+    yield _rule(UNREADABLE, "the model cannot be read", "error")
+
+
+def _rule(name: str, text: str, level: str) -> Plain:
+    return {"id": name, "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}}
+
+
+def _level(is_fault: bool) -> str:
+    return "warning" if is_fault else "note"
+
+
+def _result(finding: Finding, made: Report | Comparison) -> Plain:
+    models = [finding.model] if finding.model else [report.model for report in made.reports]
+    identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
+    return {
+        "ruleId": finding.kind,
+        "ruleIndex": KIND_NAMES.index(finding.kind),
+        "level": _level(finding.is_fault),
+        "message": {"text": finding.text},
+        "locations": [_location(model, finding.where) for model in models],
+        "partialFingerprints": {"finding/v1": identity},
+    }
+
+
+def _unreadable_result(failure: Failure) -> Plain:
+    return {
+        "ruleId": UNREADABLE,
+        "ruleIndex": len(KINDS),
+        "level": "error",
+        "message": {"text": failure.problem},
+        "locations": [_location(failure.model, "")],
+    }
+
+
+def _location(model: str, where: str) -> Plain:
+    """Return a place in a model; code hosts show no result without a line, and a model has one."""
+    place: Plain = {"physicalLocation": {"artifactLocation": {"uri": _uri(model)}, "region": {"startLine": 1}}}
+    return {**place, "logicalLocations": [{"fullyQualifiedName": where}]} if where else place
+
+
+def _uri(model: str) -> str:
+    """Return the URI of a model: relative to the current folder where it lies in it, as code hosts want it."""
+    if "://" in model or model.startswith("example:"):
+        return model
+    path, here = Path(model), Path.cwd()
+    if path.is_relative_to(here):
+        path = path.relative_to(here)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+
+
+def junit(made: Report | Comparison) -> str:
+    """Return the findings of a report: faults are failures, notes output of a case, broken models errors."""
+    suites = [*map(_suite, made.reports), *map(_unreadable_suite, made.failures)]
+    if isinstance(made, Comparison) and made.fit is not None:
+        suites.append(_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
+    root = ET.Element("testsuites", name="graphkit")
+    for count in ("tests", "failures", "errors"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
+    root.extend(suites)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(report: Report) -> ET.Element:
+    verdict = report.sections.get(VERDICT.name)
+    judged = {*report.sections, *(verdict.sections if isinstance(verdict, Verdict) else ())}
+    return _cases(report.model, [kind for kind in KINDS if kind.section in judged], report.found())
+
+
+def _cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) -> ET.Element:
+    failed = {finding.kind for finding in findings if finding.is_fault}
+    suite = _element(name, tests=len(kinds), failures=len(failed), errors=0)
+    for kind in kinds:
+        case = ET.SubElement(suite, "testcase", name=kind.name, classname=printable(name), time="0")
+        texts = [printable(finding.text) for finding in findings if finding.kind == kind.name]
+        if kind.name in failed:
+            ET.SubElement(case, "failure", type=kind.name, message=kind.says).text = "\n".join(texts)
+        elif texts:
+            ET.SubElement(case, "system-out").text = "\n".join(texts)
+    return suite
+
+
+def _unreadable_suite(failure: Failure) -> ET.Element:
+    suite = _element(failure.model, tests=1, failures=0, errors=1)
+    case = ET.SubElement(suite, "testcase", name="read", classname=printable(failure.model), time="0")
+    ET.SubElement(case, "error", type="unreadable-model", message=printable(failure.problem))
+    return suite
+
+
+def _element(name: str, **counts: int) -> ET.Element:
+    return ET.Element("testsuite", {"name": printable(name), **{key: str(count) for key, count in counts.items()}})
