@@ -209,8 +209,9 @@ def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tup
     """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
     was, now = (claim.contradicted(name, run, fed) for claim in claims)
     array = run.expected.get(name)
-    is_worse = bool(now) and not now <= was and isinstance(array, np.ndarray)
-    return f", and is {list(np.shape(array))} at {run}" if is_worse else ""
+    if not now or now <= was or not isinstance(array, np.ndarray):
+        return ""
+    return f", and is {list(array.shape)} at {run}"
 
 
 @dataclass(frozen=True)
