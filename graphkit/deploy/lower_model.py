@@ -125,7 +125,7 @@ class _Lowering:
         # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
         deep = min(FLOOR, self.sizes.floor)
         self._rewrite(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
-        self._passed("masks that are added", folded)
+        self._passed("masks that are added", folded, is_masking=True)
         masked = self.model
         outcome = self._rewrite(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
@@ -141,7 +141,7 @@ class _Lowering:
         self._passed("attention in plain operators", masked)
         plain = self.model
         self._rewrite(MaskedFillToAdd(deep))
-        self._passed("causal masks that are added", plain)
+        self._passed("causal masks that are added", plain, is_masking=True)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
@@ -300,7 +300,7 @@ class _Lowering:
         self._passed("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
         self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
-        self._passed("the floor of masks", deep)
+        self._passed("the floor of masks", deep, is_masking=True)
         self._reduce_interface()
         wide = self.model
         self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))

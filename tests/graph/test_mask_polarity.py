@@ -56,7 +56,8 @@ CASES: dict[str, tuple[str, str, Polarity | None]] = {
         "int64",
         """m = Cast <to = 1> (attention_mask) rest = Sub (one, m) wide = Unsqueeze (rest, axes)
         own = EyeLike <dtype = 1> (attention_mask) less = Neg (own) sums = Add (wide, less)
-        hidden = Greater (sums, zero) h = Cast <to = 1> (hidden) moved = Einsum <equation = "ijbn->bnij"> (h) bias = Mul (moved, much)
+        hidden = Greater (sums, zero)
+        h = Cast <to = 1> (hidden) moved = Einsum <equation = "ijbn->bnij"> (h) bias = Mul (moved, much)
         masked = Add (scores, bias) y = Softmax (masked)""",
         "keeps",
     ),
