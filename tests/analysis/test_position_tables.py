@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from builders import model_of
 
-from graphkit.analysis import position_tables
-from graphkit.analysis.position_tables import table_positions
+from graphkit.analysis import kv_cache
+from graphkit.analysis.kv_cache import table_positions
 from graphkit.graph.view import Value
 from graphkit.model import Model
 
@@ -30,7 +30,7 @@ def test_numbers_are_taken_off_at_any_depth(layers: int) -> None:
 
 
 def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, list[Value]] = {"_read_for": [], "_offset": []}
+    asked: dict[str, list[Value]] = {"_values_computed_from": [], "_offset": []}
 
     def counting(name: str, function: Callable[..., object]) -> Callable[..., object]:
         def ask(*arguments: object) -> object:
@@ -40,9 +40,12 @@ def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask
 
     for name in asked:
-        monkeypatch.setattr(position_tables, name, counting(name, getattr(position_tables, name)))
+        monkeypatch.setattr(kv_cache, name, counting(name, getattr(kv_cache, name)))
     assert table_positions(lookups(120)) == 80
-    values = {"_read_for": 3 * 121 + 1, "_offset": 122}  # all that rests on positions; positions and their 121 sums
+    values = {
+        "_values_computed_from": 3 * 121 + 1,
+        "_offset": 122,
+    }  # all that rests on positions; positions and their 121 sums
     assert {name: (len(found), len(set(found))) for name, found in asked.items()} == {
         name: (count, count) for name, count in values.items()
     }
