@@ -29,7 +29,7 @@ import psutil
 import pyarrow.parquet as pq
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "fleet")]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from catalogue import catalogue  # noqa: E402
 from dask_cluster import cluster  # noqa: E402

@@ -54,122 +54,12 @@ Lower, bundle and run
 `graphkit.shapes`, `passes`, `rewrite`, `deploy` and `verify` have more. Errors are `GraphkitError`s.
 """
 
-# Names are imported when they are first used, so that `import graphkit` is quick; `__init__.pyi` tells type checkers.
+# `__init__.pyi` has the names, each of which is imported when it is first used, so that `import graphkit` is quick.
 from __future__ import annotations
 
-from importlib import import_module
+import lazy_loader
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "graphkit.analysis.architecture": ("Architecture", "architecture"),
-    "graphkit.analysis.blockers": ("Blockers", "blockers"),
-    "graphkit.analysis.bundle_overview": ("BundleOverview", "bundle_overview"),
-    "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
-    "graphkit.analysis.costs.cost_table": ("Costs",),
-    "graphkit.analysis.costs.model_costs": ("costs",),
-    "graphkit.analysis.float16_losses": ("Float16Losses", "float16_losses"),
-    "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
-    "graphkit.analysis.model_interface": ("Interface", "interface"),
-    "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),
-    "graphkit.runtime.external_tools": ("optimized",),
-    "graphkit.analysis.shape_origins": ("Origins", "origins"),
-    "graphkit.analysis.pipeline_links": ("Fit", "fit"),
-    "graphkit.analysis.report": ("Comparison", "Report", "compare", "report"),
-    "graphkit.analysis.report_sections": ("ReportOptions",),
-    "graphkit.analysis.shape_ops": ("RemainingShapes", "ShapeOps", "remaining_shapes", "shape_ops"),
-    "graphkit.analysis.summary": ("Summary", "summary"),
-    "graphkit.analysis.node_list": ("NodeList", "WeightList", "node_list", "weight_list"),
-    "graphkit.analysis.tensor_shapes": (
-        "TensorShapes",
-        "UnknownShapes",
-        "WhyShape",
-        "tensor_shapes",
-        "unknown_shapes",
-        "why_shape",
-    ),
-    "graphkit.analysis.findings": ("Finding",),
-    "graphkit.analysis.verdict": ("Verdict",),
-    "graphkit.analysis.what_if": ("WhatIf", "what_if"),
-    "graphkit.errors": (
-        "GenerationWarning",
-        "GraphkitError",
-        "ModelError",
-        "OutputError",
-        "PassError",
-        "TargetError",
-        "UnprovenWarning",
-        "UsageError",
-    ),
-    "graphkit.workflows.compare_models": ("compare_models",),
-    "graphkit.deploy.hosts": ("Host",),
-    "graphkit.deploy.hosts.bundle_host": ("Bundle",),
-    "graphkit.workflows.fold_file": ("FoldReport", "fold_file"),
-    "graphkit.graph.networkx_export": ("cone", "to_networkx"),
-    "graphkit.graph.view": ("Node", "Scope", "Value"),
-    "graphkit.io.remote.options": ("RemoteOptions",),
-    "graphkit.model": ("Model", "ModelLike", "as_model", "load"),
-    "graphkit.model_diff.diff_models": ("diff",),
-    "graphkit.model_diff.model_diff": ("ModelDiff",),
-    "graphkit.options": (
-        "BundleOptions",
-        "CompareOptions",
-        "DeploymentProofOptions",
-        "DiffOptions",
-        "FoldOptions",
-        "FoldingOptions",
-        "FolderOptions",
-        "LowerOptions",
-        "RewriteOptions",
-        "RewriteProofOptions",
-        "SplitOptions",
-        "SplitProofOptions",
-    ),
-    "graphkit.render.result": ("Result",),
-    "graphkit.passes": ("PASSES",),
-    "graphkit.passes.fold_pipeline": ("fold",),
-    "graphkit.passes.control_flow.split_merged": ("Split", "split_merged"),
-    "graphkit.passes.pipeline": ("parse_pipeline",),
-    "graphkit.rewrite.base": ("MatchFailure", "Pass", "Premise", "run_passes"),
-    "graphkit.rewrite.editor": ("Editor",),
-    "graphkit.rewrite.edits": ("NewNode",),
-    "graphkit.rewrite.fixpoint": ("NodeRewrite", "Rewrite"),
-    "graphkit.rewrite.outcome": ("Declined", "Outcome"),
-    "graphkit.save": ("Saved", "save_models"),
-    "graphkit.deploy.make_bundle": ("BundleReport", "bundle_folder"),
-    "graphkit.workflows.specialize": ("Specializer",),
-    "graphkit.workflows.edit_file": ("EditReport", "edit_file"),
-    "graphkit.deploy.lower": ("LowerReport", "lower_folder"),
-    "graphkit.workflows.rewrite_file": ("RewriteReport", "rewrite_file"),
-    "graphkit.workflows.split_decoder_file": ("SplitReport", "split_file"),
-    "graphkit.shapes.graph_inputs": ("DimSpec",),
-    "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
-    "graphkit.deploy.targets": ("Target", "load_target"),
-    "graphkit.verify.runs_at_hazards": ("check_hazards",),
-    "graphkit.verify.layers.comparison": ("ModelComparison",),
-    "graphkit.verify.rewrite_proof": ("RewriteProof",),
-    "graphkit.verify.bundle_verifier": ("verify_bundle",),
-    "graphkit.deploy.verify_folder": ("verify_folder",),
-    "graphkit.verify.deployment_proofs": ("BundleProof",),
-    "graphkit.verify.rewrite_verifier": ("verify_extract", "verify_rewrite"),
-    "graphkit.verify.split_verifier": ("SplitProof", "verify_split"),
-    "graphkit.viewer.make_view": ("View", "view"),
-}
-_ROOMS = ("deploy", "passes", "rewrite", "shapes", "verify")  # packages with public names of their own
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> object:
-    if name in _ROOMS:
-        return import_module(f"graphkit.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'graphkit' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [name for name in _names if name not in {"deploy", "passes", "rewrite", "shapes", "verify"}]

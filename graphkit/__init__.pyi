@@ -1,29 +1,29 @@
-# What type checkers see of the package; at run time `__init__.py` imports each name when it is first used.
+# The public names and their modules; at run time each is imported when it is first used.
 
-from graphkit import deploy as deploy
-from graphkit import passes as passes
-from graphkit import rewrite as rewrite
-from graphkit import shapes as shapes
-from graphkit import verify as verify
-from graphkit.analysis.architecture import Architecture, architecture
-from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.analysis.bundle_overview import BundleOverview, bundle_overview
-from graphkit.analysis.control_flow import ControlFlow, control_flow
-from graphkit.analysis.costs.cost_table import Costs
-from graphkit.analysis.costs.model_costs import costs
-from graphkit.analysis.findings import Finding
-from graphkit.analysis.float16_losses import Float16Losses, float16_losses
-from graphkit.analysis.hazards import Hazard, Hazards, hazards
-from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.analysis.model_interface import Interface, interface
-from graphkit.analysis.node_list import NodeList, WeightList, node_list, weight_list
-from graphkit.analysis.pipeline_links import Fit, fit
-from graphkit.analysis.report import Comparison, Report, compare, report
-from graphkit.analysis.report_sections import ReportOptions
-from graphkit.analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
-from graphkit.analysis.shape_origins import Origins, origins
-from graphkit.analysis.summary import Summary, summary
-from graphkit.analysis.tensor_shapes import (
+from . import deploy as deploy
+from . import passes as passes
+from . import rewrite as rewrite
+from . import shapes as shapes
+from . import verify as verify
+from .analysis.architecture import Architecture, architecture
+from .analysis.blockers import Blockers, blockers
+from .analysis.bundle_overview import BundleOverview, bundle_overview
+from .analysis.control_flow import ControlFlow, control_flow
+from .analysis.costs.cost_table import Costs
+from .analysis.costs.model_costs import costs
+from .analysis.findings import Finding
+from .analysis.float16_losses import Float16Losses, float16_losses
+from .analysis.hazards import Hazard, Hazards, hazards
+from .analysis.kv_cache import KVCache, kv_cache
+from .analysis.model_interface import Interface, interface
+from .analysis.node_list import NodeList, WeightList, node_list, weight_list
+from .analysis.pipeline_links import Fit, fit
+from .analysis.report import Comparison, Report, compare, report
+from .analysis.report_sections import ReportOptions
+from .analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
+from .analysis.shape_origins import Origins, origins
+from .analysis.summary import Summary, summary
+from .analysis.tensor_shapes import (
     TensorShapes,
     UnknownShapes,
     WhyShape,
@@ -31,15 +31,15 @@ from graphkit.analysis.tensor_shapes import (
     unknown_shapes,
     why_shape,
 )
-from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.what_if import WhatIf, what_if
-from graphkit.deploy.hosts import Host
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.lower import LowerReport, lower_folder
-from graphkit.deploy.make_bundle import BundleReport, bundle_folder
-from graphkit.deploy.targets import Target, load_target
-from graphkit.deploy.verify_folder import verify_folder
-from graphkit.errors import (
+from .analysis.verdict import Verdict
+from .analysis.what_if import WhatIf, what_if
+from .deploy.hosts import Host
+from .deploy.hosts.bundle_host import Bundle
+from .deploy.lower import LowerReport, lower_folder
+from .deploy.make_bundle import BundleReport, bundle_folder
+from .deploy.targets import Target, load_target
+from .deploy.verify_folder import verify_folder
+from .errors import (
     GenerationWarning,
     GraphkitError,
     ModelError,
@@ -49,13 +49,13 @@ from graphkit.errors import (
     UnprovenWarning,
     UsageError,
 )
-from graphkit.graph.networkx_export import cone, to_networkx
-from graphkit.graph.view import Node, Scope, Value
-from graphkit.io.remote.options import RemoteOptions
-from graphkit.model import Model, ModelLike, as_model, load
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
-from graphkit.options import (
+from .graph.networkx_export import cone, to_networkx
+from .graph.view import Node, Scope, Value
+from .io.remote.options import RemoteOptions
+from .model import Model, ModelLike, as_model, load
+from .model_diff.diff_models import diff
+from .model_diff.model_diff import ModelDiff
+from .options import (
     BundleOptions,
     CompareOptions,
     DeploymentProofOptions,
@@ -69,34 +69,34 @@ from graphkit.options import (
     SplitOptions,
     SplitProofOptions,
 )
-from graphkit.passes import PASSES
-from graphkit.passes.control_flow.split_merged import Split, split_merged
-from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.pipeline import parse_pipeline
-from graphkit.render.result import Result
-from graphkit.rewrite.base import MatchFailure, Pass, Premise, run_passes
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import NodeRewrite, Rewrite
-from graphkit.rewrite.outcome import Declined, Outcome
-from graphkit.runtime.external_tools import optimized
-from graphkit.save import Saved, save_models
-from graphkit.shapes.graph_inputs import DimSpec
-from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-from graphkit.verify.bundle_verifier import verify_bundle
-from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
-from graphkit.verify.runs_at_hazards import check_hazards
-from graphkit.verify.split_verifier import SplitProof, verify_split
-from graphkit.viewer.make_view import View, view
-from graphkit.workflows.compare_models import compare_models
-from graphkit.workflows.edit_file import EditReport, edit_file
-from graphkit.workflows.fold_file import FoldReport, fold_file
-from graphkit.workflows.rewrite_file import RewriteReport, rewrite_file
-from graphkit.workflows.specialize import Specializer
-from graphkit.workflows.split_decoder_file import SplitReport, split_file
+from .passes import PASSES
+from .passes.control_flow.split_merged import Split, split_merged
+from .passes.fold_pipeline import fold
+from .passes.pipeline import parse_pipeline
+from .render.result import Result
+from .rewrite.base import MatchFailure, Pass, Premise, run_passes
+from .rewrite.editor import Editor
+from .rewrite.edits import NewNode
+from .rewrite.fixpoint import NodeRewrite, Rewrite
+from .rewrite.outcome import Declined, Outcome
+from .runtime.external_tools import optimized
+from .save import Saved, save_models
+from .shapes.graph_inputs import DimSpec
+from .surgeon import from_graphsurgeon, to_graphsurgeon
+from .verify.bundle_verifier import verify_bundle
+from .verify.deployment_proofs import BundleProof
+from .verify.layers.comparison import ModelComparison
+from .verify.rewrite_proof import RewriteProof
+from .verify.rewrite_verifier import verify_extract, verify_rewrite
+from .verify.runs_at_hazards import check_hazards
+from .verify.split_verifier import SplitProof, verify_split
+from .viewer.make_view import View, view
+from .workflows.compare_models import compare_models
+from .workflows.edit_file import EditReport, edit_file
+from .workflows.fold_file import FoldReport, fold_file
+from .workflows.rewrite_file import RewriteReport, rewrite_file
+from .workflows.specialize import Specializer
+from .workflows.split_decoder_file import SplitReport, split_file
 
 __version__: str
 

@@ -141,7 +141,7 @@ def test_a_size_follows_a_name_without_a_space(shell: str, tmp_path: Path) -> No
     (bin_ / "graphkit").chmod(0o755)
     env = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb", "PS1": "$ "}
     child = pexpect.spawn(
-        name, arguments, env=env, cwd=str(tmp_path), encoding="utf-8", timeout=20, dimensions=(50, 200)
+        name, arguments, env=env, cwd=str(tmp_path), encoding="utf-8", timeout=300, dimensions=(50, 200)
     )
     out = tmp_path / "shape.json"
     child.sendline(f"{start} && echo ready''now")

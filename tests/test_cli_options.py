@@ -7,7 +7,7 @@ import click
 import pytest
 
 from graphkit.analysis.report_sections import ReportOptions
-from graphkit.cli import COMMANDS
+from graphkit.cli.commands import every_command
 from graphkit.cli.flags import REPORT_FORMATS, choice, read_sizes
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
@@ -30,7 +30,7 @@ OWN = {
 
 def test_an_option_of_several_commands_is_the_same_in_each() -> None:
     found: dict[str, set[tuple[object, ...]]] = {}
-    for command in COMMANDS:
+    for command in every_command().values():
         for option in command.params:
             name = str(option.name)
             if (
@@ -99,6 +99,8 @@ def test_bounds_that_are_none_name_the_option() -> None:
 def test_defaults_are_those_of_the_functions() -> None:
     steps = inspect.signature(verify_split).parameters["options"].default.steps
     runs = inspect.signature(verify_rewrite).parameters["options"].default.runs
-    given = {(command.name, option.name): option.default for command in COMMANDS for option in command.params}
+    given = {
+        (command.name, option.name): option.default for command in every_command().values() for option in command.params
+    }
     assert (given["split-merged", "steps"], given["verify", "steps"], given["verify", "runs"]) == (steps, steps, runs)
     assert given["report", "context"] == ReportOptions().context

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -54,15 +52,5 @@ def test_public_names_are_listed_by_dir() -> None:
 
 
 def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"^module 'graphkit' has no attribute 'nope'$"):
+    with pytest.raises(AttributeError, match="No graphkit attribute nope"):
         graphkit.nope  # noqa: B018
-
-
-def test_type_checkers_see_every_public_name_from_its_home() -> None:
-    stub = ast.parse(Path(graphkit.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    homes = {name.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    rooms = {name for name, module in homes.items() if module == "graphkit"}
-    assert rooms == set(graphkit._ROOMS)
-    assert {name: module for name, module in homes.items() if name not in rooms} == graphkit._HOME
-    (listed,) = [node.value for node in stub.body if isinstance(node, ast.Assign)]
-    assert sorted(ast.literal_eval(listed)) == graphkit.__all__

@@ -73,3 +73,13 @@ def test_the_shares_of_a_workflow_grow_from_its_beginning_to_its_end(
     assert all(0 <= share <= 1 for share in shares)
     if name != "split":  # whose models take turns in each part
         assert shares == sorted(shares)
+
+
+def test_each_check_of_a_bundle_is_a_step_with_a_share_of_its_own(tmp_path: Path) -> None:
+    steps: list[str] = []
+    report = bundle_folder(
+        saved(decoder("causal"), tmp_path / "export"), tmp_path / "out", SLOTS, progress=steps.append
+    )
+    assert report.proof is not None
+    shares = {share_of(step) for step in steps if step.startswith("checking: ")}
+    assert len(shares) == len(report.proof.checks) - 1  # that of the weights reads files, before the others

@@ -16,7 +16,7 @@ from site_pages.write import write_pages
 
 import graphkit
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli.commands import COMMANDS, HOMES
+from graphkit.cli.commands import every_command
 from graphkit.deploy.targets import NAMES
 from graphkit.passes import PASSES
 from graphkit.workflows.output_schemas import SCHEMAS
@@ -26,8 +26,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def test_each_command_has_a_page_with_all_its_options() -> None:
     made = command_pages.pages()
-    assert made.keys() == {f"{name}.md" for name in HOMES} | {"index.md"}
-    for name, command in zip(HOMES, COMMANDS, strict=True):
+    assert made.keys() == {f"{name}.md" for name in every_command()} | {"index.md"}
+    for name, command in every_command().items():
         shown_ones = (each for each in command.params if not getattr(each, "hidden", False))
         options = {option for each in shown_ones for option in each.opts if option.startswith("--")}
         shown = set(re.findall(r"--[\w-]+", made[f"{name}.md"]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from graphkit.cli.commands import HOMES, command_of
+from graphkit.cli.commands import every_command
 from site_pages.links import linked, pages_that_use
 from site_pages.markdown import contents, prose, table
 
@@ -16,7 +16,7 @@ __all__ = ["pages"]
 
 def pages() -> dict[str, str]:
     """Return the page of each command, and the list of them."""
-    commands = {name: command_of(name) for name in HOMES}
+    commands = every_command()
     rows = [(f"[`graphkit {name}`]({name}.md)", prose(each.get_short_help_str(200))) for name, each in commands.items()]
     index = (
         "# Commands\n\nEach command prints this with `--help`. Exit codes are 0 where all is well, 1 for findings that "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from graphkit.cli.commands import HOMES
+from graphkit.cli.commands import every_command
 from graphkit.passes import PASSES
 
 __all__ = ["linked", "pages_that_use", "pass_page"]
@@ -20,10 +20,10 @@ def linked(text: str) -> str:
 
 
 def _link(code: str, words: list[str]) -> str:
-    if words[0] == "graphkit" and len(words) > 1 and words[1] in HOMES:
+    if words[0] == "graphkit" and len(words) > 1 and words[1] in every_command():
         return f"[{code}](../commands/{words[1]}.md)"
     passes = {kind.name(): kind for kind in PASSES}
-    if len(words) == 1 and words[0] in passes and words[0] not in HOMES:
+    if len(words) == 1 and words[0] in passes and words[0] not in every_command():
         return f"[{code}](../passes/{pass_page(passes[words[0]].__module__)}.md#{words[0]})"
     return code
 

@@ -1,6 +1,6 @@
 """The KV cache and recurrent state: their contract (which output feeds which input, which stay constant) and memory.
 
-A decoder has as many positions as the tables that positions are looked up in have rows.
+A decoder has as many positions as tables that positions are looked up in have rows, or tables cut to a length have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from graphkit.graph.traversal import chain_end, postorder, reachable
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, line, table, table_of
-from graphkit.shapes.infer import infer
+from graphkit.shapes import Expr, infer
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache", "table_positions"]
 
@@ -389,7 +390,25 @@ def table_positions(model: Model) -> int | None:
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
     counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
-    return min((count for count in counts if count > 0), default=None)
+    return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
+
+
+def _count_cut_tables(model: Model) -> Iterator[int]:
+    """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
+    cuts = [node for node in model.graph.nodes if node.is_op("Slice") and len(node.operands) > 3]
+    cuts = [node for node in cuts if node.operands[0].is_constant]
+    legal = legal_sizes(model) if cuts else None
+    if legal is None or legal.past is None or legal.tokens is None:
+        return
+    shapes, total = infer(model), legal.past + legal.tokens
+    for node in cuts:
+        data, *bounds = node.operands[:4]
+        dims, elements = shapes[data].dims or (), [shapes[value].elements or () for value in bounds]
+        for start, end, axis in zip(*elements, strict=False):
+            at = axis.constant if isinstance(axis, Expr) and axis.constant is not None else len(dims)
+            size = dims[at] if -len(dims) <= at < len(dims) else None
+            if size is not None and size.constant is not None and total in (end, size - start):
+                yield size.constant
 
 
 def _count_table_rows(model: Model, node: Node) -> int | None:

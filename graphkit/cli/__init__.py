@@ -15,7 +15,7 @@ __all__ = ["app", "main"]
 
 def __getattr__(name: str) -> object:
     """Return the commands, which are imported when they are first used."""
-    if name not in ("COMMANDS", "app"):
+    if name != "app":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from graphkit.cli import commands
 

@@ -114,7 +114,7 @@ def complete_kinds(context: click.Context, _: click.Parameter, incomplete: str) 
 
 def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete the last pass of a pipeline; within its options nothing."""
-    from graphkit.passes import PASSES
+    from graphkit.passes.registry import PASSES
 
     closed = incomplete.rpartition("}")
     before, comma, last = closed[2].rpartition(",")

@@ -277,11 +277,13 @@ class Sound:
         length: Samples or frames of the padded sound.
         stride: How many of them make a position.
         offset: Added to the valid ones.
+        is_whole: Whether the caller pads it, as zeros behind a shorter one change results whatever the mask says.
     """
 
     length: int
     stride: int
     offset: int
+    is_whole: bool = False
 
     @property
     def positions(self) -> int:

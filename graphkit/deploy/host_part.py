@@ -165,13 +165,13 @@ def kept_inputs(model: Model, original: Model, *, has_text: bool) -> frozenset[s
     known = {value.name for value in original.roles.all(*MASKS)}
     sound, polarities = sound_mask(model), model.roles.polarities
     masks = [value for value in model.roles.all("mask", "encoder mask") if value.consumers]
-    made = [mask for mask in masks if mask is sound or (has_text and _counts_tokens(mask, model))]
+    made = [mask for mask in masks if mask is sound or (has_text and _counts_tokens(mask, model, original))]
     kept = [mask for mask in masks if mask not in made or polarities[mask] is None or mask.name not in known]
     tokens = () if has_text else model.roles.all("tokens", "encoder tokens")
     return frozenset(value.name for value in (*kept, *tokens))
 
 
-def _counts_tokens(mask: Value, model: Model) -> bool:
+def _counts_tokens(mask: Value, model: Model, original: Model) -> bool:
     """Whether a mask has the length of the tokens: the same dim, or one that nodes bring together with it."""
     roles, dims = model.roles, declared_dims(mask)
     tokens = [
@@ -182,7 +182,10 @@ def _counts_tokens(mask: Value, model: Model) -> bool:
     lengths = {dims_of_tokens[1] for value in tokens if (dims_of_tokens := declared_dims(value))}
     of_tokens = ("tokens", "encoder tokens", "embeddings", "positions", "token types", *MASKS)
     others = {
-        dim for value, role in roles.inputs.items() if role not in of_tokens for dim in declared_dims(value) or ()
+        dim
+        for value, role in roles.inputs.items()
+        if role not in of_tokens and value.name in original.graph.values
+        for dim in declared_dims(value) or ()
     }
     if dims[-1] in lengths:
         return dims[-1] not in others or not isinstance(dims[-1], int)

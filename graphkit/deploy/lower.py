@@ -41,12 +41,13 @@ from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_und
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import portion, with_share
 from graphkit.rewrite.outcome import PassChange, grouped
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
+from graphkit.verify.fatal_node import proving
+from graphkit.verify.lowering_leaks import zeros_change_results
 from graphkit.verify.lowering_verifier import verify_lowering
 
 __all__ = ["Draft", "LowerOptions", "LowerReport", "LoweredFile", "lower_again", "lower_folder", "prove_stages_again"]
@@ -88,7 +89,7 @@ def lower_folder(
     request = checked_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
-    with isolation(options.limits):
+    with proving(options.limits):
         draft = _draft(changes, request, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write(output, draft, options, portion(progress, DRAFTED, 1.0))
@@ -196,6 +197,9 @@ def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, pr
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     _check_pad(contract, sizes.pad)
+    if contract.sizes.get("sound") and _zeros_change_results(Draft(changes, parts, contract, arrays)):
+        parts = [part.with_whole_sound() for part in parts]
+        contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     used = _used_options(changes, sizes, options)
     if options.kv_layout == "stacked" and pipeline.step is not None:
         stacked, contract_of_stacks = stack_caches(parts, contract, pipeline.step, sizes.target)
@@ -204,6 +208,12 @@ def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, pr
         contract = contract_of_stacks
         parts = [_stacked(part, made) for part, made in zip(parts, stacked, strict=True)]
     return Draft(changes, parts, replace(contract, options=used), arrays)
+
+
+def _zeros_change_results(draft: Draft) -> bool:
+    with _host_files(draft) as folder:
+        models = {part.method.name: part.model for part in draft.parts}
+        return zeros_change_results(draft.changes.originals, models, folder)
 
 
 def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions) -> LoweredWith:
@@ -365,12 +375,13 @@ def _states(encoder: Lowered) -> int:
     return port.shape[1]
 
 
-def _tables(draft: Draft) -> dict[str, bytes]:
-    """Return the content of each file of a table."""
-    contents: dict[str, bytes] = {}
+def _tables(draft: Draft) -> dict[str, bytes | memoryview]:
+    """Return the content of each file of a table, which may be an embedding of many words: it is not copied."""
+    contents: dict[str, bytes | memoryview] = {}
     for table in draft.contract.tables:
         array = draft.arrays[table.name]
-        contents.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+        stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        contents.setdefault(table.file, stored.reshape(-1).view(np.uint8).data)
     return contents
 
 
@@ -409,7 +420,7 @@ def lower_again(
     request = size_request(options)
     request.check()
     changes = asked_changes(export, options)
-    with isolation(limits):
+    with proving(limits):
         return _draft(changes, request, options, progress)
 
 

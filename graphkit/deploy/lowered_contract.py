@@ -20,7 +20,6 @@ from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.equivalence.stages import Stage
 
@@ -42,7 +41,6 @@ class Lowered:
         tables: Rows that the host looks up, by the name of the table.
         states: The tensors that the host keeps between steps.
         changes: The changes, a sentence each.
-        declined: The places that passes declined, and why.
         blockers: The nodes that the target still refuses.
         tokens: Tokens that the host treats specially, by purpose.
         passes: The names of the passes that have run.
@@ -55,12 +53,24 @@ class Lowered:
     tables: Mapping[str, np.ndarray]
     states: tuple[State, ...]
     changes: tuple[str, ...]
-    declined: tuple[Declined, ...]
     blockers: Blockers
     tokens: Mapping[str, int] = field(default_factory=dict)
     passes: frozenset[str] = frozenset()
     sound: Sound | None = None
     stages: tuple[Stage, ...] = ()
+
+    def with_whole_sound(self) -> Lowered:
+        """Return it for sounds that the caller pads, not the host."""
+        if self.sound is None:
+            return self
+        held = {port.name: f"'{port.name}' of the original" for port in self.method.inputs if port.is_sound}
+        inputs = (
+            replace(port, source=Source("user"), meaning=held[port.name]) if port.name in held else port
+            for port in self.method.inputs
+        )
+        return replace(
+            self, method=replace(self.method, inputs=tuple(inputs)), sound=replace(self.sound, is_whole=True)
+        )
 
 
 @dataclass
@@ -312,14 +322,13 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_ru
             if sound.stride > 1
             else f"{shifted}`"
         )
-        yield (
-            f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
-            f"to `{per}."
-        )
-        yield (
-            f"Results are those of the original for sounds that zeros make {sound.length} places long. One that "
-            "normalizes over time gives others where there are fewer zeros, whatever its mask says."
-        )
+        filled = f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own."
+        if sound.is_whole:
+            filled = (
+                f"The caller gives {sound.length} places of sound, of which `valid` are its own: padding behind a "
+                "shorter one changes what the original gives, whatever its mask says."
+            )
+        yield f"{filled} Set {whose[0]} to `{per}."
     elif any(_reads_length(port) for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:

@@ -33,7 +33,6 @@ from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.progress import portion, with_share
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -42,6 +41,7 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 __all__ = [
@@ -175,7 +175,7 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
 
 def _drafted(export: BundleExport, request: SizeRequest, options: BundleOptions) -> BundleDraft:
     sizes = export.sizes(request)
-    with isolation(options.limits):
+    with proving(options.limits):
         methods = export.methods(sizes, options.update)
     contract = _contract(methods, export, sizes)
     has_slots = any(state.update in ("slots", "ring") for state in contract.states)

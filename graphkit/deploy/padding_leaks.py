@@ -31,7 +31,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
 
     Args:
         part: The model that runs once for it.
-        original: The model, as it was exported; one of a fixed length gets padding from everybody.
+        original: The model, as it was exported; everybody pads one of a fixed length, if the token is known.
         folder: The folder of `contract.json` and the tables.
 
     Raises:
@@ -47,7 +47,8 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     host = Host(folder, run, unchecked=True)
     length, tokens = host.contract.sizes["source"], original.roles.first("tokens")
     is_fixed = tokens is not None and isinstance((declared_dims(tokens) or (0,))[-1], int)
-    if not host.contract.takes_text or length < 2 or is_fixed:
+    is_padded = is_fixed and host.contract.tokens["pad"] is not None
+    if not host.contract.takes_text or length < 2 or is_padded:
         return
     inputs = ExportInputs([original], rng)
     users = [port for port in part.method.inputs if port.kind == "user"]
@@ -59,6 +60,11 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     pair = [{**fed[0], **rows} for rows in noisy]
     if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
+    if is_fixed:
+        raise UsageError(
+            f"{original.name}: it takes {length} tokens, no mask hides those that pad, and nothing says which token "
+            "does - give it with --pad"
+        )
     values = [value for node in part.model.graph.nodes for value in node.results]
     leaks = _leaks(part.model, values, pair, length, {})
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them

@@ -27,9 +27,9 @@ from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion
-from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
@@ -185,7 +185,7 @@ def _with_stages(
 ) -> LoweringProof:
     """Return the proof with its stages, or with a note why these do not end in the files of the folder."""
     try:
-        with isolation(options.limits):
+        with proving(options.limits):
             return replace(proof, stages=prove_stages_again(draft, folder, progress=progress))
     except (UsageError, ModelError, OutputError) as error:
         return replace(proof, notes=(*proof.notes, f"The files are tested, and no stage is proven: {error}."))

@@ -125,12 +125,12 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
     none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
     """
-    reached = {value: _reached(value) for value in scope.inputs}
+    named = {past: words for past in inputs if (words := _state_words(past))}
+    reached = {value: _reached(value) for value in scope.inputs} if named else {}
     next_of = {}
-    for past in inputs:
-        words = _state_words(past)
+    for past, words in named.items():
         fitting = [value for value in scope.outputs if value in reached[past] and replaces(past, value)]
-        if not words or len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
+        if len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
             continue
         others = [value for value in scope.inputs if value is not past and fitting[0] in reached[value]]
         said = set(filter(str.isalpha, tokens(fitting[0].name)))

@@ -1,24 +1,77 @@
-"""Numbers for constants: two get the same one where dtype, dims and bytes are the same.
-
-Bytes are read only where another constant has the dtype and the dims, and lies elsewhere: a few of either end first,
-and all of them, in blocks, where these are equal.
-"""
+"""The bytes of tensors of two models, compared in blocks; tensors at the same place of one file are equal unread."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+import os
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
+import numpy as np
 from onnx import SparseTensorProto, TensorProto
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.matching.tensor_bytes import Place, first_difference, place_of
 from graphkit.model import Model
 
-__all__ = ["ConstantNumbers"]
+__all__ = ["ConstantNumbers", "Place", "first_difference", "place_of"]
+
+BLOCK = 1 << 20
+Place = tuple[Path, int, int]  # file, offset and length
+
+
+def place_of(model: Model, tensor: TensorProto) -> Place | None:
+    """Return where the bytes of a tensor lie; None where they are in memory."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    path, offset, length = model.piece(tensor)
+    return Path(os.path.realpath(path)), offset, length
+
+
+def first_difference(model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> int | None:
+    """Return the first byte in which a tensor differs from one of another model, None where there is none.
+
+    Bytes that lie at one place of one file are equal unread.
+
+    Raises:
+        ModelError: A data file is missing, or has shrunk.
+    """
+    places = place_of(model, tensor), place_of(other, other_tensor)
+    if places[0] is not None and places[0] == places[1]:
+        return None
+    sizes = len(_payload(model, tensor)), len(_payload(other, other_tensor))
+    if sizes[0] != sizes[1]:
+        return min(sizes)
+    at = 0
+    for block, same in zip(_blocks(model, tensor), _blocks(other, other_tensor), strict=True):
+        if block != same:
+            pair = (np.frombuffer(side, np.uint8) for side in (block, same))
+            return at + int(np.not_equal(*pair).argmax())
+        at += len(block)
+    return None
+
+
+def _payload(model: Model, tensor: TensorProto) -> memoryview:
+    if tensor.data_type == TensorProto.STRING:
+        return memoryview(b"\0".join(tensor.string_data))
+    return model.payload(tensor)
+
+
+def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, block by block; those in a file are read, not mapped."""
+    place = place_of(model, tensor)
+    if place is None:
+        payload = _payload(model, tensor)
+        yield from (bytes(payload[at : at + BLOCK]) for at in range(0, len(payload), BLOCK))
+        return
+    path, offset, length = place
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        for at in range(0, length, BLOCK):
+            yield file.read(min(BLOCK, length - at))
+
 
 SAMPLE = 4096  # bytes of either end
 
@@ -89,7 +142,8 @@ class ConstantNumbers:
         Raises:
             ModelError: Its file is missing, or has shrunk since the model was read.
         """
-        return self._compared("bytes", model, tensor)
+        place = place_of(model, tensor)
+        return self._compared("bytes", model, tensor) if place is None else self._placed("bytes", place, model, tensor)
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.

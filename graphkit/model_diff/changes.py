@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from graphkit.matching.change import Change
-
 __all__ = [
     "COSTS",
     "SECTIONS",
+    "Change",
     "ChangedNode",
     "FindingChange",
     "LoneNode",
@@ -28,6 +27,28 @@ SECTIONS = (
 )  # of a diff, in the order of its text
 COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that differs.
+
+    Attributes:
+        what: Its name.
+        before: What A has, None where A lacks it.
+        after: What B has, None where B lacks it.
+    """
+
+    what: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.what}: {self.after} added"
+        if self.after is None:
+            return f"{self.what}: {self.before} removed"
+        return f"{self.what}: {self.before} -> {self.after}"
 
 
 @dataclass(frozen=True)

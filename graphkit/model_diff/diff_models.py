@@ -5,16 +5,19 @@ from __future__ import annotations
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.report_sections import BLOCKERS
 from graphkit.deploy.targets import load_target
-from graphkit.graph.view import Value
 from graphkit.matching.graph_side import known
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.changes import NoteChange
-from graphkit.model_diff.finding_changes import finding_changes, findings_of
-from graphkit.model_diff.header_changes import interface_changes, metadata_changes, opset_changes
+from graphkit.model_diff.file_changes import (
+    finding_changes,
+    findings_of,
+    interface_changes,
+    metadata_changes,
+    note_changes,
+    opset_changes,
+)
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
-from graphkit.model_diff.node_matching import NodeMatching, match_nodes
-from graphkit.model_diff.note_changes import note_changes
+from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
 from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
 from graphkit.model_diff.weight_changes import weight_changes
 from graphkit.options import DiffOptions
@@ -56,12 +59,12 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     return ModelDiff(
         a=first.label,
         b=second.label,
-        interface=tuple(interface_changes(first, second, matching.interface)),
+        interface=tuple(interface_changes(matching.interface)),
         opsets=tuple(opset_changes(first, second)),
         metadata=(
-            *(NoteChange(each.what, each.before, each.after) for each in metadata_changes(first, second)),
+            *metadata_changes(first, second),
             *note_changes(matching, weights.pairs, first, second),
-            *(NoteChange(each.what, each.before, each.after) for each in declaration_changes(matching)),
+            *declaration_changes(matching),
         ),
         nodes=nodes,
         weights=weights.changes,
@@ -81,14 +84,9 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
 def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
     """Return the values that are called otherwise, inputs and outputs of the main graph aside."""
     ends = {*a.graph.inputs, *a.graph.outputs}
-
-    def path(value: Value) -> str:
-        return f"{value.scope.path}/{value.name}" if value.scope.path else value.name
-
-    pairs = matching.values.forth.items()
     return tuple(
-        (path(value_a), path(value_b))
-        for value_a, value_b in pairs
+        (value_path(value_a), value_path(value_b))
+        for value_a, value_b in matching.values.forth.items()
         if value_a.name != value_b.name
         and value_a not in ends
         and known(value_a) is None

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.graph.name_families import by_family, pairs_by_family
 from graphkit.graph.names import counted, listed, module_parts
-from graphkit.matching.change import Change
 from graphkit.model import Model
 from graphkit.model_diff.changes import (
     COSTS,
     SECTIONS,
+    Change,
     ChangedNode,
     FindingChange,
     LoneNode,
@@ -24,12 +24,10 @@ from graphkit.model_diff.changes import (
     ShapeChange,
     WeightChange,
 )
-from graphkit.model_diff.cost_differences import cost_blocks, is_dearer
-from graphkit.model_diff.difference_rows import COLUMNS, difference_rows
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
 from graphkit.render.result import Result
 
-__all__ = ["ModelDiff"]
+__all__ = ["COLUMNS", "ModelDiff", "cost_blocks", "is_dearer"]
 
 KINDS = {
     "values": "other values",
@@ -139,9 +137,30 @@ class ModelDiff(Result):
 
     def csv_tables(self) -> Iterator[Table]:
         """Yield one table with a row for each difference, which is empty where nothing differs."""
-        headers = {"interface": self.interface, "opsets": self.opsets, "metadata": self.metadata}
-        findings = {"findings": self.finding_changes, "blockers": self.blockers}
-        yield table(COLUMNS, [*difference_rows(headers, self.nodes, self.weights, self.shapes, findings)])
+        yield table(COLUMNS, [*self._difference_rows()])
+
+    def _difference_rows(self) -> Iterator[Row]:
+        """Yield the section of each difference, its names in both models, what differs, and what both have."""
+        for section in ("interface", "opsets", "metadata"):
+            for change in getattr(self, section):
+                yield section, change.what, change.what, "", change.before, change.after
+        for node in self.nodes.removed:
+            yield "nodes", node.node, "", "removed", node.operator, None
+        for node in self.nodes.added:
+            yield "nodes", "", node.node, "added", None, node.operator
+        for moved in self.nodes.moved:
+            yield "nodes", moved.node, moved.other, "moved", moved.graph, moved.other_graph
+        for pair in self.nodes.changed:
+            for change in pair.changes:
+                yield "nodes", pair.node, pair.other, change.what, change.before, change.after
+        for weight in self.weights:
+            yield "weights", weight.name, weight.other, weight.kind, weight.before, weight.after
+        for shape in self.shapes:
+            place = "follows" if shape.follows else "begins"
+            yield "shapes", shape.value, shape.other, place, shape.before, shape.after
+        for section, changes in (("findings", self.finding_changes), ("blockers", self.blockers)):
+            for finding in changes:
+                yield section, finding.text, finding.text, finding.kind, finding.before, finding.after
 
     def _verdict(self) -> Iterator[str]:
         if self.is_equal:
@@ -195,7 +214,7 @@ class ModelDiff(Result):
         if not self.weights:
             return
         yield Heading("Weights")
-        single = [_weight_row(weight) for weight in self.weights if not _is_implied(weight)]
+        single = [_weight_row(each) for each in self.weights if each.kind != "storage" and not each.with_nodes]
         if single:
             yield from _rows("Weight:code | Difference | A | B | Equal to:note", single)
         moved = Counter((weight.before, weight.after) for weight in self.weights if weight.kind == "storage")
@@ -211,7 +230,10 @@ class ModelDiff(Result):
             return
         yield Heading("Shapes")
         first = [each for each in self.shapes if not each.follows]
-        yield from _rows("Tensor:code | Operator | A:code | B:code", [_shape_row(each) for each in first])
+        yield from _rows(
+            "Tensor:code | Operator | A:code | B:code",
+            [(each.value, (each.operator, each.before, each.after)) for each in first],
+        )
         if len(first) < len(self.shapes):
             count = counted(len(self.shapes) - len(first), "tensor(s)")
             yield Prose(f"What is computed from these differs too: {count}.")
@@ -241,19 +263,11 @@ def _graph_text(path: str) -> str:
     return f"'{path}'" if path else "the main graph"
 
 
-def _shape_row(shape: ShapeChange) -> tuple[str, tuple[str, str, str]]:
-    return shape.value, (shape.operator, shape.before, shape.after)
-
-
 def _finding_blocks(heading: str, changes: Sequence[FindingChange]) -> Iterator[Block]:
     if changes:
         yield Heading(heading)
         rows = [(change.text, change.kind, change.before, change.after) for change in changes]
         yield table("Finding | Kind | A:number | B:number", rows)
-
-
-def _is_implied(weight: WeightChange) -> bool:
-    return weight.kind == "storage" or weight.with_nodes
 
 
 def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[tuple[str, tuple[str, str]]]:
@@ -303,3 +317,22 @@ def _joined_rows(headings: str, joined: Sequence[tuple[str, tuple[str | None, ..
     yield table(f"{headings}{' | Times:number' if many else ''}", shown)
     if len(joined) > MOST_ROWS:
         yield Prose(f"... and {len(joined) - MOST_ROWS:,} more in the JSON report.")
+
+
+COLUMNS = "Section | In A:code | In B:code | Difference | A | B"
+Row = tuple[str, str, str, str, str | int | None, str | int | None]
+
+
+def is_dearer(costs: CostChange) -> bool:
+    """Whether B has more bytes, more multiply-accumulates or a higher peak of memory; not where they are not known."""
+    a, b = costs.before, costs.after
+    if a is None or b is None:
+        return False
+    pairs = ((a.macs.value, b.macs.value), (a.peak_bytes.value, b.peak_bytes.value), (a.bytes, b.bytes))
+    return any(was is not None and now is not None and now > was for was, now in pairs)
+
+
+def cost_blocks(costs: CostChange) -> Iterator[Block]:
+    """Yield the costs of both where they differ, or why they cannot be counted."""
+    if costs.unknown or costs.before != costs.after:
+        yield from cost_change_blocks([costs], "Costs", ("A", "B"))

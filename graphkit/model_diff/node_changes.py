@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
-from graphkit.graph.attribute_text import tensor_text, values_text
+from graphkit.graph.attribute_text import attribute_text, tensor_text, values_text
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Node, Value
-from graphkit.matching.attribute_changes import attribute_changes
-from graphkit.matching.change import Change
+from graphkit.graph.view import Node, Value, as_text
 from graphkit.matching.graph_side import source_of
-from graphkit.matching.matches import is_counted
-from graphkit.model_diff.changes import ChangedNode, LoneNode, MovedNode, NameChange, NodeChanges
+from graphkit.matching.value_matching import is_counted
+from graphkit.matching.value_numbering import ValueNumbers, default_of
+from graphkit.model_diff.changes import Change, ChangedNode, LoneNode, MovedNode, NameChange, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching
 
-__all__ = ["ReadConstants", "node_changes"]
+__all__ = ["ReadConstants", "attribute_changes", "node_changes"]
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
 
@@ -155,7 +154,9 @@ def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
             yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
         ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
     else:
-        ends = [(f"'{value_a.name}'", value_a, value_b) for value_a, value_b in reading.matching.interface.outputs]
+        ends = [
+            (f"'{value_a.name}'", value_a, value_b) for value_a, value_b in reading.matching.interface.outputs.pairs
+        ]
     for name, value_a, value_b in ends:
         if reading.differs(value_a, value_b):
             yield NameChange(f"output {name}{of_label}", _source(value_a), _source(value_b))
@@ -165,3 +166,22 @@ def _source(value: Value | None) -> str | None:
     if value is None:
         return None
     return f"{value.producer.operator} '{value.producer.label}'" if value.producer is not None else f"'{value.name}'"
+
+
+def attribute_changes(node_a: Node, node_b: Node, numbers: ValueNumbers) -> Iterator[Change]:
+    """Yield the attributes in which two nodes differ, without their bodies; graphs that one of them lacks are told."""
+    first, second = numbers.attributes[node_a], numbers.attributes[node_b]
+    for name in sorted({*first, *second}, key=str):
+        if first.get(name) != second.get(name):
+            yield Change(as_text(name), _text(node_a, name), _text(node_b, name))
+    for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
+        texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
+        yield Change(as_text(name), *texts)
+
+
+def _text(node: Node, name: str) -> str | None:
+    attribute = node.attributes.get(name)
+    if attribute is not None:
+        return attribute_text(attribute)
+    default = default_of(node, name)
+    return f"{attribute_text(default)} (default)" if default is not None else None

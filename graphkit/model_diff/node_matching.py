@@ -5,20 +5,26 @@ Graphs match where their nodes do. What is left is looked for in other graphs: a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
-from graphkit.matching.matches import Matching
-from graphkit.matching.value_matching import match_graphs
+from graphkit.matching.interfaces import Interfaces, compare_interfaces
+from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.model import Model
-from graphkit.model_diff.interface_matching import InterfaceMatching, match_interfaces
-from graphkit.model_diff.moved_bodies import moved_bodies, release_outputs
 from graphkit.shapes import Shapes
 from graphkit.verify.equivalence.shared_values import shared_values
 
-__all__ = ["GraphPair", "NodeMatching", "match_nodes"]
+__all__ = [
+    "GraphPair",
+    "NodeMatching",
+    "match_nodes",
+    "moved_bodies",
+    "release_outputs",
+    "value_path",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +72,7 @@ class NodeMatching:
     """
 
     values: Matching
-    interface: InterfaceMatching
+    interface: Interfaces
     graphs: list[GraphPair] = field(default_factory=list)
     moves: list[GraphPair] = field(default_factory=list)
     forth: dict[Node, Node] = field(default_factory=dict)
@@ -119,12 +125,12 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
     """
-    matching = NodeMatching(Matching(), match_interfaces(a, b))
+    matching = NodeMatching(Matching(), compare_interfaces(a, b))
     matching.values.numbers.add(a)
     matching.values.numbers.add(b, matching.interface.names)
-    for value_a, value_b in matching.interface.inputs:
+    for value_a, value_b in matching.interface.inputs.pairs:
         matching.values.add(value_a, value_b, "name")
-    for value_a, value_b in matching.interface.outputs:
+    for value_a, value_b in matching.interface.outputs.pairs:
         if value_a.producer is not None and value_b.producer is not None:
             matching.values.add(value_a, value_b, "name")
     _match_pairs(matching, [GraphPair(a.graph, b.graph), *_functions(a, b)], (a, b), shapes)
@@ -245,3 +251,67 @@ def _is_untold(node: Node) -> bool:
 
 def _name(node: Node) -> str:
     return next((value.name for value in node.outputs if value is not None), node.proto.name)
+
+
+Nodes = Mapping[Scope, Sequence[Node]]
+
+
+def moved_bodies(
+    values: Matching, mine: Nodes, theirs: Nodes, lone: Collection[Scope]
+) -> Iterator[tuple[Scope, Scope]]:
+    """Yield graphs of A and of B that share nodes, where one is a body that the other model lacks.
+
+    The most alike come first. A graph takes one body of a node: both branches of an If are much alike.
+
+    Args:
+        values: The numbers of everything in both models.
+        mine: The nodes of A that match none of B, by graph; no constants.
+        theirs: The same of B.
+        lone: The bodies that the other model lacks.
+    """
+    taken: set[object] = set()
+    for (graph_a, graph_b), count in _shared(values, mine, theirs).most_common():
+        sizes = [len(nodes) for body, nodes in ((graph_a, mine[graph_a]), (graph_b, theirs[graph_b])) if body in lone]
+        uses: set[object] = {body for body in (graph_a, graph_b) if body in lone} | {
+            (graph_a.owner, graph_b),
+            (graph_b.owner, graph_a),
+        }
+        if sizes and 2 * count >= min(sizes) and not uses & taken:
+            taken |= uses
+            yield graph_a, graph_b
+
+
+def _shared(values: Matching, mine: Nodes, theirs: Nodes) -> Counter[tuple[Scope, Scope]]:
+    """Count the nodes that two graphs share: those that compute the same, and again those of one operator and name."""
+    places: dict[Hashable, Counter[Scope]] = {}
+    for graph_b, nodes in theirs.items():
+        for key, count in _keys(values, nodes).items():
+            places.setdefault(key, Counter())[graph_b] = count
+    shared: Counter[tuple[Scope, Scope]] = Counter()
+    for graph_a, nodes in mine.items():
+        for key, count in _keys(values, nodes).items():
+            for graph_b, there in places.get(key, {}).items():
+                shared[graph_a, graph_b] += min(count, there)
+    return shared
+
+
+def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
+    names = [(node.operator, tuple(value.name for value in node.outputs if value is not None)) for node in nodes]
+    return Counter([*(values.numbers.nodes[node] for node in nodes), *names])
+
+
+def release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
+    """Match what a body gives with what its node gave, where that is a value of the graph that has its nodes."""
+    for body, there, forth in ((graph_a, graph_b, True), (graph_b, graph_a, False)):
+        matched = values.forth if forth else values.back
+        for outer, inner in zip(body.owner.outputs if body.owner is not None else (), body.outputs, strict=False):
+            twin = matched.get(outer) if outer is not None else None
+            if outer is None or twin is None or twin.producer is None or twin.producer.scope is not there:
+                continue
+            values.release(outer if forth else twin)
+            values.add(*((inner, twin) if forth else (twin, inner)), "structure")
+
+
+def value_path(value: Value) -> str:
+    """Return the name of a value after the path of its scope."""
+    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name

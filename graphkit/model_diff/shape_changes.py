@@ -9,9 +9,8 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Value
-from graphkit.matching.change import Change
-from graphkit.model_diff.changes import ShapeChange
-from graphkit.model_diff.node_matching import NodeMatching
+from graphkit.model_diff.changes import NoteChange, ShapeChange
+from graphkit.model_diff.node_matching import NodeMatching, value_path
 from graphkit.shapes import Shapes
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.tensor import Tensor, is_known
@@ -27,18 +26,27 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
     known in one of the models is no difference.
     """
-    ends = (*matching.interface.inputs, *matching.interface.outputs)  # outputs for symbols of inputs that B lacks
+    ends = (
+        *matching.interface.inputs.pairs,
+        *matching.interface.outputs.pairs,
+    )  # outputs for symbols of inputs that B lacks
     dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
     renaming = _renaming(dims), _renaming((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()
     for node, value_a, value_b in _computed(matching):
         first, second = shapes[0][value_a], shapes[1][value_b]
-        if _same_dtype(first.dtype, second.dtype) and _same_dims(first.dims, second.dims, renaming):
+        is_same_dtype = first.dtype == second.dtype or 0 in (first.dtype, second.dtype)  # 0: not known
+        if is_same_dtype and _same_dims(first.dims, second.dims, renaming):
             continue
         differing.add(value_a)
         follows = any(value in differing for value in node.inputs)
         yield ShapeChange(
-            _path(value_a), _path(value_b), node.operator, before=_text(first), after=_text(second), follows=follows
+            value_path(value_a),
+            value_path(value_b),
+            node.operator,
+            before=_text(first),
+            after=_text(second),
+            follows=follows,
         )
 
 
@@ -68,49 +76,29 @@ def _text(tensor: Tensor) -> str:
     return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
 
 
-def _same_dtype(dtype_a: int, dtype_b: int) -> bool:
-    return dtype_a == dtype_b or not dtype_a or not dtype_b
-
-
-def _same_dims(
-    dims_a: Dims,
-    dims_b: Dims,
-    renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]],
-) -> bool:
+def _same_dims(dims_a: Dims, dims_b: Dims, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
     if dims_a is None or dims_b is None:
         return True
-    return len(dims_a) == len(dims_b) and all(_same_dim(x, y, renaming) for x, y in zip(dims_a, dims_b, strict=True))
+    return len(dims_a) == len(dims_b) and all(
+        not (is_known(x) and is_known(y)) or x == y or x.substitute(renaming[0]) == y or x == y.substitute(renaming[1])
+        for x, y in zip(dims_a, dims_b, strict=True)
+    )
 
 
-def _same_dim(dim_a: Expr, dim_b: Expr, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
-    if not (is_known(dim_a) and is_known(dim_b)):
-        return True
-    return dim_a == dim_b or dim_a.substitute(renaming[0]) == dim_b or dim_a == dim_b.substitute(renaming[1])
-
-
-def _path(value: Value) -> str:
-    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name
-
-
-def declaration_changes(matching: NodeMatching) -> Iterator[Change]:
+def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
     """Yield how many tensors of both models have their type declared in one of them only, or declared otherwise."""
     counts = {"A": 0, "B": 0, "both": 0}
     for value_a, value_b in matching.values.forth.items():
-        if value_a.producer is None or not _is_inside(value_a, matching.forth) or value_b in value_b.scope.outputs:
+        ends = (*value_a.scope.outputs, *value_b.scope.outputs)
+        if value_a.producer is None or value_a.producer not in matching.forth or value_a in ends or value_b in ends:
             continue
         first, second = value_a.scope.infos.get(value_a.name), value_b.scope.infos.get(value_b.name)
-        if first is None or second is None:
-            counts["A"] += second is None and first is not None
-            counts["B"] += first is None and second is not None
-        else:
+        if first is not None and second is not None:
             counts["both"] += first.type != second.type
-    texts = {name: counted(count, "tensor(s)") for name, count in counts.items()}
+        elif first is not None or second is not None:
+            counts["B" if first is None else "A"] += 1
+    texts = {name: counted(count, "tensor(s)") for name, count in counts.items() if count}
     if counts["A"] or counts["B"]:
-        yield Change("declared types", texts["A"] if counts["A"] else None, texts["B"] if counts["B"] else None)
+        yield NoteChange("declared types", texts.get("A"), texts.get("B"))
     if counts["both"]:
-        yield Change("types that are declared otherwise", texts["both"], texts["both"])
-
-
-def _is_inside(value: Value, matched: Mapping[Node, Node]) -> bool:
-    """Whether a node that is in both models computes a value, which is no output of its graph."""
-    return value.producer in matched and value not in value.scope.outputs
+        yield NoteChange("types that are declared otherwise", texts["both"], texts["both"])

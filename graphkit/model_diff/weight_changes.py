@@ -16,13 +16,16 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import tensor_text, values_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.matching.graph_side import source_of
-from graphkit.matching.matches import is_counted
+from graphkit.matching.value_matching import is_counted
 from graphkit.model import Model
 from graphkit.model_diff.changes import WeightChange, WeightKind
 from graphkit.model_diff.node_changes import ReadConstants
-from graphkit.model_diff.node_matching import NodeMatching
+from graphkit.model_diff.node_matching import NodeMatching, value_path
 
-__all__ = ["Weights", "tensor_of", "value_path", "weight_changes"]
+__all__ = ["Weights", "tensor_of", "weight_changes"]
+
+
+Key = Callable[[Value, int], Hashable]  # of a constant and its number
 
 
 @dataclass(frozen=True)
@@ -100,22 +103,16 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     theirs = _Side(matching, b, scopes[1], graphs, matching.back)
     pairs = list(_pairs(matching, read, mine, theirs))
     changes = [change for value_a, value_b in pairs for change in _changes(value_a, value_b, mine, theirs)]
-    paired = {value_a for value_a, _ in pairs}, {value_b for _, value_b in pairs}
-    changes += [_removed(value_a, mine, theirs) for value_a in mine.numbers if value_a not in paired[0]]
-    changes += [_added(value_b, mine, theirs) for value_b in theirs.numbers if value_b not in paired[1]]
-    equal = [(value_a, value_b) for value_a, value_b in pairs if mine.numbers[value_a] == theirs.numbers[value_b]]
-    unread = {value_a for value_a in mine.numbers if mine.is_unread(value_a)} | {
-        value_a for value_a, value_b in pairs if theirs.is_unread(value_b)
-    }
+    paired = {value for pair in pairs for value in pair}
+    changes += [_lone(value, "removed", mine, theirs) for value in mine.numbers if value not in paired]
+    changes += [_lone(value, "added", theirs, mine) for value in theirs.numbers if value not in paired]
+    equal = [(x, y) for x, y in pairs if mine.numbers[x] == theirs.numbers[y] and x.name != y.name]
+    unread = {x for x in mine.numbers if mine.is_unread(x)} | {x for x, y in pairs if theirs.is_unread(y)}
     return Weights(
-        tuple(changes),
-        tuple(
-            dict.fromkeys(
-                (value_path(value_a), value_path(value_b)) for value_a, value_b in equal if value_a.name != value_b.name
-            )
-        ),
-        tuple(value_path(value_a) for value_a in mine.numbers if value_a in unread),
-        tuple(pairs),
+        changes=tuple(changes),
+        renamed=tuple(dict.fromkeys((value_path(x), value_path(y)) for x, y in equal)),
+        unread=tuple(value_path(value) for value in mine.numbers if value in unread),
+        pairs=tuple(pairs),
     )
 
 
@@ -130,7 +127,7 @@ def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Si
     for graphs in (*matching.graphs, *matching.moves):
         rest_a = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
         rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
-        keys: tuple[Callable[[Value, int], Hashable], ...] = (_name_and_number, _number, _given_name)
+        keys: tuple[Key, ...] = (lambda value, number: (value.name, number), lambda _, number: number, _given_name)
         for key in keys:
             by_key: dict[Hashable, list[Value]] = {}
             for value_b in rest_b:
@@ -145,14 +142,6 @@ def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Si
                 taken.update(values)
             rest_a = [value_a for value_a in rest_a if value_a not in done[0]]
             rest_b = [value_b for value_b in rest_b if value_b not in done[1]]
-
-
-def _name_and_number(value: Value, number: int) -> Hashable:
-    return value.name, number
-
-
-def _number(_: Value, number: int) -> Hashable:
-    return number
 
 
 def _given_name(value: Value, _: int) -> Hashable:
@@ -177,21 +166,14 @@ def _difference(value_a: Value, value_b: Value) -> WeightKind:
     return "dims" if first.dims != second.dims else "values"
 
 
-def _removed(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
-    equal = theirs.by_number.get(mine.numbers[value])
-    with_nodes = mine.is_alone(value)
-    names, has_values = (value_path(value), ""), _has_values(value)
+def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
+    """Return a constant that only one model has."""
+    names, texts = (value_path(value), ""), (_text(value), "")
+    if kind == "added":
+        names, texts = names[::-1], texts[::-1]
+    equal = _path(other.by_number.get(side.numbers[value]))
     return WeightChange(
-        *names, "removed", _text(value), "", equal_to=_path(equal), with_nodes=with_nodes, has_values=has_values
-    )
-
-
-def _added(value: Value, mine: _Side, theirs: _Side) -> WeightChange:
-    equal = mine.by_number.get(theirs.numbers[value])
-    with_nodes = theirs.is_alone(value)
-    names, has_values = ("", value_path(value)), _has_values(value)
-    return WeightChange(
-        *names, "added", "", _text(value), equal_to=_path(equal), with_nodes=with_nodes, has_values=has_values
+        *names, kind, *texts, equal_to=equal, with_nodes=side.is_alone(value), has_values=_has_values(value)
     )
 
 
@@ -223,8 +205,3 @@ def _storage(value: Value) -> str:
     if value.kind == "node":
         return "Constant node"
     return "default of an input" if value.kind == "input" else "initializer"
-
-
-def value_path(value: Value) -> str:
-    """Return the name of a value after the path of its scope."""
-    return f"{value.scope.path}/{value.name}" if value.scope.path else value.name

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
-from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
 from graphkit.passes.clean_up.float_outputs import keep_outputs_float
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.clean_up.node_names import with_unique_node_names
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
+from graphkit.passes.fold_passes import FOLDING
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -95,10 +95,14 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChang
 
 
 def _rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
-    kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if options.fuse else FOLDING) if kind not in without]
+    kinds = FOLDING
+    if options.fuse:
+        from graphkit.passes.fuse_passes import FUSING, SHARING
+
+        kinds = (*SHARING, *FOLDING, *FUSING)
     configured = {
         DropZeroAdds: DropZeroAdds(signs=not options.fuse),
         FoldConstants: FoldConstants(options.limit, half=options.fuse),
         SimplifyScatter: SimplifyScatter(sparing=options.fuse),
     }
-    return tuple(configured.get(kind) or kind() for kind in kinds)
+    return tuple(configured.get(kind) or kind() for kind in kinds if kind not in without)

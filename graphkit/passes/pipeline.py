@@ -8,7 +8,7 @@ import re
 from importlib import import_module
 
 from graphkit.errors import GraphkitError, PassError, UsageError
-from graphkit.passes import PASSES
+from graphkit.passes.registry import PASSES
 from graphkit.rewrite import Pass
 from graphkit.rewrite.pass_options import read_option
 from graphkit.suggest import did_you_mean

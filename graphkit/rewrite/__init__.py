@@ -1,23 +1,5 @@
 """The machinery of passes: their base class, the editor that records changes, the builder of new nodes."""
 
-from graphkit.rewrite.base import (
-    ROUNDING,
-    Declined,
-    Matched,
-    MatchFailure,
-    Outcome,
-    Pass,
-    Premise,
-    copy_proto,
-    drop_inputs,
-    keep,
-)
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import NodeRewrite, Rewrite, run_to_fixpoint
+import lazy_loader
 
-__all__ = [
-    "ROUNDING", "Builder", "Declined", "Editor", "MatchFailure", "Matched", "NewNode", "NodeInput", "NodeRewrite",
-    "Outcome", "Pass", "Premise", "Rewrite", "attributes_of", "copy_proto", "drop_inputs", "keep", "run_to_fixpoint",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolation import Process, current_process
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
 from graphkit.runtime.session import RunError, check_files, content, load_error
+from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
 from graphkit.runtime.worker_process import DiedError
 
@@ -61,6 +63,7 @@ class IsolatedSession:
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
+        self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None
         self.took = 0.0
         current = current_process()
         self._process = Process(DEFAULT_LIMITS) if current is None else current
@@ -81,13 +84,32 @@ class IsolatedSession:
         Raises:
             RunError: The model fails on these inputs, takes too much time or memory, or ends the process.
         """
+        values = self._run({name: np.asarray(array) for name, array in feed.items()})
+        return dict(zip(self.outputs, values, strict=True))
+
+    def bound(self) -> IsolatedBinding:
+        """Return its inputs and outputs, to be bound to arrays."""
+        return IsolatedBinding(self)
+
+    def run_in_place(
+        self, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray | None]
+    ) -> dict[str, np.ndarray]:
+        """Let outputs be written into these arrays, of `shared_zeros`; return those that have none.
+
+        Raises:
+            RunError: See `run`.
+        """
+        (values,) = self._run(feed, outputs=outputs)
+        assert isinstance(values, dict)
+        return values
+
+    def _run(self, arrays: Mapping[str, np.ndarray], **more: object) -> list[Any]:
         self._check_patience()
         if self._generation != self._process.generation:
             self._load()
-        arrays = {name: np.asarray(array) for name, array in feed.items()}
         request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
         try:
-            answer = self._ask(request, feed=arrays)
+            answer = self._ask(request, feed=arrays, **more)
         except DiedError as error:
             self._timeouts += error.timed_out
             self._deaths += not error.timed_out
@@ -97,7 +119,7 @@ class IsolatedSession:
         self.took = answer["seconds"]
         values = self._process.worker.take(answer["values"])
         assert isinstance(values, list)
-        return dict(zip(self.outputs, values, strict=True))
+        return values
 
     def _check_patience(self) -> None:
         if self._timeouts >= MAX_TIMEOUTS:
@@ -108,12 +130,20 @@ class IsolatedSession:
     def _given_up(self, why: str) -> RunError:
         error = RunError(f"not run: {why}", file=self.label)
         error.is_final = True
+        return self._with_death(error)
+
+    def _with_death(self, error: RunError) -> RunError:
+        """Return an error with what is known of the last run that ended the process, if one did."""
+        if self._last is not None:
+            died, error.feed = self._last
+            error.signal, error.message, error.model = died.signal, died.why, self._source
         return error
 
     def _death(self, error: DiedError, arrays: Mapping[str, np.ndarray]) -> RunError:
         died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
-        died.signal, died.timed_out = error.signal, error.timed_out
-        return died
+        died.timed_out = error.timed_out
+        self._last = None if error.timed_out else (error, arrays)
+        return self._with_death(died)
 
     def _failure(self, answer: Message) -> RunError:
         if not answer["memory"]:
@@ -145,7 +175,62 @@ class IsolatedSession:
 
     def _ask(self, request: Message, **values: object) -> Message:
         limits = self._process.limits
-        return self._process.ask({**request, "memory": limits.bytes()}, limits.time(self._weights), **values)
+        common = {"memory": limits.bytes(), "blocks": live_blocks()}
+        return self._process.ask({**request, **common}, limits.time(self._weights), **values)
+
+
+class IsolatedBinding:
+    """An isolated session's inputs and outputs, bound to arrays: `BoundSession`'s public face.
+
+    Arrays of `shared_zeros` are read and written where they are, and an output may be in the place of an input; others
+    are copied.
+
+    Args:
+        session: The session, which others may share.
+    """
+
+    def __init__(self, session: IsolatedSession) -> None:
+        self._session = session
+        self._inputs: dict[str, np.ndarray] = {}
+        self._outputs: dict[str, np.ndarray | None] = {}
+        self._given: dict[str, np.ndarray] = {}
+
+    def bind_input(self, name: str, array: np.ndarray) -> None:
+        """Let an input be an array, which is read at each run."""
+        self._inputs[name] = array
+
+    def bind_output(self, name: str, array: np.ndarray) -> None:
+        """Let an output be written into an array, whose shape is that of the output."""
+        self._outputs[name] = array
+
+    def bind_value(self, array: np.ndarray, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """Let inputs and outputs be one array."""
+        self._inputs |= dict.fromkeys(inputs, array)
+        self._outputs |= dict.fromkeys(outputs, array)
+
+    def free_output(self, name: str) -> None:
+        """Let onnxruntime allocate an output."""
+        self._outputs[name] = None
+
+    def run(self) -> None:
+        """Run the model.
+
+        Raises:
+            RunError: It fails, takes too much time or memory, or ends the process.
+        """
+        there = {name: a if a is not None and block_of(a) else None for name, a in self._outputs.items()}
+        self._given = self._session.run_in_place(self._inputs, there)
+        for name, array in self._given.items():
+            room = self._outputs[name]
+            if room is not None and (room.shape, room.dtype) != (array.shape, array.dtype):
+                sides = " and ".join(f"{each.dtype} {list(each.shape)}" for each in (array, room))
+                raise RunError(f"output '{name}' and the room for it differ: {sides}", file=self._session.label)
+            if room is not None:
+                room[...] = array
+
+    def free_outputs(self) -> dict[str, np.ndarray]:
+        """Return the outputs that onnxruntime has allocated, by name."""
+        return {name: array for name, array in self._given.items() if self._outputs[name] is None}
 
 
 def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:

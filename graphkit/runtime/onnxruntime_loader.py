@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession as InferenceSession
     from onnxruntime import OrtValue as OrtValue
 
-__all__ = ["open_model", "run_model", "runtime_version", "value_of"]
+__all__ = ["open_model", "run_in_place", "run_model", "runtime_version", "value_of"]
 
 # Types that onnxruntime neither takes from numpy nor gives to it: the dtype in numpy, and the number in ONNX.
 ODD_TYPES = {
@@ -75,6 +75,27 @@ def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list
         value.numpy() if (odd := ports[port.name]) is None else _unpacked(value, *odd)
         for port, value in zip(session.get_outputs(), results, strict=True)
     ]
+
+
+def run_in_place(
+    session: InferenceSession, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray | None]
+) -> dict[str, np.ndarray]:
+    """Run a session on arrays where they are, outputs among them; return those outputs that have none.
+
+    Raises:
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    binding = session.io_binding()
+    for name, array in feed.items():
+        binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    for name, room in outputs.items():
+        if room is None:
+            binding.bind_output(name)
+        else:
+            binding.bind_output(name, "cpu", 0, room.dtype.type, room.shape, room.ctypes.data)
+    session.run_with_iobinding(binding)
+    values = zip(outputs.items(), binding.get_outputs(), strict=True)
+    return {name: value.numpy() for (name, room), value in values if room is None}
 
 
 def _packed(array: np.ndarray, number: int) -> np.ndarray:

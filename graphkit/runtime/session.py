@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -35,13 +36,17 @@ class RunError(ModelError):
     """A model that onnxruntime loads, and that fails on some inputs.
 
     Attributes:
+        message: What onnxruntime says, or how the process ended.
         signal: The one that ended the process that the model ran in, such as SIGFPE.
+        model, feed: What ran then, and on which inputs.
         timed_out: Whether the run took too long.
         is_final: Whether the model is not run any more, because runs before took too long or ended the process.
     """
 
     message: str = ""
     signal: str = ""
+    model: Path | Model | None = None
+    feed: Mapping[str, np.ndarray] = MappingProxyType({})
     timed_out: bool = False
     is_final: bool = False
 
@@ -111,6 +116,10 @@ class Session:
             raise load_error(str(error), self.label) from error
         self.inputs: Sequence[str] = [port.name for port in self.onnx.get_inputs()]
         self.outputs: Sequence[str] = [port.name for port in self.onnx.get_outputs()]
+
+    def bound(self) -> BoundSession:
+        """Return its inputs and outputs, to be bound to arrays."""
+        return BoundSession(self)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name: an array, or a list, a dict or None where it is no tensor.

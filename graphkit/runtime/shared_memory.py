@@ -6,16 +6,18 @@ array comes, so that a process starts quickly.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Arena", "Json", "decode", "encode"]
+__all__ = ["Arena", "Json", "block_of", "decode", "encode", "live_blocks", "shared_zeros"]
 
 Json = object  # any value of JSON
 ALIGNMENT = 64
@@ -23,6 +25,7 @@ USER_DEFINED = 2  # what numpy calls dtypes of others, such as bfloat16
 LEAST = 1 << 20
 KEPT = 256 << 20  # bytes that stay allocated from one run to the next
 NAMED = os.name != "posix"  # where a child cannot inherit a file, it opens it by name
+NUMBERS = itertools.count()
 
 
 class Arena:
@@ -30,13 +33,16 @@ class Arena:
 
     Args:
         place: How the other process calls it; None to make a new one.
+        is_late: Whether the other process is there already, so that it inherits nothing.
     """
 
-    def __init__(self, place: str | None = None) -> None:
+    def __init__(self, place: str | None = None, *, is_late: bool = False) -> None:
         self._name: Path | None = None
+        self._is_late = is_late
+        self._blocks: dict[int, Arena] = {}  # of the other process
         if place is not None:
             self._file = int(place[3:]) if place.startswith("fd:") else os.open(place, os.O_RDWR)
-        elif NAMED:
+        elif NAMED or (is_late and not os.path.isdir("/proc/self/fd")):
             import tempfile
 
             self._file, name = tempfile.mkstemp(prefix="graphkit-")
@@ -53,7 +59,9 @@ class Arena:
     @property
     def place(self) -> str:
         """How the other process finds it."""
-        return f"fd:{self._file}" if self._name is None else str(self._name)
+        if self._name is not None:
+            return str(self._name)
+        return f"/proc/{os.getpid()}/fd/{self._file}" if self._is_late else f"fd:{self._file}"
 
     @property
     def inherited(self) -> tuple[int, ...]:
@@ -62,6 +70,8 @@ class Arena:
 
     def put(self, value: object, start: int = 0) -> tuple[Json, int]:
         """Store a value from an offset on; return the places of its arrays, and the offset behind them.
+
+        Arrays of `shared_zeros` stay where they are.
 
         Raises:
             TypeError: It holds a value other than an array, a string or a number.
@@ -72,8 +82,10 @@ class Arena:
         arrays: list[tuple[int, np.ndarray]] = []
         end = -(-start // ALIGNMENT) * ALIGNMENT
 
-        def place(array: np.ndarray) -> int:
+        def place(array: np.ndarray) -> Json:
             nonlocal end
+            if (known := block_of(array)) is not None:
+                return known
             offset = end
             arrays.append((offset, array))
             end = -(-(offset + array.nbytes) // ALIGNMENT) * ALIGNMENT
@@ -89,12 +101,24 @@ class Arena:
         """Return a stored value; its arrays are views, which the next value overwrites, unless copied."""
         import numpy as np
 
-        def take(offset: int, dtype: np.dtype, shape: list[int]) -> np.ndarray:
+        def take(place: Json, dtype: np.dtype, shape: list[int]) -> np.ndarray:
+            assert isinstance(place, (int, list))
+            arena, offset = (self, place) if isinstance(place, int) else (self._block(*place[:2]), place[2])
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            view: np.ndarray = np.ndarray(shape, dtype, self._mapped(offset + size, grow=False), offset)
+            view: np.ndarray = np.ndarray(shape, dtype, arena._mapped(offset + size, grow=False), offset)
             return view.copy() if copy else view
 
         return decode(encoded, take)
+
+    def keep_blocks(self, numbers: Collection[int]) -> None:
+        """Let the blocks of the other process go, but for these."""
+        for number in self._blocks.keys() - {*numbers}:
+            self._blocks.pop(number).close()
+
+    def _block(self, number: int, place: str) -> Arena:
+        if number not in self._blocks:
+            self._blocks[number] = Arena(place)
+        return self._blocks[number]
 
     def trim(self) -> None:
         """Give memory back where a large value was stored; views of it must be gone."""
@@ -122,7 +146,44 @@ class Arena:
         return self._map
 
 
-def encode(value: object, place: Callable[[np.ndarray], int]) -> Json:
+_LIVE: dict[int, tuple[str, range]] = {}  # the place of each block, and its addresses
+
+
+def shared_zeros(size: int) -> np.ndarray:
+    """Return so many bytes of 0, which child processes read and write where they are.
+
+    Raises:
+        OSError: There is not enough memory.
+    """
+    import numpy as np
+
+    arena, number = Arena(is_late=True), next(NUMBERS)
+    block: np.ndarray = np.ndarray((size,), np.uint8, arena._mapped(size, grow=True))
+    _LIVE[number] = arena.place, range(block.ctypes.data, block.ctypes.data + size)
+    weakref.finalize(block, _free, number, arena)
+    return block
+
+
+def _free(number: int, arena: Arena) -> None:
+    del _LIVE[number]
+    arena.close()
+
+
+def live_blocks() -> list[int]:
+    """Return the numbers of the blocks of this process."""
+    return list(_LIVE)
+
+
+def block_of(array: np.ndarray) -> Json:
+    """Return where a block holds an array, None where none does."""
+    if not array.flags.c_contiguous:
+        return None
+    address = array.ctypes.data
+    found = ([n, place, address - at.start] for n, (place, at) in list(_LIVE.items()) if address in at)
+    return next(found, None)
+
+
+def encode(value: object, place: Callable[[np.ndarray], Json]) -> Json:
     """Return a value as JSON, its arrays by where `place` puts them.
 
     Raises:
@@ -152,7 +213,7 @@ def _string(value: object) -> str:
     return value
 
 
-def decode(encoded: Json, take: Callable[[int, np.dtype, list[int]], np.ndarray]) -> object:
+def decode(encoded: Json, take: Callable[[Json, np.dtype, list[int]], np.ndarray]) -> object:
     """Return the value that `encode` made JSON of."""
     import numpy as np
 

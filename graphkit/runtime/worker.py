@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from graphkit.runtime.limits import allocated, limit_memory
-from graphkit.runtime.onnxruntime_loader import open_model, run_model, runtime_version
+from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
 from graphkit.runtime.shared_memory import Arena
 
 __all__ = ["Message", "main", "read_message", "serve", "write_message"]
@@ -133,6 +133,7 @@ class _Server:
         """Carry out a request."""
         try:
             self._drop(request.get("drop", list(self.sessions)))
+            arena.keep_blocks(request.get("blocks", ()))
             if request["do"] == "free":
                 return {}
             if request["do"] == "small models":
@@ -161,9 +162,11 @@ class _Server:
 
     def _run(self, request: Message, arena: Arena) -> Message:
         self._limit(request["memory"])
+        session = self.sessions[request["id"]]
         feed: Any = arena.get(request["feed"], copy=False)
+        outputs: Any = arena.get(request["outputs"], copy=False) if "outputs" in request else None
         began = time.perf_counter()
-        values = run_model(self.sessions[request["id"]], feed)
+        values = run_model(session, feed) if outputs is None else [run_in_place(session, feed, outputs)]
         return {**_held(values, request, arena), "seconds": time.perf_counter() - began}
 
     def _run_small(self, request: Message, arena: Arena) -> Message:

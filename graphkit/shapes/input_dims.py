@@ -12,7 +12,7 @@ still a claim: at a node that broadcasts, one of the dims may be 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -30,7 +30,6 @@ from graphkit.shapes.parse_dims import parse
 from graphkit.shapes.symbols import Bound
 
 __all__ = [
-    "RELATING",
     "DeclaredInputs",
     "DimNames",
     "Group",
@@ -48,8 +47,6 @@ __all__ = [
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
 DimNames = Literal["apart", "related", "named"]  # what texts tell of dims: nothing, or that they are equal
-Relate = Callable[[Model, Mapping[str, Sequence[Group]], Collection[Group]], dict[str, list[Group]]]
-RELATING: dict[str, Relate] = {}  # `related_dims`, which infers shapes, enters how to find what nodes relate
 OF_SEQUENCES: tuple[Role, ...] = (
     "tokens", "embeddings", "mask", "positions", "token types",
     "encoder tokens", "encoder mask", "encoder state", "past", "state",
@@ -166,7 +163,9 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     lengths = {tuple(places) for parts in meanings.values() for key, places in parts.items() if key in LENGTHS}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
     if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
-        groups = RELATING["nodes"](model, groups, lengths)
+        from graphkit.shapes.related_dims import related_groups  # which infers shapes, of inputs that this reads
+
+        groups = related_groups(model, groups, lengths)
     for listed in groups.values():
         listed.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)

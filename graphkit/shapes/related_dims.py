@@ -17,7 +17,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import RELATING, DeclaredInputs, Group, Place
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
 
 __all__ = ["related_groups"]
 
@@ -87,6 +87,3 @@ def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
         joined = node.axis(len(every[0])) if node.is_op("Concat") and every else None
         for left, right in combinations(every, 2):
             yield from (pair for axis, pair in enumerate(zip(left, right, strict=False)) if axis != joined)
-
-
-RELATING["nodes"] = related_groups

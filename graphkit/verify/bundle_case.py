@@ -20,7 +20,7 @@ from graphkit.verify.bundle_recording import begin
 from graphkit.verify.bundle_state_checks import start
 from graphkit.verify.cause_search import Undo, multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.first_difference import Export, first_node, order
+from graphkit.verify.first_difference import Export, describe_order, first_node
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 
@@ -64,14 +64,19 @@ class Case:
 
     def decoded(self) -> Iterator[float]:
         """Decode the prompts, and yield how far the logits are from the export's."""
+        return (math.inf if logits is None else self._distance(call, logits) for _, call, _, logits in self._decode())
+
+    def _decode(self) -> Iterator[tuple[AlteredBundle, Call, Call | None, np.ndarray | None]]:
+        """Yield the bundle after each call, the call and the next one, and the logits; None for those of a failure."""
         bundle = AlteredBundle(self.folder, self.contract, self.models)
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
-            try:
-                for number, call in enumerate(calls):
+            for number, (call, after) in enumerate(zip(calls, (*calls[1:], None), strict=False)):
+                try:
                     logits = bundle.step(prompt.steps[number - 1]) if number else start(bundle, prompt)
-                    yield self._distance(call, logits)
-            except GraphkitError:
-                yield math.inf
+                except GraphkitError:
+                    yield bundle, call, after, None
+                    break
+                yield bundle, call, after, logits
 
     def distances(self) -> Iterator[float]:
         """Yield how far each call is from the export's, on the state of the export."""
@@ -110,36 +115,30 @@ class Case:
 
     def state_difference(self) -> str:
         """Return the state that differs from the cache of the export, where each call alone is right; "" for none."""
-        bundle = AlteredBundle(self.folder, self.contract, self.models)
-        for prompt, calls in zip(self.prompts, self.calls, strict=True):
-            for number, call in enumerate(calls[1:]):
-                try:
-                    start(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
-                except GraphkitError:
-                    break
-                for name, known in call.states.items():
-                    if words := self._state_difference(name, bundle.state[name], known, call):
-                        return f"Each call is right on the state of the export: {words}"
+        for bundle, _, after, logits in self._decode():
+            if after is None or logits is None:
+                continue
+            for name, known in after.states.items():
+                if text := self._state_difference(name, bundle.state[name], known, after):
+                    return f"Each call is right on the state of the export: {text}"
         return ""
 
     def _state_difference(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
         tensor = self.contract.state(name)
         if tensor.update == "ring" and call.past > tensor.shape[tensor.axis or 0]:
             return ""
+        if tensor.axis is not None and self.originals.step is not None:
+            state = np.moveaxis(state, tensor.axis, _growing_axis(self.originals.step, tensor))
+        other, part = f"'{name}' does not hold what the original keeps.", state[tuple(map(slice, known.shape))]
+        if known.dtype.kind != "f":
+            return "" if np.array_equal(part, known) else other
 
         def differ(array: np.ndarray, right: np.ndarray) -> bool:
             return not distance_of_spread(right, array) <= self.near
 
-        axis = None
-        if tensor.axis is not None and self.originals.step is not None:
-            axis = _growing_axis(self.originals.step, tensor)
-            state = np.moveaxis(state, tensor.axis, axis)
-        part = state[tuple(slice(size) for size in known.shape)]
-        if known.dtype.kind != "f":
-            return "" if np.array_equal(part, known) else f"'{name}' does not hold what the original keeps."
         if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
             return ""
-        return order(name, state, known, axis, differ)
+        return describe_order(name, state, known, differ) or other
 
 
 def _valid(array: np.ndarray, call: Call) -> np.ndarray:
@@ -147,12 +146,10 @@ def _valid(array: np.ndarray, call: Call) -> np.ndarray:
     mask = call.mask[:, : call.past] if call.past else call.mask
     if mask.all() or array.ndim < 2 or len(array) != len(mask):
         return array
-    array = array.copy()
     for axis in range(1, array.ndim):
-        for places in {call.mask.shape[1], mask.shape[1]}:
-            if array.shape[axis] == places:
-                shape = [len(mask), *(places if at == axis else 1 for at in range(1, array.ndim))]
-                array = np.where(call.mask[:, :places].reshape(shape) != 0, array, np.zeros((), array.dtype))
+        if (places := array.shape[axis]) in (call.mask.shape[1], mask.shape[1]):
+            shape = [len(mask), *(places if at == axis else 1 for at in range(1, array.ndim))]
+            array = np.where(call.mask[:, :places].reshape(shape) != 0, array, np.zeros((), array.dtype))
     return array
 
 
@@ -234,15 +231,7 @@ def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> It
 
 
 def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None = None, axis: int = 0) -> np.ndarray:
-    """Return a state as a method takes it, its known slots filled.
-
-    Args:
-        state: Which.
-        rows: How many rows.
-        used: How many tokens there are after the method.
-        known: What the export has of it; None for nothing.
-        axis: Along which that grows.
-    """
+    """Return a state of so many rows and tokens as a method takes it, filled with what the export has along an axis."""
     if state.axis is None and known is not None:
         return known
     shape = [rows if at == state.batch else size for at, size in enumerate(state.shape)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.verify.bundle_case import Call, Case
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.cause_search import Cause, is_mended, sole_cause, with_attributes
+from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.originals import Originals
-from graphkit.verify.weight_faults import WrongPart, mended
+from graphkit.verify.weight_comparison import WrongPart, mend_models
 
 __all__ = ["causes"]
 
@@ -60,57 +60,44 @@ def causes(
     chosen = sorted(failing, key=lambda prompt: (prompt.is_padded, prompt.tokens.size))[:1]
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]
     files = {method.file: load(folder / method.file) for method in contract.methods}
-    right = mended(files, [fact for fact in facts if fact.is_sure])
+    right = mend_models(files, [fact for fact in facts if fact.is_sure])
     case = Case(originals, folder, contract, {**files, **right}, chosen, near)
     if is_mended(case.decoded()):
         return []
     if right:
         return [f"More is wrong than weights; {case.begin()}."]
     by_name = _by_name(contract)
-    renamed = Cause("", partial(with_attributes, case, contract=by_name))
-    if by_name != contract and sole_cause(case.decoded, [renamed]):
+    renamed = Cause("weights", "", undo=partial(with_attributes, case, contract=by_name))
+    if by_name != contract and find_sole_cause(case.decoded, [renamed]):
         return list(_renamed(contract, by_name))
     if is_mended(case.distances()):
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
-    constants = (Cause(str(fact), case.undo(mended(case.models, [fact]))) for fact in suspects)
-    singles = itertools.chain(_inputs(case), _writers(case), constants)
-    cause = sole_cause(case.distances, singles, _inputs(case, ("mask", "positions")))
-    return [cause.words if cause else f"No simple cause; {case.begin()}."]
+    constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
+    cause = find_sole_cause(case.distances, itertools.chain(_inputs(case), _writers(case), constants))
+    return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
-def _inputs(case: Case, roles: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield the inputs of decoders that a bundle makes itself, each as the export is fed; some together."""
-    values: dict[str, list[Value]] = {}
-    words: dict[str, str] = {}
+def _inputs(case: Case) -> Iterator[Cause]:
+    """Yield the inputs of decoders that a bundle makes itself: as the export is fed, the logits are right."""
+    values: dict[tuple[str, str], list[Value]] = {}
     for model in dict.fromkeys((case.originals.first, case.originals.step)):
         for value, role in model.roles.inputs.items() if model is not None else ():
-            if role in (roles or ROLES):
-                values.setdefault(value.name, []).append(value)
-                words[value.name] = ROLES[role]
-    if not roles:
-        for name, same in values.items():
-            yield from _as_fed(case, {name: same}, words[name])
-    elif len(values) == len(roles):
-        yield from _as_fed(case, values, "The mask of tokens and positions are wrong")
-
-
-def _as_fed(case: Case, values: Mapping[str, Sequence[Value]], words: str) -> Iterator[Cause]:
-    """Yield the cause whose undoing makes inputs of the export inputs of the models that read them."""
-    models: dict[str, Model] = {}
-    for file, model in case.models.items():
-        for name, same in values.items():
+            if role in ROLES:
+                values.setdefault((value.name, ROLES[role]), []).append(value)
+    for (name, text), same in values.items():
+        models: dict[str, Model] = {}
+        for file, model in case.models.items():
             declared, places = declared_type(same[0]), set(_places(model, same))
             if places and declared is not None:
-                rank = len(declared.dims or ())
-                models[file] = _fed(models.get(file, model), sorted(places), f"export/{name}", declared.dtype, rank)
+                models[file] = _fed(model, sorted(places), f"export/{name}", declared.dtype, len(declared.dims or ()))
 
-    def more(call: Call) -> dict[str, np.ndarray]:
-        return {f"export/{name}": feed[name] for name in values for _, feed, _ in call.exports if name in feed}
+        def more(call: Call, name: str = name) -> dict[str, np.ndarray]:
+            return {f"export/{name}": feed[name] for _, feed, _ in call.exports if name in feed}
 
-    if models:
-        names = " and ".join(f"'{name}'" for name in values)
-        yield Cause(f"{words}: with {names} as the export is fed, the logits are right.", case.undo(models, more))
+        if models:
+            text = f"{text}: with '{name}' as the export is fed, the logits are right."
+            yield Cause("mask", text, undo=case.undo(models, more))
 
 
 def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
@@ -163,7 +150,7 @@ def _writers(case: Case) -> Iterator[Cause]:
 
     if models:
         words = "New slots are not written behind those in use: written there, the logits are right."
-        yield Cause(words, case.undo(models, more))
+        yield Cause("shifted", words, undo=case.undo(models, more))
 
 
 def _fed(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:

@@ -14,6 +14,7 @@ from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.uses import readers_beside
 from graphkit.model import load
+from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import Prompt
 
 __all__ = ["CHECKS", "Check", "Subject", "can_choose", "start", "tried"]
@@ -54,10 +55,16 @@ Check = Callable[[Subject], str]
 
 
 def tried(check: Callable[[], str]) -> str:
-    """Return the fault that a check finds, or the error of a bundle that does not run."""
+    """Return the fault that a check finds, or the error of a bundle that does not run.
+
+    Raises:
+        RunError: A model ends its process.
+    """
     try:
         return check()
     except GraphkitError as error:
+        if isinstance(error, RunError) and error.signal:
+            raise
         return str(error)
 
 

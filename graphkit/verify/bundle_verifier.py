@@ -17,10 +17,9 @@ from graphkit.graph.names import counted
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion, with_share
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.altered_bundle import KeepingBundle
-from graphkit.verify.bundle_calls import last_alone, reordered, several_at_once
+from graphkit.verify.altered_bundle import IsolatedBundle
+from graphkit.verify.bundle_calls import Calls, last_alone, reordered, several_at_once
 from graphkit.verify.bundle_causes import causes
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_recording import Recording, begin, record, search_of
@@ -30,17 +29,19 @@ from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
-from graphkit.verify.weight_faults import WrongPart, wrong_parts
+from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 __all__ = ["equal_tokens", "verify_bundle"]
 
 SEARCHED = 12  # tokens
 SAME = "weights are those of the export"
+OTHERS = "they {} from those among the logits of all"
 
 
 def verify_bundle(
@@ -71,41 +72,52 @@ def verify_bundle(
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
-    folder = Path(folder)
+    with proving(options.limits):
+        return _proof(originals, Path(folder), options, exact=exact, progress=progress)
+
+
+def _proof(
+    originals: Originals,
+    folder: Path,
+    options: DeploymentProofOptions,
+    *,
+    exact: bool,
+    progress: Callable[[str], None],
+) -> BundleProof:
     contract = read_bundle(folder / "bundle.json", altered=True)
     tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
     all_prompts = prompts(contract, originals, options.seed)
     again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
-    with isolation(options.limits):
-        plainly = portion(progress, 0.0, 0.3)
-        truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
-        at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
+    plainly = portion(progress, 0.0, 0.3)
+    truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
+    at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
     allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
     if _several(contract, all_prompts) and not truth.chunks:
         notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
-    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
+    bundle = IsolatedBundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
-    judge = Float16Judge(originals, folder, contract, options.limits) if rounds_to_half else None
+    judge = Float16Judge(originals, folder, contract) if rounds_to_half else None
     runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
-    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.83))
+    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.74))
+    choices = _choices(bundle, all_prompts, truth, allowed.near, judge)
     if options.same_tokens:
-        checks |= _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge)
-    checks |= _choices(bundle, all_prompts, truth, allowed.near, judge)
+        choices = _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge) | choices
+    for name in numbered([*choices], "checking", portion(progress, 0.74, 0.83), "option of a caller"):
+        checks[name] = tried(choices[name])
     del bundle  # what it maps or has prepacked need not be there twice
     failing = list(_failing(all_prompts, runs, allowed))
     facts, cause_texts = list[WrongPart](), list[str]()
-    with isolation(options.limits):
-        if options.same_weights or failing:
-            progress(with_share(0.83, "comparing weights"))
-            facts = _facts(originals.models, contract, folder)
-        if failing:
-            progress("looking for the cause")
-            cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
+    if options.same_weights or failing:
+        progress(with_share(0.83, "comparing weights"))
+        facts = _facts(originals.models, contract, folder)
+    if failing:
+        progress("looking for the cause")
+        cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
     fused = portion(progress, 0.85, 0.95)
-    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
+    runs += _runs(IsolatedBundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
     notes += judge.notes() if judge is not None else ()
     proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
     if not proof.passed:
@@ -194,7 +206,6 @@ def _checked(
     subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
     for name in numbered([*CHECKS], "checking", progress, "state"):
         checks[name] = tried(partial(CHECKS[name], subject))
-    progress(with_share(1.0, "searching for tokens"))
     return checks
 
 
@@ -257,17 +268,17 @@ def _run(
 
 def _searches(
     bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
-) -> dict[str, str]:
-    """Decode greedily and by beams, and compare the tokens with those of the originals."""
-    faults: dict[str, str] = {}
+) -> dict[str, Callable[[], str]]:
+    """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
+    checks: dict[str, Callable[[], str]] = {}
     for width, expected in truth.tokens.items():
         name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
-        faults[name] = tried(partial(_same_tokens, width, bundle, prompt, expected, allowed, judge))
+        checks[name] = partial(_same_tokens, width, bundle, prompt, expected, allowed, judge)
     if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
     if max(truth.tokens) == 1:
         notes.append("A bundle of one row has no beams to try.")
-    return faults
+    return checks
 
 
 def _same_tokens(
@@ -281,33 +292,31 @@ def _same_tokens(
 
 
 def _choices(
-    bundle: Bundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
-) -> dict[str, str]:
-    """Check the options of a caller: rows in another order, steps of several tokens, the logits of the last ones."""
-    faults: dict[str, str] = {}
+    bundle: IsolatedBundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
+) -> dict[str, Callable[[], str]]:
+    """Return the checks of a caller's options: reordered rows, steps of several tokens, the logits of the last ones."""
+    checks: dict[str, Callable[[], str]] = {}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        faults["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed, judge))
+        calls, words = partial(reordered, pair, [1, 0, 0][: len(truth.reordered[0])]), "the logits of the next steps {}"
+        checks["rows that are reordered"] = partial(_repeats, bundle, calls, truth.reordered, allowed, judge, words)
     if truth.chunks:
-        faults["steps of several tokens"] = tried(partial(_chunks, bundle, prompts, truth.chunks, allowed, judge))
+        checks["steps of several tokens"] = partial(_chunks, bundle, prompts, truth.chunks, allowed, judge)
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     if can_choose(bundle.contract):
-        faults["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed, judge))
+        checks["the logits of the last token alone"] = partial(_last_logits, bundle, long, allowed, judge)
         if long.tokens.shape[1] > 1:
-            faults["the logits of the last two tokens"] = tried(partial(_last_two_logits, bundle, long, allowed))
-    return faults
+            checks["the logits of the last two tokens"] = partial(_last_two_logits, bundle, long, allowed)
+    return checks
 
 
-def _reordered(
-    bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None
+def _repeats(
+    bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None, words: str
 ) -> str:
-    """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
-    rows = [1, 0, 0][: len(expected[0])]
-    calls = partial(reordered, prompt, rows)
+    """Repeat calls with a bundle, and return by how much the logits differ, in words; "" where they do not."""
     worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
-        return ""
-    return f"the logits of the next steps differ by {worst:.1e}"
+    is_right = worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed))
+    return "" if is_right else words.format(f"differ by {worst:.1e}")
 
 
 def _chunks(
@@ -319,36 +328,32 @@ def _chunks(
 ) -> str:
     """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
     for number, logits in expected.items():
-        prompt = prompts[number]
-        calls = partial(several_at_once, prompt)
-        worst = max(map(distance_of_spread, logits, calls(partial(start, bundle), bundle)))
-        if not worst <= allowed and not (judge and judge.explains(calls, logits, bundle, allowed)):
-            rows, length = prompt.tokens.shape
-            words = f"{counted(rows, 'row(s)')} and {counted(length, 'token(s)')}"
-            return f"after a prompt of {words} they differ by {worst:.1e}"
+        rows, length = prompts[number].tokens.shape
+        words = f"after a prompt of {counted(rows, 'row(s)')} and {counted(length, 'token(s)')} they {{}}"
+        calls = partial(several_at_once, prompts[number])
+        if fault := _repeats(bundle, calls, logits, allowed, judge, words):
+            return fault
     return ""
 
 
 def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
     expected = [start(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    calls = partial(last_alone, prompt)
-    worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
-    if worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed)):
-        return ""
-    return f"they differ by {worst:.1e} from those among the logits of all"
+    return _repeats(bundle, partial(last_alone, prompt), expected, allowed, judge, OTHERS)
 
 
-def _last_two_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+def _last_two_logits(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last two; only the last product has other sizes."""
-    expected = start(bundle, prompt)[:, -2:]
-    worst = distance_of_spread(expected, start(KeepingBundle(bundle, 2), replace(prompt, all_logits=False)))
-    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
+    expected = [start(bundle, prompt)[:, -2:]]
+    two = bundle.keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
+    return _repeats(bundle, lambda *_: [two], expected, allowed, None, OTHERS)
 
 
 def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
     """Compare weights, and numbers in attributes, with those of the same name."""
-    return wrong_parts(originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)])
+    return find_wrong_parts(
+        originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)]
+    )
 
 
 def _same_weights(facts: Sequence[WrongPart]) -> str:
@@ -377,8 +382,8 @@ def equal_tokens(
     contract = read_bundle(folder / "bundle.json", altered=True)
     equal = tried = 0
     all_prompts = prompts(contract, originals, seed)
-    with isolation(limits):
-        oracle, bundle = Oracle(originals, can_choose=True), Bundle(folder, optimize=False, unchecked=True)
+    with proving(limits):
+        oracle, bundle = Oracle(originals, can_choose=True), IsolatedBundle(folder, optimize=False, unchecked=True)
         all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
         for prompt in numbered(all_prompts, "counting equal tokens", progress, "prompt"):
             expected = begin(oracle, prompt)[:, -1]

@@ -24,7 +24,7 @@ from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
-from graphkit.verify.proof_engine import Outcome, outcomes
+from graphkit.verify.proof_engine import Outcome, ended, outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
@@ -34,6 +34,7 @@ __all__ = [
     "prove_level",
     "with_level",
     "with_weights",
+    "with_zeros",
 ]
 
 FACTOR = 2.0
@@ -80,7 +81,8 @@ def compared(
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
-    for number, outcome in enumerate(outcomes(runs, lambda run: session.run(feed(run)), tallies), start=1):
+    repeated = ended(outcomes(runs, lambda run: session.run(feed(run)), tallies))
+    for number, outcome in enumerate(repeated, start=1):
         run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:
@@ -91,16 +93,13 @@ def compared(
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         if run.empty and outcome.failure:
-            refused[run.empty] = None
+            refused |= {listed(run.empty): None} if not refused.keys() & {*run.empty} else {}
         elif run.empty and not failing:
-            at_zero[run.empty] = None
+            at_zero |= dict.fromkeys(run.empty)
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
-    proof = replace(proof, coverage=with_zeros(proof.coverage, at_zero))
-    if refused:
-        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
+    proof = with_zeros(proof, at_zero, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     if unproven := [name for name in empty if name not in (*hollow, *proven)]:
         failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
@@ -113,9 +112,14 @@ def compared(
     )
 
 
-def with_zeros(covered: str, dims: Collection[str]) -> str:
-    """Return the coverage of runs, of which some have a dim of 0."""
-    return f"{covered}; {listed(list(dims))} of 0" if dims else covered
+def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
+    """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
+    if at_zero:
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(dict.fromkeys(at_zero)))} of 0")
+    if refused:
+        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
+        proof = replace(proof, caveats=(*proof.caveats, gap))
+    return proof
 
 
 def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], hollow: Collection[str]) -> RewriteProof:

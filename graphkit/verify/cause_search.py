@@ -1,24 +1,47 @@
-"""The search for the cause of a difference, the same for lowered models and bundles.
+"""The search for the cause of a difference, the same for compared tensors, lowered models and bundles.
 
 A cause is a fault that a candidate may have, with a way to undo it. It is named only where undoing it mends the
-difference, clearly and alone. Weights, tables and attributes that surely differ from the export's are undone before the
-search: a cause explains what they leave. Where no single cause mends it, the first node that differs is named instead.
+difference, clearly. Each table of causes says what a fault is called and what undoes it; what runs here is the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-__all__ = ["CLEAR", "Cause", "Undo", "is_mended", "multiple", "sole_cause", "with_attributes"]
+__all__ = [
+    "CLEAR",
+    "Cause",
+    "Kind",
+    "Undo",
+    "find_first_cause",
+    "find_sole_cause",
+    "is_mended",
+    "multiple",
+    "with_attributes",
+]
 
 CLEAR = 10.0  # how many times smaller the difference is without its cause: less may be chance, in a small model
-
-
+Kind = Literal[
+    "padding",
+    "mask",
+    "dims",
+    "offset",
+    "scale",
+    "transposed",
+    "permuted",
+    "shifted",
+    "positions",
+    "term",
+    "weights",
+    "unknown",
+]
 Undo = Callable[[], AbstractContextManager[object]]
 
 
@@ -27,18 +50,22 @@ class Cause:
     """A fault that a candidate may have.
 
     Attributes:
-        words: The fault, in a sentence.
+        kind: What it is.
+        text: The fault, in a sentence.
+        initializer: The constant that it names, "" for none.
         undo: Makes the context in which the candidate runs without it.
     """
 
-    words: str
-    undo: Undo
+    kind: Kind
+    text: str
+    initializer: str = ""
+    undo: Undo = field(default=contextlib.nullcontext, repr=False, metadata={"in_json": False})
 
 
 Distances = Callable[[], Iterable[float]]  # of each call from the original's, in multiples of the tolerance
 
 
-def sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
+def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
     """Return the one cause whose undoing mends a difference; None where none or several do, or nothing is to be mended.
 
     Args:
@@ -51,6 +78,12 @@ def sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
         if mending:
             return mending[0] if len(mending) == 1 else None
     return None
+
+
+def find_first_cause(distances: Distances, causes: Iterable[Cause]) -> Cause | None:
+    """Return the first cause whose undoing mends a difference: of several names for one fault, the best comes first."""
+    before = max(distances(), default=0.0)
+    return next((cause for cause in causes if _mends(cause, distances, before)), None) if before > 1.0 else None
 
 
 def _mends(cause: Cause, distances: Distances, before: float) -> bool:

@@ -15,12 +15,13 @@ from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import tried
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
@@ -90,12 +91,12 @@ def verify_methods(
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     runs, checks = [], dict[str, str]()
-    with isolation(options.limits):
+    with proving(options.limits):
         for optimized in (False, True):
             level = f"proving: {'default' if optimized else 'plain'} level"
             told = portion(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
             told(level)
-            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
+            bundle = IsolatedBundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
             originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import onnx
 
 from graphkit.errors import ModelError
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import Limits
+from graphkit.runtime.session import RunError
 from graphkit.runtime.worker_process import DiedError
 
-__all__ = ["fatal_error"]
+__all__ = ["fatal_error", "proving"]
+
+
+@contextmanager
+def proving(limits: Limits) -> Iterator[None]:
+    """Let models run in a process with limits; one that ends it ends the proof, with an error that names the node.
+
+    Raises:
+        ModelError: A model ends the process.
+    """
+    with isolation(limits):
+        try:
+            yield
+        except RunError as error:
+            if not error.signal or error.model is None:
+                raise
+            model = error.model if isinstance(error.model, Model) else load(error.model)
+            raise fatal_error(model, error.feed, error.message) from error
 
 
 def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> ModelError:

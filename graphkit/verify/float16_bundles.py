@@ -28,8 +28,6 @@ from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMetho
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
-from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import Limits
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_calls import Calls, forced
 from graphkit.verify.bundle_prompts import Prompt
@@ -71,14 +69,12 @@ class Float16Judge:
         originals: The models that the bundle was made of.
         folder: The bundle.
         contract: What `bundle.json` says.
-        limits: Of the process that the export runs in.
         explained: What rounding was found to explain.
     """
 
     originals: Originals
     folder: Path
     contract: BundleContract
-    limits: Limits
     explained: list[Verdict] = field(default_factory=list)
 
     def judged(
@@ -105,13 +101,11 @@ class Float16Judge:
             return replace(run, failure="", steps=steps, logits=verdict.as_it_is, in_float32=verdict.in_float32)
 
         opened = cache(self._opened)
-        with isolation(self.limits):
-            return [judged(*case) for case in zip(runs, prompts, truth.logits, strict=True)]
+        return [judged(*case) for case in zip(runs, prompts, truth.logits, strict=True)]
 
     def explains(self, calls: Calls, expected: Sequence[np.ndarray], bundle: Bundle, tolerance: float) -> bool:
         """Whether rounding explains the logits that a bundle decodes so."""
-        with isolation(self.limits):
-            return self._verdict(calls, expected, bundle, tolerance, self._opened) is not None
+        return self._verdict(calls, expected, bundle, tolerance, self._opened) is not None
 
     def explains_tokens(
         self, bundle: Bundle, prompt: Prompt, beams: int, expected: Sequence[Sequence[int]], tolerance: float
@@ -122,15 +116,14 @@ class Float16Judge:
         explain the logits of the bundle.
         """
         steps = tuple(np.array(tokens, np.int64).reshape(-1, 1) for tokens in zip(*expected, strict=True))
-        with isolation(self.limits):
-            half = Oracle(self.originals, prepack=False)
-            calls = partial(forced, replace(prompt, steps=steps[:-1]))
-            logits = calls(partial(begin, half), half)
-            if self._verdict(calls, logits, bundle, tolerance, self._opened) is None:
-                return False
-            oracle, wide = self._opened()
-            tokens = searched(oracle, begin(oracle, prompt)[:, -1], len(steps), beams)
-            return tokens == search_of(beams)(wide, start(wide, prompt)[:, -1], len(steps), ())
+        half = Oracle(self.originals, prepack=False)
+        calls = partial(forced, replace(prompt, steps=steps[:-1]))
+        logits = calls(partial(begin, half), half)
+        if self._verdict(calls, logits, bundle, tolerance, self._opened) is None:
+            return False
+        oracle, wide = self._opened()
+        tokens = searched(oracle, begin(oracle, prompt)[:, -1], len(steps), beams)
+        return tokens == search_of(beams)(wide, start(wide, prompt)[:, -1], len(steps), ())
 
     def _opened(self) -> tuple[Oracle, Bundle]:
         """Return the export and the bundle in float32."""

@@ -27,7 +27,8 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
-from graphkit.shapes.constraints.symbol_sizes import Sizes, input_shapes, symbol_roles
+from graphkit.shapes.constraints.symbol_sizes import Sizes as Sizes
+from graphkit.shapes.constraints.symbol_sizes import input_shapes, symbol_roles
 from graphkit.verify.input_elements import (
     UNPADDED,
     USUAL,

@@ -21,13 +21,14 @@ from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.verify.array_relations import describe_difference
 from graphkit.verify.cause_search import with_attributes
 from graphkit.verify.deployment_proofs import TableProof
 from graphkit.verify.first_difference import run_part
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.verify.lowering_scene import AlteredHost
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods
 from graphkit.verify.originals import Originals
-from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_parts
+from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
 __all__ = ["Facts", "WrongTable", "compared_tables", "facts_of"]
 
@@ -44,38 +45,57 @@ MOST = 1 << 24  # elements of all candidates for a row
 SHOWN = 3
 
 
+class Compared(NamedTuple):
+    """The rows of a table beside those of the export.
+
+    Attributes:
+        right: The rows that it should have.
+        wrong: Which rows differ.
+        source: The tensor of the export that has the right ones.
+        compared: How many of the first rows were compared; others have nothing that they could be compared with.
+    """
+
+    right: np.ndarray
+    wrong: np.ndarray
+    source: str
+    compared: int
+
+
 @dataclass(frozen=True, eq=False)
 class WrongTable:
     """A table with rows that are not those of the export.
 
     Attributes:
         name: Its name.
-        rows: Which rows differ.
-        of: How many there are, or should be.
-        right: What the table should be.
-        source: The tensor of the export that has these rows.
-        missing: How many of the last rows it lacks.
+        table: What it is.
+        export: The rows of the export, and which of them differ.
     """
 
     name: str
-    rows: tuple[int, ...]
-    of: int
-    right: np.ndarray
-    source: str
-    missing: int = 0
+    table: np.ndarray
+    export: Compared
+
+    @property
+    def right(self) -> np.ndarray:
+        """What the table should be."""
+        return self.export.right
 
     @property
     def is_sure(self) -> bool:
         """Whether most rows are right: else it may be stored in another way than the export's, and mean the same."""
-        return 2 * (len(self.rows) - self.missing) <= self.of - self.missing
+        wrong = self.export.wrong[: len(self.table)]
+        return 2 * int(wrong.sum()) <= len(wrong)
 
     def __str__(self) -> str:
-        if self.missing == len(self.rows):
-            lacks = f"{counted(self.missing, 'row(s)')} of '{self.source}', from row {self.rows[0]:,} on"
+        rows, source = np.flatnonzero(self.export.wrong), self.export.source
+        missing = max(0, len(self.right) - len(self.table))
+        if missing == len(rows):
+            lacks = f"{counted(missing, 'row(s)')} of '{source}', from row {rows[0]:,} on"
             return f"Table '{self.name}' lacks {lacks}."
-        which = ", ".join(f"{row:,}" for row in self.rows[:SHOWN]) + (", ..." if len(self.rows) > SHOWN else "")
-        rows = f"row {which} differs" if len(self.rows) == 1 else f"{len(self.rows):,} rows differ, {which},"
-        return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'."
+        which = ", ".join(f"{row:,}" for row in rows[:SHOWN]) + (", ..." if len(rows) > SHOWN else "")
+        differ = f"row {which} differs" if len(rows) == 1 else f"{len(rows):,} rows differ, {which},"
+        how = "" if self.is_sure else f": {describe_difference(self.right, self.table, ('the export', 'the table'))}"
+        return f"Table '{self.name}' is not what the export looks up: {differ} from '{source}'{how}."
 
 
 def compared_tables(
@@ -100,9 +120,7 @@ def compared_tables(
             if comparison is None:
                 yield TableProof(source.of, len(table), 0, "")
             elif comparison.wrong.any():
-                rows = tuple(int(row) for row in np.flatnonzero(comparison.wrong))
-                missing = max(0, len(comparison.right) - len(table))
-                yield WrongTable(source.of, rows, len(comparison.right), comparison.right, comparison.source, missing)
+                yield WrongTable(source.of, table, comparison)
             else:
                 yield TableProof(source.of, len(table), comparison.compared, comparison.source)
 
@@ -111,22 +129,6 @@ def _model(originals: Originals, method: Method) -> Model | None:
     if method.when == "step":
         return originals.step
     return originals.encoder if originals.encoder is not None else originals.first
-
-
-class Compared(NamedTuple):
-    """The rows of a table beside those of the export.
-
-    Attributes:
-        right: The rows that it should have.
-        wrong: Which rows differ.
-        source: The tensor of the export that has the right ones.
-        compared: How many of the first rows were compared; others have nothing that they could be compared with.
-    """
-
-    right: np.ndarray
-    wrong: np.ndarray
-    source: str
-    compared: int
 
 
 def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> Compared | None:
@@ -195,12 +197,15 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
         return array.dtype.kind == "f" and _placed(array, table[0], 0, contract, is_step=is_step) is not None
 
     runs = _runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
-    best: Compared | None = None
-    for name in runs[0] if runs else ():
-        compared = _best(table, [run.get(name) for run in runs], contract, port, name)
-        if compared is not None and (best is None or compared.wrong.sum() < best.wrong.sum()):
-            best = compared
-    return best if best is not None and 2 * best.wrong.sum() <= len(best.wrong) else None
+    rows = {row.tobytes() for row in table}
+
+    def known_rows(compared: Compared) -> tuple[int, int]:
+        """Return how many rows are in their places, and how many of the right ones are anywhere."""
+        return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
+
+    candidates = (_best(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0])
+    best = max((each for each in candidates if each is not None), key=known_rows, default=None)
+    return best if best is not None and 2 * max(known_rows(best)) >= len(best.wrong) else None
 
 
 def _best(
@@ -346,9 +351,11 @@ class Facts:
 
     @contextmanager
     def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
-        """Let a host run with these mended, and with no others."""
-        tables = {**self.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
-        models = mended(self.models, [fact for fact in facts if not isinstance(fact, WrongTable)])
+        """Let a host run with these mended, besides what is mended already."""
+        assert isinstance(host.run, IsolatedMethods)
+        tables = {**host.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
+        known, wrong = host.run.models, [fact for fact in facts if not isinstance(fact, WrongTable)]
+        models = {**known, **mend_models({**self.models, **known}, wrong)}
         with with_attributes(host, tables=tables), with_attributes(host.run, models=models):
             yield
 
@@ -358,7 +365,7 @@ def facts_of(originals: Originals, folder: Path, contract: Contract, host: Alter
     models = {method.name: load(folder / method.file) for method in contract.methods}
     tables = list(compared_tables(originals, contract, host.tables))
     differences: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
-    differences += wrong_parts(originals.models, models.values())
+    differences += find_wrong_parts(originals.models, models.values())
     sure = tuple(fact for fact in differences if fact.is_sure)
     return Facts(sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _proofs(tables))
 
@@ -367,7 +374,7 @@ def _proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]
     """Return the proof of each table, of those that several methods read the least."""
     proofs: dict[str, TableProof] = {}
     for table in tables:
-        proof = table if isinstance(table, TableProof) else TableProof(table.name, table.of, 0, "")
+        proof = table if isinstance(table, TableProof) else TableProof(table.name, len(table.right), 0, "")
         known = proofs.get(proof.name)
         proofs[proof.name] = proof if known is None or proof.compared < known.compared else known
     return tuple(proofs.values())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from graphkit.deploy.contract import Port
+from graphkit.model import Model
 from graphkit.verify.cause_search import with_attributes
-from graphkit.verify.lowering_scene import Scene
+from graphkit.verify.input_generator import ExportInputs, InputSpec
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
+from graphkit.verify.one_sequence_oracle import OneSequence
+from graphkit.verify.originals import Originals
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
-__all__ = ["NOISE", "STEPS", "leaks"]
+__all__ = ["NOISE", "STEPS", "leaks", "sound_lengths", "zeros_change_results"]
 
 STEPS = 4  # that are looked into
 NOISE = 3.0  # standard deviation of what takes the place of something that must not count
@@ -26,6 +32,42 @@ def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
     _, noisy = _run(scene, rng)
     if any(map(scene.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
+
+
+def zeros_change_results(originals: Originals, models: Mapping[str, Model], folder: Path) -> bool:
+    """Whether zeros behind a sound make results of lowered models others than the original's, or nothing tells.
+
+    Args:
+        originals: The models as they were exported.
+        models: The lowered models, by their method.
+        folder: The folder of `contract.json` and the tables.
+
+    Raises:
+        ModelError: A lowered model does not load or run.
+    """
+    run, inputs = IsolatedMethods(folder), ExportInputs(originals.models, np.random.default_rng(0))
+    run.models = models
+    host, reference = AlteredHost(folder, run, unchecked=True), OneSequence(originals)
+    users = [port for method in host.contract.methods for port in method.inputs if port.kind == "user"]
+    user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
+    allowance = ColumnTolerance(LOWERING_TOLERANCE, is_half=any(map(computes_in_half, originals.models)))
+    scene, is_known = Scene(host, reference, [], [1], user, allowance), False
+    for length in sound_lengths(host, reference)[:-1]:
+        host.sound = reference.valid = length
+        if reference.alone([], scene.own):
+            is_known = True
+            if max(scene.distances(), default=0.0) > 1:
+                return True
+    return not is_known
+
+
+def sound_lengths(host: AlteredHost, reference: OneSequence) -> list[int]:
+    """Return lengths of a sound to try, up to the longest one; those at which the original runs where that is known."""
+    sizes, least = host.contract.sizes, host.least_sound
+    most = sizes["sound"]
+    tried = (least, most // 3, most // 3 + sizes["stride"] // 2, (least + most) // 2, most - 1)
+    legal = [reference.nearest_source(length) or length for length in tried]
+    return sorted({length for length in legal if least <= length < most} | {most})
 
 
 def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.deploy.contract import Method, Port, sound_axis
+from graphkit.deploy.contract import Method, Port
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.method_feeds import Inputs
 from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
@@ -53,18 +53,18 @@ class AlteredHost(Host):
     ) -> dict[str, np.ndarray]:
         """Run a source in its sequence, and return its outputs."""
         source, user = source_and_inputs(source, inputs, named)
-        if self.batch == 1:
-            return super().start(source, self._cut(user))
-        most = self.contract.sizes["source"] if self.contract.takes_text else 0
-        rows: list[Sequence[int]] = [
-            self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
-        ]
-        rows[self.sequence] = source  # type: ignore[assignment]
         if self.sound is not None:
             longest = self.contract.sizes["sound"]
             valid = [int(length) for length in self.rng.integers(self.least_sound, longest + 1, self.batch)]
             valid[self.sequence] = self.sound
             return {name: self.own(array) for name, array in super().start(valid, user).items()}
+        if self.batch == 1:
+            return super().start(source, user)
+        most = self.contract.sizes["source"] if self.contract.takes_text else 0
+        rows: list[Sequence[int]] = [
+            self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
+        ]
+        rows[self.sequence] = source  # type: ignore[assignment]
         return {name: self.own(array) for name, array in super().start(rows if most else (), user).items()}
 
     @property
@@ -79,15 +79,6 @@ class AlteredHost(Host):
         """The fewest samples or frames of a sound of which a position is valid."""
         return max(1, self.contract.sizes.get("stride", 1) - self.contract.sizes.get("offset", 0))
 
-    def _cut(self, user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the user's inputs with sounds cut behind their valid part."""
-        cut = dict(user)
-        for port in (port for method in self.contract.methods for port in method.inputs if port.is_sound):
-            if self.sound is not None and port.name in cut:
-                axis = sound_axis(port, self.contract.sizes["sound"])
-                cut[port.name] = np.take(cut[port.name], range(self.sound), axis)
-        return cut
-
     def step(self, token: int | Sequence[int]) -> np.ndarray:
         """Run a token in its sequence, and return its logits."""
         if self.batch == 1:
@@ -97,9 +88,11 @@ class AlteredHost(Host):
         return np.asarray(super().step(rows)[self.sequence])
 
     def altered(self, port: Port, change: Changing) -> AbstractContextManager[None]:
-        """Return a context in which an input is changed, from the token ids and the array."""
+        """Return a context in which an input is changed, from the token ids and the array, besides others that are."""
+        before = self.alter
 
         def alter(fed_port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
+            fed = fed if before is None else before(fed_port, ids, fed)
             return np.ascontiguousarray(change(ids, fed)).reshape(fed.shape) if fed_port is port else fed
 
         return with_attributes(self, alter=alter)

@@ -15,19 +15,19 @@ from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_contract import FIXED
 from graphkit.graph.names import counted
 from graphkit.options import DeploymentProofOptions
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.candidate_sessions import numbered
 from graphkit.verify.comparator import Difference, Output, largest
 from graphkit.verify.decoding import greedy
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.fatal_node import proving
 from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_causes import named
+from graphkit.verify.lowering_causes import find_lowering_causes
 from graphkit.verify.lowering_differences import facts_of
-from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_leaks import leaks, sound_lengths
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
-from graphkit.verify.one_sequence_oracle import OneSequence, padding_note
+from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow
 from graphkit.verify.special_tokens import placed, places, special_tokens
@@ -73,7 +73,7 @@ def verify_lowering(
         ModelError: A model does not load or run.
     """
     tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof(originals, folder, tolerance, options.seed, progress).run(same_weights=options.same_weights)
 
 
@@ -91,6 +91,8 @@ class _Proof:
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
+        self.reference.is_cut = self.host.pads_sounds
+        self.reference.pad = self.contract.tokens["pad"] or 0
         self.inputs = ExportInputs(originals.models, self.rng)
         self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
@@ -127,6 +129,8 @@ class _Proof:
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
         findings = [str(fact) for fact in facts.sure] if same_weights else []
         scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
+        if self._pads_with_tokens:  # they count as any other token does
+            middle = lengths[-1]
         if lengths:
             tokens = self._ids(self._steps)
             scene = self._scene(self._source(middle), tokens, self._user_inputs())
@@ -134,10 +138,10 @@ class _Proof:
         if failed and self.case is not None:
             self.progress("looking for the cause")
             self._take_sound(self.case_length)
-            findings += named(self.case, scene, facts, self.rng)
+            findings += find_lowering_causes(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += leaks(scene, self.rng)
-        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding(lengths)]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -159,25 +163,29 @@ class _Proof:
             if became == {FIXED}:
                 yield f"Its mask '{name}' is fixed: it hides nothing."
 
+    @property
+    def _pads_with_tokens(self) -> bool:
+        """Whether a text of a fixed length is padded by a token, which no mask hides."""
+        encoder = self.reference.originals.encoder
+        return self.reference.fixed is not None and encoder is not None and not encoder.roles.all("mask")
+
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
-        if (sound := self.contract.sizes.get("sound", 0)) > 0:
-            least, third = self.host.least_sound, sound // 3
-            candidates = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
-            return sorted({length for length in candidates if least <= length <= sound})
+        if self.contract.sizes.get("sound", 0) > 0:
+            return sound_lengths(self.host, self.reference)
         if not self.contract.takes_text:
             return [0]
         nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in nearest if length is not None and 0 < length <= source})
 
-    def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
-        if self.contract.sizes.get("sound", 0) > 0:
-            mine = {name: self.host.own(array) for name, array in self._user_inputs().items()}
-            legal = {self.reference.nearest_source(length) or length for length in lengths}
-            tried = {length for length in legal if length <= lengths[-1]} | {lengths[-1]}
-            tried |= {(min(tried) + max(tried)) // 2}  # in between: the last samples alone may reach no window
-            yield from padding_note(self.reference, mine, self._ids(1)[0], tried, self.allowance.differ)
+    def _padding(self) -> Iterator[str]:
+        """Yield a sentence where padding changes results."""
+        if self._pads_with_tokens and self.contract.takes_text:
+            yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
+        sound = self.contract.sizes.get("sound", 0)
+        if sound and not self.host.pads_sounds:
+            yield f"It takes sounds of {counted(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]

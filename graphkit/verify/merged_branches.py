@@ -111,7 +111,8 @@ def _summary(summary: EquivalenceSummary, later: EquivalenceSummary) -> Equivale
     conditions = _union(summary.conditions, later.conditions)
     proven, unproven = {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}
     limits, compared = _union(summary.limits, later.limits), max(summary.compared, later.compared)
-    return EquivalenceSummary(proven, unproven, axioms, conditions, limits, compared)
+    constants = summary.constants + later.constants
+    return EquivalenceSummary(proven, unproven, axioms, conditions, limits, compared, constants=constants)
 
 
 def _union(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:

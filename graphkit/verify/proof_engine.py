@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from graphkit.errors import GraphkitError, ModelError
+from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 
-__all__ = ["Agreement", "Outcome", "Step", "follow", "outcomes"]
+__all__ = ["Agreement", "Outcome", "Step", "ended", "follow", "outcomes"]
 
 Outputs = Mapping[str, Output]
 
@@ -79,6 +80,24 @@ def outcomes(
         yield Outcome(call, actual, tuple(compare_outputs(call.expected, actual, any_width=any_width)))
 
 
+def ended(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
+    """Yield outcomes of a candidate that runs at all.
+
+    Raises:
+        RunError: At each call it ends the process.
+    """
+    fatal, runs = list[RunError](), False
+    for outcome in found:
+        error = outcome.error
+        if isinstance(error, RunError) and (error.signal or error.is_final):
+            fatal.append(error)
+        else:
+            runs = True
+        yield outcome
+    if fatal and not runs:
+        raise fatal[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """A call in a sequence of calls that share state.
@@ -125,6 +144,8 @@ def follow(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_w
     """
     worst, failure, count = 0.0, "", 0
     for count, outcome in enumerate(outcomes(steps, lambda step: step.run(), any_width=any_width), start=1):
+        if isinstance(outcome.error, RunError) and outcome.error.signal:
+            raise outcome.error
         if outcome.error is not None:
             return Agreement(worst, failure or str(outcome.error), count - 1, outcome.error)
         for difference in outcome.differences:

@@ -15,22 +15,25 @@ corrected, and a note tells that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from graphkit.errors import ModelError
+from graphkit.graph.names import listed
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, all_nodes
+from graphkit.io.byte_source import source_of
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.isolation import isolation
-from graphkit.runtime.session import Runner, check_files
+from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -47,17 +50,24 @@ from graphkit.verify.candidate_runs import (
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, ExprPair, OutputProof
+from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
 from graphkit.verify.equivalence.loading_faults import refusal
-from graphkit.verify.fatal_node import fatal_error
+from graphkit.verify.fatal_node import fatal_error, proving
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
-from graphkit.verify.narrowing import computed_dims, narrowing, unknown_pairs
+from graphkit.verify.interface_changes import (
+    Change,
+    computed_dims,
+    input_changes,
+    narrowed,
+    narrowing,
+    output_changes,
+    unknown_pairs,
+)
 from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
@@ -68,9 +78,10 @@ from graphkit.verify.original_runs import (
     run_original,
     unsteady_runs,
 )
+from graphkit.verify.proof_engine import outcomes
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
-from graphkit.verify.weight_bytes import changed_weights
+from graphkit.verify.weight_comparison import changed_weights
 
 __all__ = ["verify_extract", "verify_rewrite"]
 
@@ -78,9 +89,9 @@ FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
+LARGE = 1 << 28  # bytes of a model that is not loaded for a dim of 0 alone, where it is proven at every other size
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
-ASSUMING_FINITE: Exactness = "assuming finite values"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -113,7 +124,7 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
@@ -148,7 +159,7 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
@@ -266,7 +277,10 @@ class _Proof:
             return replace(self.blank, failures=(error.problem,))
         self._tell(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
-        if record.refused:  # which the original may take: no length is too short for a caller
+        del session  # so that the two are not in memory at once
+        # no length is too short for a caller, and normal forms begin at 1
+        is_large = sum(source_of(path).size for path in before.files) > LARGE
+        if not (is_large or self._agrees(record.empty)):
             return self._tested(1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
@@ -274,12 +288,39 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.notes, *record.notes),
-            coverage=with_zeros(coverage(feeder, record.runs), [run.empty for run in record.empty]),
+            coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
+        zeros = dict.fromkeys(chain.from_iterable(run.empty for run in record.empty))
+        if is_large and zeros:
+            gap = f"{listed(list(zeros))} of 0, at which so large a model is not compared"
+            proof = replace(proof, caveats=(*proof.caveats, gap))
+        refused = self._only_refused_by_rewritten(record.refused)
+        proof = with_zeros(proof, () if is_large else zeros, refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
+
+    def _only_refused_by_rewritten(self, refused: Sequence[Run]) -> dict[str, None]:
+        """Return the dims with a 0 that the rewritten model refuses and the original takes."""
+        if not refused:
+            return {}
+        self._tell(0.9, "loading the original, to see whether it takes dims of 0")
+        session, taken = self.two.original(), dict[str, None]()
+        for run in refused:
+            with suppress(RunError):
+                session.run(self.two.feed(run))
+                taken[listed(run.empty)] = None
+        return taken
+
+    def _agrees(self, runs: Sequence[Run]) -> bool:
+        """Whether the original gives what the rewritten model gave, as far as it loads and runs."""
+        with suppress(ModelError):
+            session = self.two.original() if runs else None
+            for outcome in outcomes(runs, lambda run: session.run(self.two.feed(run)) if session else {}):
+                if not all(difference.within(0.0) for difference in outcome.differences):
+                    return False
+        return True
 
     def _turns(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""
@@ -298,6 +339,7 @@ class _Proof:
         total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
+        del session  # so that the two are not in memory at once
         changes = self._input_changes()
         proof = replace(
             self.blank,
@@ -431,7 +473,7 @@ class _Proof:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         progress = portion(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-        proven = [output.name for output in self.forms.proven if output.exactness != ASSUMING_FINITE]
+        proven = [output.name for output in self.forms.proven]
         proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)

@@ -162,15 +162,15 @@ def _interesting(variable: Variable) -> list[int]:
 
 
 def _common(legal: LegalSizes) -> Iterator[dict[str, int]]:
-    for size in COMMON:
-        sizes: dict[Role, int] = {"batch": 1, "past": 0, "channels": 3}
+    for batch, size in itertools.product((1, 2), COMMON):
+        sizes: dict[Role, int] = {"batch": batch, "past": 0, "channels": 3}
         sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
         yield _wish(legal, sizes, 0)
 
 
 def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
     """Yield assignments that ran, with the sizes of one role changed; None while nothing ran."""
-    yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, len(COMMON)))
+    yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, 2 * len(COMMON)))
     roles = list(dict.fromkeys(variable.role for variable in legal.variables if variable.role != "total"))
     for step in (1, 2, 3, 5, 8, 16, -1, -2):
         for base, role in itertools.product(list(successes), roles):

@@ -11,26 +11,25 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.names import listed
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
 from graphkit.progress import portion, with_share
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
-from graphkit.verify.candidate_runs import prove_level, with_level, with_weights
+from graphkit.verify.candidate_runs import prove_level, with_level, with_weights, with_zeros
 from graphkit.verify.candidate_sessions import Counted, numbered
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.fatal_node import fatal_error
-from graphkit.verify.interface_changes import Branch, interface_failures, narrowed
-from graphkit.verify.narrowing import narrowing
+from graphkit.verify.fatal_node import fatal_error, proving
+from graphkit.verify.interface_changes import Branch, interface_failures, narrowed, narrowing
 from graphkit.verify.original_runs import (
     Feeder,
     Flags,
@@ -40,12 +39,13 @@ from graphkit.verify.original_runs import (
     at_both_levels,
     caveats,
     coverage,
+    run_empty,
     run_with,
 )
-from graphkit.verify.proof_engine import Step, follow, outcomes
+from graphkit.verify.proof_engine import Step, ended, follow, outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.tolerances import level_tolerance
-from graphkit.verify.weight_bytes import foreign_weights
+from graphkit.verify.weight_comparison import foreign_weights
 
 __all__ = ["BranchProof", "Loop", "LoopProof", "SplitProof", "verify_split"]
 
@@ -194,7 +194,7 @@ def verify_split(
         True
     """
     merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
-    with isolation(options.limits):
+    with proving(options.limits):
         return _proof(merged, first, with_past, options, progress)
 
 
@@ -313,6 +313,7 @@ class _Part:
         run_with(
             counted_session, self.feeder, flags, count, record, has_edges=not is_proven, differing=self.forms.differing
         )
+        run_empty(counted_session, self.feeder, flags, record)
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
         covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
         shown = EquivalenceSummary.of(self.forms.at([run.dims for run in record.runs]))
@@ -399,12 +400,21 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
-    numbered_runs = numbered(part.record.runs, f"proving: {part.model.name}, plain level", progress)
-    for outcome in outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs):
+    at_zero, refused = dict[str, None](), dict[str, None]()
+    record = (*part.record.runs, *part.record.empty)
+    numbered_runs = numbered(record, f"proving: {part.model.name}, plain level", progress)
+    for outcome in ended(outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs)):
+        empty = outcome.call.empty
+        if outcome.failure and empty:
+            refused |= {listed(empty): None} if not refused.keys() & {*empty} else {}
+            continue
         if outcome.failure:
             failures.append(f"it fails at {outcome.call}: {outcome.failure}")
             continue
-        runs.append(str(outcome.call))
+        if empty:
+            at_zero |= dict.fromkeys(empty)
+        else:
+            runs.append(str(outcome.call))
         for difference in outcome.differences:
             worst = max(worst, difference, key=lambda measured: measured.absolute)
             if not difference.within(tolerance):
@@ -412,6 +422,7 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
     more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
     numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
     proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])
+    proof = with_zeros(proof, at_zero, refused)
     return replace(part, proof=proof).failed(*failures[:1], *more)
 
 

@@ -15,28 +15,23 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
 from graphkit.runtime.isolated_session import MAX_TIMEOUTS
-from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.comparator import odd_elements
-from graphkit.verify.layers.causes.affine import offset, rows, scale, terms
-from graphkit.verify.layers.causes.case import Case, Cause, Part, around, padded_masks, padding
-from graphkit.verify.layers.causes.order import attributes, order, weights
-from graphkit.verify.layers.compared_model import Pair, Side
+from graphkit.verify.fatal_node import proving
+from graphkit.verify.layers.compared_model import Pair, Reader, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
-from graphkit.verify.layers.legal_feeds import ArrayFile, Feed, check_given, feeds, renamed
+from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, feeds, renamed
 from graphkit.verify.layers.matching import match_dumps, match_models
-from graphkit.verify.layers.measuring import FLOOR, Measured, bisect, first_differing, measure, sweep
-from graphkit.verify.layers.partial_runs import Reader, Steps
+from graphkit.verify.layers.measuring import Measured, bisect, first_differing, sweep
+from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]
 
 TOLERANCE = 1e-4
 MOST_CAUSES = 4  # places where a difference begins that are looked into
-EXPLAINING = (offset, scale, rows, terms, order)
 
 
 def compare_models(
@@ -74,7 +69,7 @@ def compare_models(
         >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
         True
     """
-    with isolation(options.limits):
+    with proving(options.limits):
         return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
 
 
@@ -105,7 +100,7 @@ class _Comparison:
         arrays = self._given(b)
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
-        timeouts = 0
+        given_up = 0
         for feed in feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
             side = Side(self.model, feed)
             theirs = None if b is None else Side(b, renamed(self.model, b, feed, arrays, names))
@@ -113,8 +108,8 @@ class _Comparison:
                 return self._compare(side, theirs, names)
             except RunError as error:
                 failure = failure or error
-                timeouts += error.timed_out
-                if timeouts == MAX_TIMEOUTS:
+                given_up += error.timed_out or bool(error.signal)
+                if given_up == MAX_TIMEOUTS:
                     break
         raise failure or ModelError(
             "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"
@@ -188,12 +183,6 @@ class _Comparison:
         models = [model for model in (self.model, self.other) if isinstance(model, Model)]
         return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
 
-    def _afresh(self, pair: Pair, a: Side, b: Side | None, changed: Feed) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Return the arrays of a pair with other inputs."""
-        mine = Side(a.model, _changed(a, changed))
-        theirs = self._dumps if b is None else Side(b.model, _changed(b, changed))
-        return Reader([pair], mine, theirs).read([pair])
-
     def _divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
         self.progress(f"looking into '{measured.pair.a.name}'")
         node = measured.pair.a.producer
@@ -202,41 +191,8 @@ class _Comparison:
             measured.pair.theirs,
             node.label if node is not None else "",
             node.operator if node is not None else "",
-            tuple(self._causes(measured.pair, a, b)) if with_causes else (),
+            (find_tensor_cause(measured.pair, a, b or self._dumps, self._tolerance()),) if with_causes else (),
         )
-
-    def _causes(self, pair: Pair, a: Side, b: Side | None) -> list[Cause]:
-        tolerance = self._tolerance()
-        (mine_array, their_array), mine, theirs = self._arrays(pair, a, b)
-        if mine_array.dtype.kind in "OUS" or their_array.dtype.kind in "OUS":
-            return []
-        if their_array.size > mine_array.size and not any(their_array.strides):
-            return [Cause("dims", f"dims: B has {list(their_array.shape)}, and A {list(mine_array.shape)}.")]
-        is_finite = mine_array.shape == their_array.shape and bool(np.isfinite(mine_array).all())
-        if is_finite and (odd := odd_elements(mine_array, their_array, FLOOR)):
-            return [Cause("unknown", f"B has {odd}.")]
-        case = Case.of(mine_array, their_array, tolerance, mine, theirs)
-        masks = padded_masks(a.model, a.feed)
-
-        def agrees(changed: Feed) -> bool:
-            return all(measure(pair, *both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
-
-        causes = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
-        if not causes:
-            causes = next((explained for explain in EXPLAINING if (explained := list(explain(case)))), [])
-        differing = list(weights(case, only_named=bool(causes)))
-        if differing:  # a factor or an offset that no constant has is what these make
-            causes = [cause for cause in causes if cause.initializer or cause.kind not in ("scale", "offset")]
-        causes += differing
-        return causes or [Cause("unknown", "no simple relation was found between the two.")]
-
-    def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
-        """Return the arrays of a pair, and their neighbourhood in each model."""
-        mine_array, mine = _part(a, pair.a)
-        if b is not None and isinstance(pair.b, Value):
-            their_array, theirs = _part(b, pair.b)
-            return (mine_array, their_array), mine, theirs
-        return (mine_array, self._dumps.beside(pair.theirs, mine_array)), mine, None
 
     def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
@@ -257,16 +213,6 @@ class _Comparison:
         lost = [value.name for value in a.model.graph.outputs if value not in mine]
         if lost:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
-
-
-def _changed(side: Side, changed: Feed) -> Feed:
-    return {name: changed.get(name, array) for name, array in side.feed.items()}
-
-
-def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
-    near, nodes = around(side, value)
-    arrays = Steps(side, side.feed, [value, *near]).values([value, *near])
-    return arrays[0], Part(side, value, dict(zip(near, arrays[1:], strict=True)), nodes)
 
 
 def _compared(measured: Measured, side: Side) -> ComparedTensor:

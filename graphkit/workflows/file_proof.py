@@ -13,7 +13,7 @@ import numpy as np
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.view import Value
+from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.progress import Progress, portion, with_share
@@ -23,13 +23,7 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, placed, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.latency import costs_before_and_after
-from graphkit.verify.merged_branches import branches, joined
-from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
-from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.saturation import saturation
-from graphkit.verify.tolerances import error_tolerance
 
 __all__ = ["REWRITTEN", "WRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
 
@@ -185,6 +179,8 @@ class FileRewrite:
 
     def costs(self) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for."""
+        from graphkit.verify.latency import costs_before_and_after
+
         self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
         models = BeforeAndAfter([self.model], written, options.spec)
@@ -212,6 +208,9 @@ class FileRewrite:
             UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
             ModelError: The weights are missing, or onnxruntime cannot run the original.
         """
+        from graphkit.verify.rewrite_verifier import verify_rewrite
+        from graphkit.verify.tolerances import error_tolerance
+
         options = self.options
         is_default = options.tolerance is None and error > 0
         asked = RewriteProofOptions(
@@ -251,6 +250,10 @@ class FileRewrite:
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
         """Prove that products of floats are those of the original, and measure the effect of rounding."""
+        from graphkit.verify.merged_branches import branches, joined
+        from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
+        from graphkit.verify.rewrite_verifier import verify_rewrite
+
         pairs = []
         for branch in branches(self.model, rewritten):
             two = as_rounded(branch.original, branch.rewritten)
@@ -271,9 +274,7 @@ class FileRewrite:
             "The proof rounds the data of each product as the original does, and compares the products and all that "
             f"is between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
         )
-        caution = "" if proof.passed else saturation(self.model)
-        failures = (*proof.failures, *([caution] if caution else []), *whole.failures)
-        return Evidence(replace(proof, failures=failures), notes=(note,))
+        return Evidence(replace(proof, failures=(*proof.failures, *whole.failures)), notes=(note,))
 
 
 def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
@@ -289,27 +290,18 @@ def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
     """Return the changes of the interface, in words."""
-    inputs_before, inputs_after = fed_inputs(before), fed_inputs(after)
-    outputs_before = {value.name for value in before.graph.outputs}
-    added_inputs = [name for name in inputs_after if name not in inputs_before]
-    retyped = [
-        name for name in inputs_after if name in inputs_before and _is_other(inputs_before[name], inputs_after[name])
+    inputs = compare_ports([*fed_inputs(before).values()], [*fed_inputs(after).values()])
+    new = [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).new]
+    changes = [
+        ([value.name for value in inputs.new], "input", "new"),
+        (inputs.retyped, "input", "of another dtype or rank"),
+        (new, "output", "new"),
     ]
-    added = [value.name for value in after.graph.outputs if value.name not in outputs_before]
-    changes = [(added_inputs, "input", "new"), (retyped, "input", "of another dtype or rank"), (added, "output", "new")]
     return [_sentence(names, kind, change) for names, kind, change in changes if names]
 
 
-def _is_other(before: Value, after: Value) -> bool:
-    was, now = declared_type(before), declared_type(after)
-    if was is None or now is None:
-        return False
-    return was.dtype != now.dtype or (was.dims is not None and now.dims is not None and len(was.dims) != len(now.dims))
-
-
 def _gone(before: Model, after: Model) -> list[str]:
-    names_after = {value.name for value in after.graph.outputs}
-    return [value.name for value in before.graph.outputs if value.name not in names_after]
+    return [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).lost]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:

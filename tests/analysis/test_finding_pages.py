@@ -12,7 +12,7 @@ from graphkit.analysis import findings
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind, finding_page
 from graphkit.analysis.report import report
 from graphkit.analysis.report_sections import ReportOptions
-from graphkit.cli.commands import command_of
+from graphkit.cli.commands import every_command
 from graphkit.passes import PASSES
 
 FOLDER = Path(findings.__file__).parent / "finding_pages"
@@ -36,7 +36,7 @@ def test_a_page_says_what_and_why_and_what_to_do(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_its_commands_and_options_exist(kind: str) -> None:
     for name, rest in COMMANDS.findall(finding_page(kind)):
-        options = {option for parameter in command_of(name).params for option in parameter.opts}
+        options = {option for parameter in every_command()[name].params for option in parameter.opts}
         assert {word for word in rest.split() if word.startswith("-")} <= options
         asked = re.search(r"-p (\S+)", rest)
         assert asked is None or asked[1] in {each.name() for each in PASSES}
@@ -55,6 +55,6 @@ def test_a_terminal_is_told_how_to_read_the_pages(
     is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    command_of("report")(["example:merged-decoder", "--only", "control-flow"], standalone_mode=False)
+    every_command()["report"](["example:merged-decoder", "--only", "control-flow"], standalone_mode=False)
     hint = "\n\n`graphkit explain KIND` tells what to do about each finding: merged-if.\n"
     assert capsys.readouterr().out.endswith(hint) is is_terminal

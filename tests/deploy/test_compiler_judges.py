@@ -42,11 +42,11 @@ def test_a_crash_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_judge_is_ended_with_what_it_started_when_its_time_is_over(tmp_path: Path) -> None:
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     start = time.monotonic()
     found = asked(child, tmp_path / "m.onnx", seconds=2.0)
     assert (found.status, found.why) == (None, "it does not end in 2 s")
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_output_is_bounded_and_written_out(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int | 
     steps = length if sources or length is None else 6  # to a full cache, and one more
     tokens = host.generate_batch(sources, [[3]] * host.batch, steps, host.contract.ends)
     words = [replay, folder, recorded, fed, str(steps or 0), "3", *(",".join(map(str, source)) for source in sources)]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout
     assert [int(token) for token in printed.split()] == [token for each in tokens for token in each]
     states = b"".join(host.state[state.name].tobytes() for state in host.contract.states)
     assert fed.read_bytes() == (tmp_path / "expected").read_bytes() + states
@@ -263,7 +263,7 @@ def test_the_host_in_cpp_checks_files(tmp_path: Path) -> None:
 
     def said(*more: str) -> str:
         found = subprocess.run(
-            [tmp_path / "check", folder, *more], capture_output=True, text=True, timeout=60, check=False
+            [tmp_path / "check", folder, *more], capture_output=True, text=True, timeout=300, check=False
         )
         first, _, rest = found.stderr.partition("\n")
         assert first == f"{folder}: its proof failed or was not run"
@@ -292,7 +292,7 @@ def test_the_host_in_cpp_refuses_what_the_other_refuses(
     source = [",".join(["5"] * 7)] * sizes["batch"] if sizes["source"] else []
     (tmp_path / "recorded").touch()
     words = [replay, lowered[1], tmp_path / "recorded", tmp_path / "fed", "1", "-1", *source]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     assert re.match("Error: (the source takes 1 to 6 tokens|row -1: table step.inputs_embeds has)", done.stderr)
 

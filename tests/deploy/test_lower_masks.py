@@ -125,19 +125,26 @@ def test_each_mask_of_a_sound_counts_what_its_strides_leave(
     assert passed(report), report.findings()
     host = Host(tmp_path / "out", unchecked=True)
     for inputs, expected in rows_of(name, "size2"):
-        valid = int(inputs["attention_mask"].sum())
-        (found,) = host.start({"input_features": inputs["input_features"][:, :valid]}).values()
+        valid, features = int(inputs["attention_mask"].sum()), inputs["input_features"]
+        (found,) = host.start([valid], {"input_features": features}).values()
         count = -(-valid // strides[-1])
         np.testing.assert_allclose(found[0, :count], expected[:count], atol=CLOSE, rtol=0)
-    assert all(len(host.start({"input_features": np.zeros((1, n, 8), np.float32)})) == 1 for n in (1, 24, 30, 41))
+    assert all(len(host.start([n], {"input_features": features})) == 1 for n in (1, 24, 30, 41))
 
 
-def test_zeros_that_change_a_sound_are_told_in_the_first_lines(tmp_path: Path) -> None:
+def test_a_shorter_sound_gives_what_it_gives_alone_or_is_refused(tmp_path: Path) -> None:
     """The adaptor of 8 frames reads across the end of the sound; zeros make Parakeet NaN in onnxruntime."""
-    proofs = [lowered(name, tmp_path / name, SOUND).proof for name in ("seamless", "parakeet")]
-    told = [proof.proven() for proof in proofs if proof is not None]
-    assert "That is for sounds that zeros make 41 places long" in told[0]
-    assert "The original gives NaN where zeros follow a sound, and was compared without them." in told[1]
+    reports = {name: lowered(name, tmp_path / name, SOUND) for name in ("seamless", "parakeet")}
+    told = [report.proof.proven() for report in reports.values() if report.proof is not None]
+    assert [("It takes sounds of 41 places" in words) for words in told] == [True, False]
+    (inputs, expected), host = rows_of("parakeet", "size1")[0], Host(tmp_path / "parakeet" / "out", unchecked=True)
+    (found,) = host.start({"input_features": inputs["input_features"]}).values()
+    np.testing.assert_allclose(found[0, : len(expected)], expected, atol=CLOSE, rtol=0)
+    for valid in ((), (24,)):
+        with pytest.raises(UsageError, match="zeros behind a shorter sound would change its results"):
+            Host(tmp_path / "seamless" / "out", unchecked=True).start(
+                valid, {"input_features": np.ones((1, 24, 8), np.float32)}
+            )
 
 
 def test_a_convolution_over_padding_is_declined_by_its_name(tmp_path: Path) -> None:
@@ -228,6 +235,58 @@ def test_a_mask_over_what_no_input_measures_is_the_callers(tmp_path: Path) -> No
     mask = next(port for port in method.inputs if port.name == "memory_mask")
     assert (mask.kind, mask.shape) == ("user", (1, 5))
     assert mask.meaning == "'memory_mask' of the original: 1 for padding, 0 for what counts"
+
+
+GUARDED = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (int64[batch, length] input_ids, %INPUTS%) => (float[batch, length, 8] y)
+<float nothing = {0}, int64[1] one = {1}> {
+    x = Gather (token_table, input_ids)
+    states = Identity (%STATES%)
+    keys = Transpose <perm = [0, 2, 1]> (states)
+    scores = MatMul (x, keys)
+    row = Unsqueeze (mask, one)
+    masked = Add (scores, row)
+    p = Softmax <axis = -1> (masked)
+    %GUARD%
+    y = MatMul (q, states)
+}
+"""
+GUARD = "nan = IsNaN (p) q = Where (nan, nothing, p)"
+
+
+def guarded(folder: Path, guard: str, inputs: str, states: str) -> Path:
+    text = GUARDED.replace("%GUARD%", guard).replace("%INPUTS%", inputs).replace("%STATES%", states)
+    model = parser.parse_model(text)
+    table = np.random.default_rng(2).normal(0, 1, (11, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
+    return saved(model, folder)
+
+
+@pytest.mark.parametrize("guard", [GUARD, "q = Identity (p)"])
+def test_a_float_mask_of_the_caller_keeps_its_guard(guard: str, tmp_path: Path) -> None:
+    """A row that hides all with -inf gives 0 where the export says so, and NaN where it does."""
+    inputs = "float[batch, places, 8] memory, float[batch, places] mask"
+    source, rng = guarded(tmp_path / "model", guard, inputs, "memory"), np.random.default_rng(1)
+    assert passed(lower_folder(source, tmp_path / "out", replace(TEXT, dims=(("places", 5),))))
+    host, session = Host(tmp_path / "out", unchecked=True), onnx_session(source / "model.onnx")
+    memory = rng.normal(0, 1, (1, 5, 8)).astype(np.float32)
+    for hidden in (0, 2, 5):
+        mask = np.where(np.arange(5) < 5 - hidden, 0, -np.inf).astype(np.float32)[None]
+        user = {"memory": memory, "mask": mask}
+        (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5]]), **user})
+        (found,) = host.start([3, 4, 5], user).values()
+        np.testing.assert_allclose(found[:, :3], expected, atol=CLOSE, rtol=0)
+
+
+def test_a_float_mask_of_the_host_needs_no_guard(tmp_path: Path) -> None:
+    source = guarded(tmp_path / "model", GUARD, "float[batch, length] mask", "x")
+    assert passed(lower_folder(source, tmp_path / "out", TEXT))
+    assert "IsNaN" not in {node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node}
+    session, mask = onnx_session(source / "model.onnx"), np.float32([[0, 0, 0, -np.inf, -np.inf]])
+    (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5, 0, 0]]), "mask": mask})
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4, 5]).values()
+    np.testing.assert_allclose(found[:, :3], expected[:, :3], atol=CLOSE, rtol=0)
 
 
 IMAGE = """

@@ -205,8 +205,8 @@ def test_the_host_in_cpp_chooses_the_same_row(name: str, tmp_path: Path) -> None
     subprocess.run([compiler, "-std=c++17", "-I", out, program, "-o", out / "replay"], check=True, timeout=300)
     for ids in ([5, 98, 7, 98], [98], [5, 6]):
         fed = recorded_feed(out, ids)
-        words = [out / "replay", out, out / "recorded", out / "fed", "0", "0", ",".join(map(str, ids))]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        words = [out / "replay", out, out / "recorded", out / "fed", "1", "0", ",".join(map(str, ids))]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
         warning = f"{out}: its proof failed or was not run\n"
         assert done.stderr == f"{warning}Error: the cache is full\n"  # there is no decoder: what runs once was fed
         assert (out / "fed").read_bytes() == fed

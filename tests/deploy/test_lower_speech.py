@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from dataclasses import replace
@@ -83,7 +84,7 @@ def test_lowered_models_of_sound_are_proven(batch: int, tmp_path: Path) -> None:
     report = lower_folder(speech(tmp_path / "export"), tmp_path / "out", options)
     assert report.findings() == ()
     assert report.proof is not None
-    assert [run.length for run in report.proof.runs if run.is_sound] == [1, 3, 4, 8, 9]
+    assert [run.length for run in report.proof.runs if run.is_sound] == [1, 3, 4, 5, 8, 9]
 
 
 def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> None:
@@ -104,9 +105,6 @@ def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> No
     assert "Fill the sound with zeros to 9 places, of which `valid` are its own." in words
     assert "Set `length` to `(valid + 1) / 2`, rounded down and at most 5." in words
     assert "the caller, and zeros behind what is valid" in words
-    told = "Results are those of the original for sounds that zeros make 9 places long."
-    assert told in words
-    assert any(line.startswith(told) for line in contract.loop)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 9])
@@ -174,9 +172,11 @@ def test_sounds_that_do_not_fit(source: tuple[int, ...], length: int, reason: st
         Host(folders[1]).start(source, input_features=sound(length))
 
 
-def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """As a normalization over time does; without one, nothing is said."""
-    source = speech(tmp_path / "export")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An export that normalizes over time, and its lowered models without a proof."""
+    folder = tmp_path_factory.mktemp("whole")
+    source = speech(folder / "export")
     model = onnx.load(source / "encoder_model.onnx")
     place = next(i for i, node in enumerate(model.graph.node) if node.output[0] == "half")
     model.graph.node[place].output[0] = "half_before"
@@ -184,22 +184,81 @@ def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tupl
     model.graph.node.insert(place + 1, helper.make_node("Sub", ["half_before", "mean"], ["half"]))
     model.graph.node.insert(place + 1, mean)
     onnx.save(model, source / "encoder_model.onnx")
-    lower_folder(source, tmp_path / "out", replace(OPTIONS, verify=False))
-    proof = verify_lowering(originals(source), tmp_path / "out")
+    lower_folder(source, folder / "out", replace(OPTIONS, verify=False))
+    return source, folder / "out"
+
+
+def test_a_sound_that_zeros_change_is_never_padded(whole: tuple[Path, Path]) -> None:
+    contract = read_contract(whole[1] / "contract.json")
+    (port,) = (port for port in contract.methods[0].inputs if port.kind == "user")
+    assert not port.is_sound
+    told = "The caller gives 9 places of sound, of which `valid` are its own: padding behind a shorter one changes"
+    assert any(line.startswith(told) for line in contract.loop)
+    reason = (
+        r"^input 'input_features' is \[1, 5, 6\], and the model takes \[1, 9, 6\] - zeros behind a shorter sound would "
+        r"change its results: lower again for its length with --dim, or pad it as the original's caller does"
+    )
+    for valid in ((), (5,)):
+        with pytest.raises(UsageError, match=reason):
+            Host(whole[1]).start(valid, input_features=sound(5))
+
+
+@pytest.mark.parametrize("length", [1, 5, 9])
+def test_a_sound_that_its_caller_pads_gives_what_the_export_gives(length: int, whole: tuple[Path, Path]) -> None:
+    host, array = Host(whole[1]), np.zeros((1, FRAMES, FEATURES), np.float32)
+    array[:, :length] = sound(length)
+    host.start([length], input_features=array)
+    actual = np.stack([host.step(3), host.step(4)])
+    np.testing.assert_allclose(actual, expected(whole[0], [length], array)[0], atol=1e-4)
+    host.start(input_features=array)  # without a number, all of it counts
+    np.testing.assert_allclose(host.step(3), expected(whole[0], [FRAMES], array)[0, 0], atol=1e-4)
+
+
+def test_the_proof_says_that_a_sound_is_never_padded(whole: tuple[Path, Path], folders: tuple[Path, Path]) -> None:
+    proof = verify_lowering(originals(whole[0]), whole[1])
     assert proof.passed, proof.findings()
-    assert any(told.startswith("That is for sounds that zeros make 9 places long") for told in proof.caveats)
+    assert proof.caveats == ("It takes sounds of 9 places: zeros behind shorter ones change results.",)
     assert verify_lowering(originals(folders[0]), folders[1]).caveats == ()
 
 
-def test_the_proof_says_so_where_the_export_runs_at_some_lengths_only(tmp_path: Path) -> None:
+def test_a_contract_that_pads_a_sound_that_zeros_change_fails(whole: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(whole[1], tmp_path / "out")
+    document = json.loads((folder / "contract.json").read_text())
+    port = next(port for port in document["methods"][0]["inputs"] if port["name"] == "input_features")
+    port["source"]["by"] = "source"
+    (folder / "contract.json").write_text(json.dumps(document))
+    assert not verify_lowering(originals(whole[0]), folder).passed
+
+
+def test_a_sound_is_never_padded_where_the_export_runs_at_some_lengths_only(tmp_path: Path) -> None:
     """Moonshine needs a window of samples: a third of a sound is too short for it, and all but one tells nothing."""
     source = speech(tmp_path / "export", normalized_over_windows_of(4))
     lower_folder(source, tmp_path / "out", replace(OPTIONS, src_len=16, verify=False))
+    assert not Host(tmp_path / "out").pads_sounds
     proof = verify_lowering(originals(source), tmp_path / "out")
     assert proof.passed, proof.findings()
-    told = [told for told in proof.caveats if told.startswith("That is for sounds that zeros make")]
-    assert len(told) == 1
-    assert "the first logits of one of 7 places" in told[0] or "the first logits of one of 11 places" in told[0]
+
+
+def test_results_are_those_for_the_sound_alone(tmp_path: Path) -> None:
+    """Also where the export gives NaN for one with zeros behind it, as a Softmax of a row without keys does."""
+    source = speech(tmp_path / "export")
+    model = onnx.load(source / "encoder_model.onnx")
+    place = next(i for i, node in enumerate(model.graph.node) if node.output[0] == "bias")
+    model.graph.node[place].input[0] = "both"
+    model.graph.node.insert(place, helper.make_node("And", ["row", "column"], ["both"]))
+    model.graph.node.insert(place, helper.make_node("Unsqueeze", ["valid", "two"], ["column"]))
+    next(each for each in model.graph.initializer if each.name == "lowest").CopyFrom(
+        numpy_helper.from_array(np.float32(-np.inf), "lowest")
+    )
+    onnx.save(model, source / "encoder_model.onnx")
+    report = lower_folder(source, tmp_path / "out", OPTIONS)
+    assert report.findings() == ()
+    host, array = Host(tmp_path / "out"), sound(5)
+    host.start(input_features=array)
+    assert np.isnan(expected(source, [5], array)).all()
+    oracle, tokens = Oracle(originals(source)), np.array([[3]])
+    alone = oracle.start(tokens, tokens**0, {"input_features": array, "attention_mask": np.ones((1, 5), np.int64)})
+    np.testing.assert_allclose(host.step(3), alone[0, 0], atol=1e-4)
 
 
 def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> LoweringProof:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -59,13 +59,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("exports")
 
 
-def cases() -> list[object]:
-    pairs = [(name, kind) for name in FAMILIES for kind in KINDS]
-    return [pytest.param(*pair, id="-".join(pair)) for pair in pairs]
+def cases() -> Iterator[object]:
+    """Yield each family in every other way, so that each way has half of the families."""
+    for place, name in enumerate(FAMILIES):
+        for kind in [*KINDS][place % 2 :: 2]:
+            yield pytest.param(name, kind, id=f"{name}-{kind}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), cases())
+@pytest.mark.parametrize(("name", "kind"), [*cases()])
 def test_a_quantised_export_works_or_is_declined_with_a_reason(
     name: str, kind: str, shared: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from real_models import params, unpacked
-from test_constant_writers import SMALL
+from small_contract import SMALL
 
 from graphkit.deploy.contract import State, read_contract
 from graphkit.deploy.lower import LowerOptions, lower_folder

@@ -26,7 +26,7 @@ def reply(request: Message) -> Message:
     if path.startswith("exit"):
         raise RecursionError("too deep")
     if path.startswith("hang"):
-        time.sleep(60)
+        time.sleep(600)
     if path.startswith("large"):
         return {}
     left = int(path.removeprefix("leaves")) if path.startswith("leaves") else 0

@@ -30,7 +30,7 @@ OTHER_VERSION = (
     r"Error: tcp://\S+: graphkit is {} on this worker, and \S+ where the survey runs - install one version on all "
     r"machines, with the extra graphkit\[fleet\]\n"
 )
-SECOND = Limits(seconds=1.0, memory=1 << 30)
+LIMITS = Limits(seconds=5.0, memory=1 << 30)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def content(table: Path) -> str:
 
 
 def test_two_workers_give_the_rows_of_one_process_and_of_two(tmp_path: Path, dask: Cluster) -> None:
-    catalogue(tmp_path / "m", 40, 10)
+    catalogue(tmp_path / "m", 20, 5)
     dask.worker()
     dask.worker()
     assert surveyed(tmp_path, "one.parquet", "--jobs", "1").returncode == 0
@@ -88,7 +88,7 @@ def test_a_scheduler_that_goes_away_is_one_error_and_what_is_done_is_kept(tmp_pa
     workers = [dask.worker("--no-nanny"), dask.worker("--no-nanny")]
     run = started(tmp_path, dask)
     dask.scheduler.send_signal(signal.SIGKILL)
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=300)
     assert (run.returncode, out) == (2, ""), err
     lost = f"Error: {dask.address}: the scheduler is lost - what is done is kept: start the survey again to go on\n"
     assert err == lost
@@ -163,13 +163,13 @@ def test_a_poisoned_model_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(task_process, "PROCESS", "poisoned_worker")
     models = ["a", f"crash {tmp_path}/tries", "b", "hang", "c", "large", "d"]
     with LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as made:
-        pool = DaskPool(made.scheduler_address, limits=SECOND)
+        pool = DaskPool(made.scheduler_address, limits=LIMITS)
         done = survey(dict.fromkeys(models, "1"), str(tmp_path / "t.parquet"), pool)
     rows = rows_of(tmp_path / "t.parquet")
     assert (done.models, [row["path"] for row in rows]) == (7, sorted(models))
     errors = {str(row["path"]).split()[0]: str(row["error"]) for row in rows}
     assert "ends the process with SIGSEGV" in errors["crash"]
-    assert errors["hang"] == "hang: it does not finish in 1 s"
+    assert errors["hang"] == "hang: it does not finish in 5 s"
     assert all(errors[name].startswith("pid ") for name in "abcd")
     assert (tmp_path / "tries").read_text() == "1"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -26,42 +26,44 @@ def rows_of(table: Path) -> list[dict[str, object]]:
     return pq.read_table(table).drop_columns(["seconds"]).to_pylist()
 
 
-def killed(folder: Path, seconds: float, number: int) -> bool:
-    """Start a survey, kill it after a time, and return whether it was still running; its processes end with it."""
+def killed(folder: Path, is_time: Callable[[psutil.Process], bool], number: int) -> bool:
+    """Start a survey, kill it when it is time, and return whether it was still running; its processes end with it."""
     run = subprocess.Popen([*SURVEY, "m", "-o", "t.parquet", "--jobs", "2"], cwd=folder, stderr=subprocess.DEVNULL)
-    try:
-        run.wait(seconds)
+    process = psutil.Process(run.pid)
+    while run.poll() is None and not is_time(process):
+        time.sleep(0.01)
+    if run.poll() is not None:
         return False
-    except subprocess.TimeoutExpired:
-        children = psutil.Process(run.pid).children(recursive=True)
-        run.send_signal(number)
-        run.wait(60)
-        _, alive = psutil.wait_procs(children, timeout=20)
-        assert alive == []
-        return True
+    children = process.children(recursive=True)
+    run.send_signal(number)
+    run.wait()
+    psutil.wait_procs(children)
+    return True
 
 
 @pytest.mark.slow
-def test_a_thousand_models_and_ten_kills(tmp_path: Path) -> None:
-    hostile = catalogue(tmp_path / "m", 1000, 50)
-    assert len(hostile) == 50
-    started = time.monotonic()
-    assert surveyed(tmp_path, "alone.parquet", "--jobs", "1").returncode == 0
-    seconds = time.monotonic() - started  # kills come early enough on a fast machine, and late enough on a slow one
-    random_of = random.Random(10)
-    stopped = []
-    for number in range(10):
-        wait = random_of.uniform(0.05, 0.2) * seconds
-        stopped.append(killed(tmp_path, wait, signal.SIGINT if number % 3 == 2 else signal.SIGKILL))
+def test_hundreds_of_models_and_six_kills(tmp_path: Path) -> None:
+    """Every other kill comes before a row is written, the others after the first rows of a run."""
+    hostile = catalogue(tmp_path / "m", 600, 30)
+    assert len(hostile) == 30
+    parts, stopped = tmp_path / ".t.parquet.parts", []
+    for number in range(6):
+        written = len(list(parts.glob("*.parquet")))
+        moments: tuple[Callable[[psutil.Process], bool], ...] = (
+            lambda process: bool(process.children()),
+            lambda _, written=written: len(list(parts.glob("*.parquet"))) > written,  # type: ignore[misc]
+        )
+        stopped.append(killed(tmp_path, moments[number % 2], signal.SIGINT if number % 3 == 2 else signal.SIGKILL))
+    assert sum(stopped) >= 4  # else the kills come too late to show anything
     ran = surveyed(tmp_path, "t.parquet", "--jobs", "2")
-    assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["1,000", "models"])
-    assert sum(stopped) >= 5  # else the kills come too late to show anything
+    assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["600", "models"])
     rows = rows_of(tmp_path / "t.parquet")
     paths = [str(row["path"]) for row in rows]
     assert paths == sorted(set(paths))
     assert paths == sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "m").rglob("*.onnx"))
-    assert sum(row["error"] is not None for row in rows) == 50
+    assert sum(row["error"] is not None for row in rows) == 30
     assert list(tmp_path.glob(".t.parquet.parts")) == []
+    assert surveyed(tmp_path, "alone.parquet", "--jobs", "1").returncode == 0
     assert rows_of(tmp_path / "alone.parquet") == rows
 
 
@@ -75,6 +77,6 @@ def test_one_process_and_two_give_the_same_rows_and_a_killed_worker_costs_at_mos
         children = psutil.Process(run.pid).children()
         time.sleep(0.01)
     children[0].send_signal(signal.SIGKILL)
-    assert run.wait(60) in (0, 2)  # 2: killed before it was ready, which ends the survey with an error
+    assert run.wait() in (0, 2)  # 2: killed before it was ready, which ends the survey with an error
     assert surveyed(tmp_path, "one.parquet", "--jobs", "1", "--retry").returncode == 0
     assert rows_of(tmp_path / "one.parquet") == rows_of(tmp_path / "two.parquet")

@@ -15,7 +15,7 @@ from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.runtime.limits import Limits
 
-SECOND = Limits(seconds=1.0, memory=1 << 30)
+LIMITS = Limits(seconds=5.0, memory=1 << 30)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("poisoned")
 def test_a_crash_costs_one_row() -> None:
-    done = LocalPool(1, SECOND).rows(SurveyTask(path) for path in ("a", "crash", "b"))
+    done = LocalPool(1, LIMITS).rows(SurveyTask(path) for path in ("a", "crash", "b"))
     rows = {row["path"]: str(row["error"]) for row in done}  # those done at the same time come in any order
     assert rows["crash"].startswith("crash: it ends the process with SIGSEGV")
     assert rows["a"].startswith("pid ")
@@ -38,10 +38,10 @@ def test_a_crash_costs_one_row() -> None:
 @pytest.mark.usefixtures("poisoned")
 def test_a_poisoned_model_costs_its_own_row_alone() -> None:
     paths = ["a", "crash", "b", "hang", "c", "exit", "d", "large", "e"]
-    rows = {row["path"]: str(row["error"]) for row in LocalPool(1, SECOND).rows(SurveyTask(path) for path in paths)}
+    rows = {row["path"]: str(row["error"]) for row in LocalPool(1, LIMITS).rows(SurveyTask(path) for path in paths)}
     assert sorted(rows) == sorted(paths)
     assert rows["crash"].startswith("crash: it ends the process with SIGSEGV")
-    assert rows["hang"] == "hang: it does not finish in 1 s"
+    assert rows["hang"] == "hang: it does not finish in 5 s"
     assert rows["exit"] == "exit: it ends the process with code 1 (RecursionError: too deep)"
     assert rows["large"] == "large: it needs more than the 1,073,741,824 bytes that --memory allows"
     processes = [rows[path] for path in "abcde"]
@@ -53,7 +53,7 @@ def test_a_poisoned_model_costs_its_own_row_alone() -> None:
 @pytest.mark.usefixtures("poisoned")
 def test_a_process_does_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_process, "MOST_TASKS", 3)
-    pids = [row["error"] for row in LocalPool(1, SECOND).rows(SurveyTask(str(number)) for number in range(7))]
+    pids = [row["error"] for row in LocalPool(1, LIMITS).rows(SurveyTask(str(number)) for number in range(7))]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
 
@@ -67,13 +67,13 @@ def test_a_process_in_which_tasks_left_much_behind_is_replaced() -> None:
         f"leaves {task_process.MOST_LEFT + 1}",
         "b",
     ]
-    pids = [row["error"] for row in LocalPool(1, SECOND).rows(SurveyTask(path) for path in paths)]
+    pids = [row["error"] for row in LocalPool(1, LIMITS).rows(SurveyTask(path) for path in paths)]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [133, 1]
 
 
 def test_a_process_tells_what_tasks_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_process, "MOST_LEFT", -1)  # less than any
-    process = task_process.TaskProcess(SECOND, 1 << 30)
+    process = task_process.TaskProcess(LIMITS, 1 << 30)
     assert "No such file" in str(process.row(SurveyTask(str(tmp_path / "m.onnx")))["error"])
     assert process._worker is None
 

@@ -263,7 +263,7 @@ def merged() -> list[onnx.ModelProto]:
 
 def large() -> list[onnx.ModelProto]:
     """Return the small models, random chains, onnx's own case of each operator, and real exports."""
-    sys.path[:0] = [str(HERE.parent / "shapes"), str(HERE.parent)]
+    sys.path.insert(0, str(HERE.parent / "support"))
     from chains import Chain
     from node_cases import node_cases
 
@@ -273,7 +273,7 @@ def large() -> list[onnx.ModelProto]:
 
 def deployed(*, real: bool) -> list[onnx.ModelProto]:
     """Return models with a cache, or that run once; mostly small ones, and tiny real exports with them where asked."""
-    sys.path[:0] = [str(HERE.parent / "deploy"), str(HERE.parent)]
+    sys.path.insert(0, str(HERE.parent / "support"))
     from small_pipelines import FILLED, decoder, encoder
 
     texts = [decoder(FILLED), encoder(INPUTS, WORDS, PADDED)]

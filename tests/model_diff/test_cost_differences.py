@@ -8,7 +8,7 @@ import graphkit
 from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.model import Model
 from graphkit.model_diff.changes import COSTS
-from graphkit.model_diff.cost_differences import cost_blocks, is_dearer
+from graphkit.model_diff.model_diff import cost_blocks, is_dearer
 from graphkit.render.document_blocks import Prose, Table, cell_text
 from graphkit.render.result import Sizes
 

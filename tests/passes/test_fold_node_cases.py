@@ -9,10 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 import sessions
-from node_cases import node_cases
+from node_cases import node_cases, symbolic
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from test_node_cases import symbolic
 
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold

@@ -92,8 +92,7 @@ def test_numbers_that_are_made_of_sizes(operator: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_many_numbers(operator: str, seed: int) -> None:
-    assert not (wrong := checked(list(cases(operator, seed, 60)), has_sizes=False)[2]), wrong[0]
-    assert not (wrong := checked(list(of_sizes(operator, seed, 40)), has_sizes=True)[2]), wrong[0]
+def test_many_numbers(operator: str) -> None:
+    assert not (wrong := checked(list(cases(operator, 1, 60)), has_sizes=False)[2]), wrong[0]
+    assert not (wrong := checked(list(of_sizes(operator, 1, 40)), has_sizes=True)[2]), wrong[0]

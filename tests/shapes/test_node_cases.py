@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from node_cases import node_cases
+from node_cases import node_cases, symbolic
 from truth import Truth, problems
 
 from graphkit.model import Model
 from graphkit.shapes import infer
-
-
-def symbolic(proto: onnx.ModelProto, arrays: list[object]) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """Return a model with a symbol for each dim and its small integer inputs as constants, and what the symbols are."""
-    model, assignment = onnx.ModelProto(), {}
-    model.CopyFrom(proto)
-    for info, array in zip(list(model.graph.input), arrays, strict=False):
-        if not isinstance(array, np.ndarray):
-            continue
-        if (array.dtype.kind in "ib" and array.size <= 16) or info.name in ("scales", "roi", "k", "depth"):
-            model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
-            model.graph.input.remove(info)
-            continue
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if dim.dim_value != 1:
-                name = f"{info.name}_{axis}" if dim.dim_value else f"past_{info.name}_{axis}"
-                assignment[name] = dim.dim_value
-                dim.dim_param = name
-    del model.graph.value_info[:]
-    for info in model.graph.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    return model, assignment
 
 
 def check(proto: onnx.ModelProto, expected: list[object], assignment: dict[str, int], truth: Truth) -> None:

@@ -185,3 +185,12 @@ def test_all_are_legal_and_different_and_one_is_found_where_there_is_one(
     every = Values.of_all([{"x": x, "y": y} for x, y in itertools.product(*ranges)])
     legal = np.all([every.is_met(relation) for relation in relations], axis=0).any()
     assert bool(found) == legal
+
+
+def test_a_model_that_runs_with_a_batch_of_2_and_multiples_of_4_alone_gets_such_sizes() -> None:
+    legal = legal_sizes(model("g (int64[batch, s] input_ids) => (int64[batch, s] y) { y = Neg (input_ids) }"))
+    successes: list[dict[str, int]] = []
+    for proposal in assignments(legal, successes):
+        if proposal.dims["batch"] == 2 and proposal.dims["s"] % 4 == 0:
+            successes.append(proposal.dims)
+    assert {sizes["s"] for sizes in successes} >= {32, 64}

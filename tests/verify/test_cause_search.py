@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from graphkit.verify.cause_search import CLEAR, Cause, is_mended, multiple, sole_cause, with_attributes
+from graphkit.verify.cause_search import CLEAR, Cause, find_sole_cause, is_mended, multiple, with_attributes
 
 
 class Candidate:
@@ -23,11 +23,11 @@ class Candidate:
 
     def cause(self, words: str, *apart: float) -> Cause:
         """Return a cause; without it, the calls are so far apart."""
-        return Cause(words, partial(with_attributes, self, apart=apart))
+        return Cause("weights", words, undo=partial(with_attributes, self, apart=apart))
 
 
 def words(cause: Cause | None) -> str:
-    return "" if cause is None else cause.words
+    return "" if cause is None else cause.text
 
 
 @pytest.mark.parametrize(("before", "after", "is_named"), [
@@ -45,7 +45,7 @@ def test_a_cause_is_named_where_undoing_it_clearly_mends_all_calls(
     before: tuple[float, ...], after: tuple[float, ...], is_named: bool
 ) -> None:
     candidate = Candidate(*before)
-    found = sole_cause(candidate.distances, [candidate.cause("the fault", *after)])
+    found = find_sole_cause(candidate.distances, [candidate.cause("the fault", *after)])
     assert words(found) == ("the fault" if is_named else "")
     assert candidate.apart == before
 
@@ -53,16 +53,18 @@ def test_a_cause_is_named_where_undoing_it_clearly_mends_all_calls(
 def test_two_causes_that_mend_it_are_none() -> None:
     candidate = Candidate(50.0)
     causes = [candidate.cause("this", 0.1), candidate.cause("neither", 40.0), candidate.cause("that", 0.1)]
-    assert sole_cause(candidate.distances, causes) is None
-    assert words(sole_cause(candidate.distances, causes[:2])) == "this"
+    assert find_sole_cause(candidate.distances, causes) is None
+    assert words(find_sole_cause(candidate.distances, causes[:2])) == "this"
 
 
 def test_a_later_round_is_tried_only_where_nothing_simpler_mends_it() -> None:
     candidate = Candidate(50.0)
     pair = [candidate.cause("both together", 0.0)]
-    assert words(sole_cause(candidate.distances, [candidate.cause("one", 0.1)], pair)) == "one"
-    assert words(sole_cause(candidate.distances, [candidate.cause("one", 9.0)], pair)) == "both together"
-    assert sole_cause(candidate.distances, [candidate.cause("one", 0.1), candidate.cause("two", 0.1)], pair) is None
+    assert words(find_sole_cause(candidate.distances, [candidate.cause("one", 0.1)], pair)) == "one"
+    assert words(find_sole_cause(candidate.distances, [candidate.cause("one", 9.0)], pair)) == "both together"
+    assert (
+        find_sole_cause(candidate.distances, [candidate.cause("one", 0.1), candidate.cause("two", 0.1)], pair) is None
+    )
 
 
 def test_what_is_undone_is_done_again_after_an_error() -> None:

@@ -7,7 +7,7 @@ import pytest
 from builders import model_of
 
 from graphkit.model import Model
-from graphkit.verify.layers.causes.order import arranged
+from graphkit.verify.array_relations import array_relations, describe_difference
 from graphkit.workflows.compare_models import compare_models
 
 HEADS = np.random.default_rng(0).standard_normal((1, 4, 6, 8))
@@ -28,7 +28,23 @@ def equal(one: np.ndarray, two: np.ndarray) -> bool:
     ],
 )
 def test_slots_and_heads_in_another_order_are_told_apart(array: np.ndarray, text: str) -> None:
-    assert next(cause.text for cause in arranged(HEADS, array, equal)) == text
+    relations = (each for each in array_relations(HEADS, array) if equal(each.expected, each.actual))
+    assert f"{next(relations).text}." == text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (HEADS * 0, "it is all zeros"),
+        (HEADS * 2.5, "scale: it is 2.5 times that"),
+        (HEADS.swapaxes(2, 3), "transposed: B is A with its axes in the order [0, 1, 3, 2]"),
+        (HEADS[:, :3], "dims: along axis 1, B is A from 0 to 3, of 4; off by one"),
+        (HEADS.reshape(4, -1), "dims: B has the elements of A, in order, as [4, 48] instead of [1, 4, 6, 8]"),
+        (HEADS + np.sin(np.arange(8)), "up to 0.959 apart"),
+    ],
+)
+def test_a_weight_that_is_another_is_described(wrong: np.ndarray, text: str) -> None:
+    assert describe_difference(HEADS, wrong) == text
 
 
 def texts(a: Model, b: Model) -> str:

@@ -23,7 +23,6 @@ from graphkit.rewrite import Outcome
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.saturation import adds_in_16_bits, saturation
 from graphkit.workflows.rewrite_file import rewrite_file
 
 OUTPUTS = ["y", "data/x", "data/h", "data/original/x", "data/original/h"]
@@ -260,30 +259,3 @@ def test_a_vision_model_is_proven_at_the_default_level_too(model_file: Callable[
     assert report.proof.passed
     assert report.proof.level.scaled is not None
     assert report.proof.level.scaled < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("in_16_bits", "largest", "is_told"), [(True, 65, True), (True, 64, False), (False, 65, False)]
-)
-def test_a_processor_that_cuts_sums_off_is_told(
-    in_16_bits: bool, largest: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphkit.verify.saturation.adds_in_16_bits", lambda: in_16_bits)
-    weight = np.full((16, 16), -largest, np.int8)
-    caution = saturation(quantised(weight=weight))
-    assert bool(caution) is is_told
-    if is_told:
-        assert caution == (
-            "onnxruntime adds products of 8 bits in 16 on this processor, and cuts larger sums off: 'MatMulInteger#1' "
-            "has weights beyond 64, so that the original's own results may be wrong here. Quantise it with "
-            "reduce_range=True, or prove it on a processor with VNNI."
-        )
-
-
-def test_weights_of_8_bits_are_proven_or_their_processor_is_told(tmp_path: Path) -> None:
-    """On one with VNNI sums are exact, on others the original is wrong; the proof is right on both."""
-    model = quantised(weight=np.full((16, 16), 127, np.int8))
-    report = rewrite_file(model, tmp_path / "out.onnx", "dequantize")
-    assert report.proof is not None
-    assert report.proof.passed is not adds_in_16_bits()
-    assert any("reduce_range=True" in failure for failure in report.proof.failures) is adds_in_16_bits()

@@ -21,7 +21,6 @@ from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.verify import bundle_verifier, float16_bundles
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_recording import record
@@ -171,7 +170,7 @@ def test_other_tokens_are_explained_where_those_in_float32_are_the_same(
     prompt = prompts(contract, originals, 0)[0].first_row()
     (tokens,) = record(originals, [prompt], optimize=False, beams=[beams], steps=8).tokens[beams]
     others = [[*tokens[:-1], (tokens[-1] + 1) % 64]]  # as if the last logits of the export had been a little different
-    judge = Float16Judge(originals, folder, contract, DEFAULT_LIMITS)
+    judge = Float16Judge(originals, folder, contract)
     same = partial(bundle_verifier._same_tokens, beams, bundle, prompt, others, TOLERANCE)
     assert same(None)
     assert (same(judge) == "") is is_explained
@@ -188,7 +187,7 @@ def test_the_logits_of_the_last_token_alone_are_judged_in_float32(
     contract = read_bundle(folder / "bundle.json", altered=True)
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     prompt = max((p for p in prompts(contract, originals, 0) if p.all_logits), key=lambda p: p.tokens.size)
-    judge = Float16Judge(originals, folder, contract, DEFAULT_LIMITS)
+    judge = Float16Judge(originals, folder, contract)
     assert bundle_verifier._last_logits(bundle, prompt, -1, None)
     assert (bundle_verifier._last_logits(bundle, prompt, -1, judge) == "") is is_explained
 

@@ -55,7 +55,7 @@ def test_weights_that_another_tool_computed_are_equal_up_to_rounding(seed: int) 
     """The kernel is another one of the same name, which each run reads as a whole."""
     found = verify_rewrite(normalised(), fused(), options=RewriteProofOptions(seed=seed))
     assert found.passed
-    assert found.proven().startswith("Proven up to rounding at every size (1 of 1 output)")
+    assert found.proven().startswith("Proven in exact arithmetic at every size (1 of 1 output)")
     assert "; the runs do not cover: extreme values, NaN and infinities, where rounding decides" in found.proven()
     assert 0 < found.tolerance < 2e-6
     assert "Differences are rounding, of up to " in found.notes[-1]

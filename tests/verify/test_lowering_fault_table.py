@@ -24,7 +24,7 @@ from graphkit.verify.originals import Originals
 
 WINDOW = "The contract gives"
 BEGINS, TABLE, WEIGHT = "No simple cause; it ", "Table '", "Weight '"
-CACHE = "Each step is right on the cache of the original"
+CACHE = "The logits of step "  # and what it keeps is not
 STATES = {"gpt2": "past_key_values.{}.{}", "gemma3": "past_key_values.{}.{}", "qwen2-tiny": "past_key_values.{}.{}"} | {
     "t5-tiny": "past_key_values.{}.decoder.{}",
     "whisper": "past_key_values.{}.decoder.{}",
@@ -130,11 +130,11 @@ def faults() -> Iterator[tuple[str, Fault]]:
         )
         yield (
             "rows of positions one too late",
-            of(rows(table, lambda array: np.roll(array, 1, 0)), "Positions are off by one"),
+            of(rows(table, lambda array: np.roll(array, 1, 0)), TABLE, BEGINS),
         )
         yield (
             "all rows of positions the same",
-            of(rows(table, lambda array: array[:1] + 0 * array), "Positions are frozen"),
+            of(rows(table, lambda array: array[:1] + 0 * array), TABLE, BEGINS),
         )
         yield "the last row of positions", of(rows(table, partial(off, at=-1)), TABLE, says=TABLE)
         yield "the last row of tokens", of(rows("step.inputs_embeds", partial(off, at=-1)), TABLE, says=TABLE)

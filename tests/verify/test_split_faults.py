@@ -284,3 +284,25 @@ def test_a_condition_with_a_default_runs_both_branches(merged: Model, folder: Pa
     assert (found.passed, found.findings()) == (True, ())
     rewrite = verify_rewrite(folder / "merged.onnx", folder / "merged.onnx")
     assert {run.flags["use_cache_branch"] for run in rewrite.runs} == {False, True}
+
+
+@pytest.mark.parametrize("past", ["past_key_values.0.decoder.key", "past_key_values.0.encoder.key"])
+@pytest.mark.usefixtures("runs_alone")
+def test_what_is_wrong_without_any_past_alone_is_found(past: str, merged: Model, folder: Path) -> None:
+    """No length is too short for a caller: the merged decoder takes a past of 0 tokens, and so must the pair."""
+
+    def edit(proto: ModelProto) -> None:
+        rename(proto, {"logits": "right"})
+        proto.graph.output[0].name = "logits"
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(0), "no_elements"))
+        made = [("Size", [past], "elements"), ("Equal", ["elements", "no_elements"], "is_without")]
+        made += [("Cast", ["is_without"], "wrong"), ("Add", ["right", "wrong"], "logits")]
+        proto.graph.node.extend(
+            helper.make_node(op, inputs, [output], **({"to": TensorProto.FLOAT} if op == "Cast" else {}))
+            for op, inputs, output in made
+        )
+
+    assert "of 0" not in "".join(proof(merged, folder).findings())
+    found = proof(merged, folder, later=edit)
+    assert not found.passed
+    assert "_length=0" in found.findings()[0]

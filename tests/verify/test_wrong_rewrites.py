@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from small_models import model
 from wrong_rewrites import PAIRS, PLAIN, Pair
 
 from graphkit.options import RewriteProofOptions
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 
@@ -60,6 +64,36 @@ def test_what_callers_may_miss_is_in_the_headline(before: str, after: str, gap: 
     found = verify_rewrite(*(model(text, keep=np.array([0, -1, 4])) for text in (before, after)))
     assert found.passed
     assert f"not cover: {gap}." in found.proven() or f"not covered: {gap}." in found.proven()
+
+
+@pytest.mark.parametrize(
+    ("after", "loads"),
+    [
+        ("n = Neg (x) y = Reshape (n, keep)", [(1, True), (0, False)]),
+        ("n = Cos (x) y = Reshape (n, keep)", [(0, False), (1, False), (0, False)]),
+    ],
+    ids=["proven", "wrong"],
+)
+def test_one_model_is_in_memory_at_a_time_and_one_that_refuses_0_needs_the_original_for_that_alone(
+    after: str, loads: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[int, bool]] = []
+    ends: list[weakref.finalize[..., IsolatedSession]] = []
+    open_session = TwoModels._session
+
+    def recorded(self: TwoModels, index: int, *, optimize: bool) -> IsolatedSession:
+        assert not any(end.alive for end in ends)
+        session = open_session(self, index, optimize=optimize)
+        opened.append((index, optimize))
+        ends.append(session.close)
+        return session
+
+    monkeypatch.setattr(TwoModels, "_session", recorded)
+    before = "g (float[b, s, 4] x) => (float[b, s, 4] y) { m = Identity (x) n = Neg (m) y = Reshape (n, keep) }"
+    both = (before, f"g (float[b, s, 4] x) => (float[b, s, 4] y) {{ {after} }}")
+    found = verify_rewrite(*(model(text, keep=np.array([0, -1, 4])) for text in both))
+    assert opened == loads
+    assert (found.passed, found.caveats) == ("Neg" in after, ())
 
 
 def test_dims_that_say_more_are_no_gap() -> None:

@@ -19,7 +19,8 @@ from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
 from graphkit.analysis.report_sections import EXTRAS, SECTION_NAMES
-from graphkit.cli import COMMANDS, main
+from graphkit.cli import main
+from graphkit.cli.commands import every_command
 from graphkit.render.result import Result
 from graphkit.workflows.output_schemas import SCHEMAS, SECTION_RESULTS, schema_of
 
@@ -66,7 +67,12 @@ PROGRAMS = {"merged": MERGED, "causal": CAUSAL}
 
 
 def test_every_command_that_writes_json_is_here() -> None:
-    options = {command.name: option for command in COMMANDS for option in command.params if option.name == "format"}
+    options = {
+        command.name: option
+        for command in every_command().values()
+        for option in command.params
+        if option.name == "format"
+    }
     formats = {name for name, option in options.items() if isinstance(option.type, click.Choice)}
     assert formats <= CASES.keys()
 

@@ -12,9 +12,12 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import ModelError, UsageError
+from graphkit.runtime.isolated_session import IsolatedBinding, IsolatedSession
 from graphkit.runtime.session import BoundSession, Session
 
 __all__ = ["BoundMethods", "Sessions", "packed_files"]
+
+Binding = BoundSession | IsolatedBinding
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Sessions:
         prepack: Whether kernels may keep a copy of the weights; None for those of the files in `packed`.
         optimize: Whether onnxruntime may fuse operators.
         packed: See `packed_files`.
+        open: Opens a model.
     """
 
     folder: Path
@@ -34,9 +38,10 @@ class Sessions:
     prepack: bool | None
     optimize: bool
     packed: frozenset[str] = frozenset()
-    opened: dict[str, Session] = field(default_factory=dict, repr=False)
+    open: type[Session | IsolatedSession] = Session
+    opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
 
-    def of(self, method: BundleMethod) -> Session:
+    def of(self, method: BundleMethod) -> Session | IsolatedSession:
         """Return the session of a method's file.
 
         Raises:
@@ -45,7 +50,7 @@ class Sessions:
         if method.file not in self.opened:
             prepack = method.file in self.packed if self.prepack is None else self.prepack
             path = self.folder / method.file
-            session = Session(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
+            session = self.open(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
             self.opened[method.file] = session
         _check_ports(method, self.opened[method.file])
         return self.opened[method.file]
@@ -179,7 +184,7 @@ class BoundMethods:
 
     def __init__(self, contract: BundleContract, sessions: Sessions, state: BundleState) -> None:
         self.contract, self.sessions, self.state = contract, sessions, state
-        self._bound: dict[str, BoundSession] = {}
+        self._bound: dict[str, Binding] = {}
         self._fed: dict[tuple[str, str], np.ndarray] = {}
         self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
         self._prefixes: dict[str, list[_Prefix]] = {}
@@ -249,7 +254,7 @@ class BoundMethods:
             if tensor.axis is None:
                 state.written(tensor, shape)
 
-    def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
+    def _bind_state(self, method: BundleMethod, bound: Binding, sizes: Mapping[str, int]) -> None:
         """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
         state, states = self.state, self._ports[method.name].prefixes
         self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
@@ -274,7 +279,7 @@ class BoundMethods:
             else:
                 results[port.name] = _Results(port, shape)
 
-    def _bind_prefixes(self, method: BundleMethod, bound: BoundSession, feeds: Mapping[str, np.ndarray]) -> None:
+    def _bind_prefixes(self, method: BundleMethod, bound: Binding, feeds: Mapping[str, np.ndarray]) -> None:
         """Bind the slots that are in use after a run, of states whose slots come first."""
         after = {name: int(length[0]) for name, length in self.state.lengths.items()}
         for change in method.changes:
@@ -304,9 +309,9 @@ class BoundMethods:
             kept[...] = array
         return kept
 
-    def _session(self, method: BundleMethod) -> BoundSession:
+    def _session(self, method: BundleMethod) -> Binding:
         if method.name not in self._bound:
-            self._bound[method.name] = BoundSession(self.sessions.of(method))
+            self._bound[method.name] = self.sessions.of(method).bound()
         return self._bound[method.name]
 
 
@@ -316,7 +321,7 @@ def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | N
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
 
 
-def _check_ports(method: BundleMethod, session: Session) -> None:
+def _check_ports(method: BundleMethod, session: Session | IsolatedSession) -> None:
     for what, ports, there in (
         ("inputs", method.inputs, session.inputs),
         ("outputs", method.outputs, session.outputs),

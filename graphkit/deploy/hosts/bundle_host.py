@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from graphkit.deploy.hosts.open_folder import check_bundle, check_folder
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import Session
 
 __all__ = ["Bundle"]
 
@@ -62,6 +65,8 @@ class Bundle:
         UnprovenWarning: The proof failed or was not run.
     """
 
+    _open: ClassVar[type[Session | IsolatedSession]] = Session
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -77,18 +82,21 @@ class Bundle:
         if not unchecked:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
-        self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract))
-        self._begin(BundleState(self.contract, self._initial()))
+        self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract), self._open)
+        self._begin(self._fresh(self._initial()))
 
     def _initial(self) -> dict[str, np.ndarray]:
         """Return the initial values that `init` knows alone, by state."""
         states = [state for state in self.contract.states if state.initial is None]
-        method, state = self.contract.method("init"), BundleState(self.contract) if states else None
+        method, state = self.contract.method("init"), self._fresh({}) if states else None
         if method is None or state is None:
             return {}
         state.rows = self.contract.sizes["batch"]
         BoundMethods(self.contract, self._sessions, state).run(method)
         return {each.name: state.view(each, each.shape).copy() for each in states}
+
+    def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
+        return BundleState(self.contract, initial)
 
     def _begin(self, state: BundleState) -> None:
         self._state = state
@@ -127,9 +135,9 @@ class Bundle:
         Raises:
             UsageError: There is no memory for its state.
         """
-        other = object.__new__(Bundle)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._begin(BundleState(self.contract, self._state.initial))
+        other._begin(self._fresh(self._state.initial))
         return other
 
     # Methods

@@ -22,6 +22,10 @@ from graphkit.runtime.limits import machine_memory
 
 __all__ = ["Host", "Ids", "Run", "Tokens", "source_and_inputs"]
 
+NOT_PADDED = (
+    " - zeros behind a shorter sound would change its results: lower again for its length with --dim, or pad it as the "
+    "original's caller does and say how many of its places are valid, such as start([24], ...)"
+)
 Arrays = dict[str, np.ndarray]
 Ids = list[list[int]]  # tokens of each sequence
 Tokens = Sequence[int] | Sequence[Sequence[int]]
@@ -81,13 +85,19 @@ class Host:
         self.position, self.valid = 0, [0] * self.batch
         self.run = run if run is not None else _Sessions(self.folder)
 
+    @property
+    def pads_sounds(self) -> bool:
+        """Whether it puts zeros behind sounds that are shorter than the models take them."""
+        return any(port.is_sound for method in self.contract.methods for port in method.inputs)
+
     def start(self, source: Tokens | Inputs = (), /, inputs: Inputs | None = None, **named: npt.ArrayLike) -> Arrays:
         """Forget the state, and run the models that run once for a source.
 
         Args:
             source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model. Of a
                 sound, how many samples or frames are valid in each sequence; by default all that its array has. Zeros
-                make it as long as the models take it. Inputs by name may stand here where there is no source.
+                make it as long as the models take it, unless they change results. Inputs by name may stand here where
+                there is no source.
             inputs: Inputs that the caller makes, by name: `{"input_features": ...}`.
             named: The same by keyword, for names that are not those above: `input_features=...`.
 
@@ -129,7 +139,8 @@ class Host:
                 raise UsageError(f"the models have no input '{name}': {why} - leave it out")
             port = ports[name]
             if not port.is_sound and array.shape != port.shape:
-                raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}")
+                hint = "" if self.pads_sounds or not self.contract.sizes.get("sound") else NOT_PADDED
+                raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}{hint}")
 
     def _take_sound(self, valid: Sequence[int]) -> None:
         """Fill the sound with zeros, and take note of how many positions are valid.
@@ -143,6 +154,7 @@ class Host:
         for port in ports:
             if port.name in self.given and not valid:
                 valid = [sound_length(self.given[port.name], port, most)] * self.batch
+        valid = valid or [most] * self.batch
         if len(valid) != self.batch:
             raise UsageError(f"there are {len(valid)} lengths of sounds - give {self.batch}")
         for length in valid:

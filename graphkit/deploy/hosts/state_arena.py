@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from graphkit.deploy.contract.bundle_contract import ALIGNMENT, BundleContract, 
 from graphkit.errors import UsageError
 
 __all__ = ["BundleState"]
+
+
+def _zeros(size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
 
 
 class BundleState(Mapping[str, np.ndarray]):
@@ -22,9 +26,10 @@ class BundleState(Mapping[str, np.ndarray]):
     Args:
         contract: What says how it lies.
         initial: The initial values of states of which they are not one number, by name.
+        allocate: Gives so many bytes of 0.
 
     Attributes:
-        contract: The same.
+        contract, initial: The same.
         lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
         version: Another number whenever a state has got another place or other dims.
 
@@ -32,15 +37,20 @@ class BundleState(Mapping[str, np.ndarray]):
         UsageError: There is not so much memory.
     """
 
-    def __init__(self, contract: BundleContract, initial: Mapping[str, np.ndarray] = {}) -> None:
-        self.contract, self.initial = contract, initial
+    def __init__(
+        self,
+        contract: BundleContract,
+        initial: Mapping[str, np.ndarray] = {},
+        allocate: Callable[[int], np.ndarray] = _zeros,
+    ) -> None:
+        self.contract, self.initial, self._allocate = contract, initial, allocate
         self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
         self.version = 0
         self._rows = 0
         self._states = {state.name: state for state in contract.states}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
-        self._arena = _aligned(contract.arena)
+        self._arena = self._aligned()
         self._spare: np.ndarray | None = None
         self._started = _started(contract)
         for state in contract.states:
@@ -122,7 +132,7 @@ class BundleState(Mapping[str, np.ndarray]):
         place = (turn + after) % state.places
         offset = state.offset + place * state.stride
         if spare and self._spare is None:
-            self._spare = _aligned(self.contract.arena)
+            self._spare = self._aligned()
         arena = self._spare if spare and self._spare is not None else self._arena
         dims = self.shape(state) if shape is None else tuple(shape)
         if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
@@ -158,6 +168,17 @@ class BundleState(Mapping[str, np.ndarray]):
             self._shapes.clear()
             self.version += 1
 
+    def _aligned(self) -> np.ndarray:
+        size = self.contract.arena
+        try:
+            memory = self._allocate(size + ALIGNMENT)
+        except (MemoryError, ValueError, OSError) as error:
+            problem = f"there is no memory for {size:,} bytes of state - make a bundle of fewer slots"
+            raise UsageError(problem) from error
+        start = -memory.ctypes.data % ALIGNMENT
+        arena: np.ndarray = memory[start : start + size]
+        return arena
+
     def restart(self, names: Iterable[str]) -> None:
         """Give those of these states that swap their initial value."""
         for name in filter(self.moves, names):
@@ -171,13 +192,3 @@ def _started(contract: BundleContract) -> frozenset[str]:
     """Return the states to which a method that starts a sequence gives a value."""
     methods = [method for method in contract.methods if method.when == "once"]
     return frozenset(name for method in methods for name, access in method.access.items() if "write" in access)
-
-
-def _aligned(size: int) -> np.ndarray:
-    try:
-        memory = np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise UsageError(f"there is no memory for {size:,} bytes of state - make a bundle of fewer slots") from error
-    start = -memory.ctypes.data % ALIGNMENT
-    arena: np.ndarray = memory[start : start + size]
-    return arena

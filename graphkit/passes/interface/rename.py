@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
+from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.find_by_name import find_value
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
@@ -14,7 +15,7 @@ from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto
 from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols, with_value_names
-from graphkit.shapes import lower, parse, symbol, upper
+from graphkit.shapes import Expr, infer, lower, parse, symbol, upper
 from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.suggest import did_you_mean
@@ -150,7 +151,11 @@ def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
     placed = _with_places(placed, symbols)
     if not symbols:
         return model, notes
-    inferred = InferOutputShapes().run(_unified(placed, symbols))
+    unified = _unified(placed, symbols)
+    is_of_inputs = not declared_inputs(placed).symbols.isdisjoint(symbols)
+    inferred = (
+        InferOutputShapes().run(unified) if is_of_inputs else Outcome(unified)
+    )  # outputs may call theirs anything
     bounded = {old: symbol(new, lower(symbol(old)), upper(symbol(old))) for old, new in symbols.items()}
     return with_symbols(inferred.model, bounded), [*notes, *inferred.changes]
 
@@ -186,6 +191,8 @@ def _new_symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[s
 
 def _no_such_dim(model: Model, name: str) -> UsageError:
     hint = did_you_mean(name, sorted(_declared_symbols(model) | declared_inputs(model).symbols))
+    if name.startswith("?"):
+        hint = "dims without a name are INPUT.AXIS, such as x.0"
     return UsageError(f"{model.label}: no dim is called '{name}' - {hint}")
 
 
@@ -215,10 +222,10 @@ def _with_expression(model: Model, old: str, new: str) -> tuple[Model, list[str]
     """Return a model in which a dim is an expression in others, as exporters write it, and notes about that."""
     placed, dim = _with_places(model, [old]), parse(new)
     names = declared_inputs(placed).groups
-    for name in (old, *sorted(dim.symbols)):
-        if name not in names:
-            raise _no_such_dim(placed, name)
-    needed = needed_size(placed, old)
+    unknown = [name for name in sorted(dim.symbols) if name not in names]
+    for name in unknown if old in _declared_symbols(placed) else [old]:
+        raise _no_such_dim(placed, name)
+    needed = needed_size(placed, old) if old in names else _size_in_outputs(placed, old)
     if old in dim.symbols or (needed != dim and dim not in sizes_beside(placed, old)):
         reason = f"the graph needs it to be {needed}" if needed is not None else "no node says that it is"
         reason = "that has it itself" if old in dim.symbols else reason
@@ -227,12 +234,23 @@ def _with_expression(model: Model, old: str, new: str) -> tuple[Model, list[str]
     return inferred.model, [f"{old} is {dim}", *inferred.changes]
 
 
+def _size_in_outputs(model: Model, name: str) -> Expr | None:
+    """Return what a dim that outputs alone declare is, None where that is not known or not one size."""
+    shapes, sizes = infer(model), set[Expr | None]()
+    for output in model.graph.outputs:
+        dims = shapes[output].dims or ()
+        declared = (declared_dims(output) or ()) if dims else ()
+        sizes |= {dim for text, dim in zip(declared, dims, strict=False) if text == name}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def _declared_symbols(model: Model) -> set[str]:
     """Return the symbols in all declarations of the main graph and its bodies."""
     names, symbols = declared_inputs(model).groups, set[str]()
     for graph, _ in graphs_with_scopes(model.proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):
-            symbols |= read_dim(dim.dim_param, names).symbols if dim.dim_param else set()
+            is_name = dim.dim_param and not dim.dim_param.startswith("?")
+            symbols |= read_dim(dim.dim_param, names).symbols if is_name else set()
     return symbols
 
 

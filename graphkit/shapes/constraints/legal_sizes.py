@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphkit.model import Model
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer, is_known
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, column
-from graphkit.shapes.constraints.preconditions import Concatenated, Related
+from graphkit.shapes.constraints.preconditions import BROADCAST, Broadcast, Concatenated, Related
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
@@ -171,6 +171,7 @@ class LegalSizes:
         past, tokens: Positions in the KV cache, and new tokens; None if the model has none.
         tensors: The distinct shapes of computed tensors.
         bounded: The symbols that somebody gave bounds.
+        broadcasts: Dims that nodes of the main graph broadcast.
     """
 
     variables: tuple[Variable, ...]
@@ -184,6 +185,7 @@ class LegalSizes:
     tokens: Expr | None
     tensors: tuple[tuple[Expr, ...], ...]
     bounded: frozenset[str] = frozenset()
+    broadcasts: tuple[Broadcast, ...] = ()
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input; on the first step of a merged decoder, without the past.
@@ -215,7 +217,7 @@ class LegalSizes:
 
     def near(self, wish: Assignment) -> Iterator[dict[str, int]]:
         """Yield legal assignments, nearest to a wish first."""
-        return nearest(self.variables, self.relations, wish)
+        return nearest(self.variables, (*self.relations, *self.broadcasts), wish)
 
     def cost(self, assignment: Assignment) -> int:
         """Return how many elements the model computes."""
@@ -268,6 +270,7 @@ def legal_sizes(
         tokens=tokens,
         tensors=tuple(dict.fromkeys(_computed(shapes, names))),
         bounded=frozenset(name for name, *_ in spec.ranges),
+        broadcasts=tuple(dict.fromkeys(_broadcasts(shapes))),
     )
 
 
@@ -305,6 +308,13 @@ def _concatenated(shapes: Shapes) -> Iterator[Relation]:
             axis = node.attributes["axis"].i % max(len(known[0]), 1)
             pairs = Concatenated(tuple(known), axis).equalities()
             yield from (Relation.equal(left, right) for left, right in pairs if left != right)
+
+
+def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
+    """Yield the dims that broadcast whenever the model runs."""
+    for fact in shapes.broadcasts:
+        if fact.node.scope is shapes.model.graph and is_known(fact.left) and is_known(fact.right):
+            yield Broadcast((fact.left, fact.right), BROADCAST)
 
 
 def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:

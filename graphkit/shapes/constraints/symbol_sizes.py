@@ -68,7 +68,7 @@ def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | Non
             for name in sorted(dim.symbols):
                 roles.setdefault(name, _by_name(name))
     if not model.roles.cache and {"other", "total"} & set(roles.values()):
-        for group in tied_symbols(model):
+        for group in (tied & roles.keys() for tied in tied_symbols(model)):  # others have numbers
             of_group = {roles[name] for name in group}
             role = next((role for role in LENGTHS if role in of_group), None)  # a sound's mask counts what it does
             roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}

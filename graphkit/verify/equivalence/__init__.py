@@ -11,25 +11,6 @@ egglog proved less and was no faster, and a class of equal terms does not say wh
 nearly held. This package has 8,700 lines, its checks of interfaces, failures and bundles included.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import lazy_loader
 
-if TYPE_CHECKING:
-    from graphkit.verify.equivalence.bundle_equivalence import check_bundle
-    from graphkit.verify.equivalence.check import check_equivalence
-    from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
-
-# Imported when they are first used: one module of a proof is often all that is needed
-_HOMES = {
-    "graphkit.verify.equivalence.bundle_equivalence": ("check_bundle",),
-    "graphkit.verify.equivalence.check": ("check_equivalence",),
-    "graphkit.verify.equivalence.equivalence_result": ("Equivalence", "OutputProof"),
-}
-__all__ = ["Equivalence", "OutputProof", "check_bundle", "check_equivalence"]
-
-
-def __getattr__(name: str) -> object:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from graphkit.shapes import Expr
 from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
-from graphkit.verify.equivalence.near_constants import Near
+from graphkit.verify.equivalence.real_constants import RealConstants
 from graphkit.verify.equivalence.required_products import RequiredProducts
 from graphkit.verify.equivalence.terms import Key, Term, Terms
 
@@ -39,14 +39,14 @@ class Tools:
     terms: Terms
     constants: Constants
     movement: Movement
-    near: Near
+    reals: RealConstants
     required: RequiredProducts
 
     @classmethod
     def of(cls, constants: Constants, required: RequiredProducts) -> Tools:
         """Return the tools for one table of terms, that of the constants."""
         terms = constants.terms
-        return cls(terms, constants, Movement(terms, constants), Near(constants), required)
+        return cls(terms, constants, Movement(terms, constants), RealConstants(constants), required)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,8 @@ class Application:
     Attributes:
         attributes: The canonical ones, defaults left out.
         dims: Of the output; None if some are not known.
+        has_sign: Whether the sign of zeros in the output matters.
+        is_real: Whether it is read in exact arithmetic, where that sign never matters.
     """
 
     node: Node
@@ -65,6 +67,8 @@ class Application:
     dtype: int
     dims: Dims | None
     tools: Tools
+    has_sign: bool = True
+    is_real: bool = False
 
     def attr(self, name: str, default: T | type[T]) -> T | None:
         """Return the value of an attribute, None if it is not known."""

@@ -19,14 +19,13 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims
-from graphkit.verify.equivalence import cutting, evaluation, flat, padding, target_forms, writing
+from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
+from graphkit.verify.equivalence.inlining import OF_KERNEL
 from graphkit.verify.equivalence.movement import expands_to, product
-from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, is_all
 from graphkit.verify.equivalence.terms import unreshaped
 
-__all__ = ["AXIOMS", "Axiom", "Result", "copies_zeros", "turned"]
+__all__ = ["AXIOMS", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 UNKNOWN = "some dims are not known"
 
@@ -168,7 +167,7 @@ def zero_states(app: Application) -> Result:
         return None
     args = list(app.args)
     for index in (5, 6):
-        if (term := app.arg(index)) is not None and is_all(app, term, 0.0):
+        if (term := app.arg(index)) is not None and app.tools.constants.is_all(term, 0.0):
             args[index] = None
     if args == list(app.args):
         return None
@@ -188,12 +187,13 @@ RIGHT = {"Mul": 1.0, "Div": 1.0, "Add": -0.0, "Sub": 0.0, "And": 1.0, "Or": 0.0}
 
 
 def neutral(app: Application) -> Result:
-    left, right, op = app.arg(0), app.arg(1), app.node.op_type
+    left, right, op, constants = app.arg(0), app.arg(1), app.node.op_type, app.tools.constants
     if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
     for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
-        is_sum = op == "Add" and is_all(app, gone, 0.0) and has_no_minus_zero(app, kept)
-        if is_sum or is_all(app, gone, RIGHT[op]):
+        is_sum = op in ("Add", "Sub") and (not app.has_sign or (op == "Add" and constants.has_no_minus_zero(kept)))
+        numbers = (0.0, -0.0) if is_sum and not app.has_sign else (0.0, RIGHT[op]) if is_sum else (RIGHT[op],)
+        if any(constants.is_all(gone, number) for number in numbers):
             if kept.dims is None or app.dims is None or not expands_to(kept.dims, app.dims):
                 return "its dims are not known"
             return app.tools.movement.expand(kept, app.dims)
@@ -202,21 +202,15 @@ def neutral(app: Application) -> Result:
 
 def inverted(app: Application) -> Result:
     """Choose by what is negated, the other way round, where there is no -0, which one of the branches loses."""
-    if app.dtype in (*FLOATS, *HALVES) and not all(
-        branch is not None and has_no_minus_zero(app, branch) for branch in app.args[1:]
-    ):
+    is_signed = app.has_sign and app.dtype in (*FLOATS, *HALVES)
+    if is_signed and not all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
         return None
-    return turned(app)
-
-
-def turned(app: Application) -> Result:
-    """Choose by what is negated, the other way round."""
     condition = app.arg(0)
     inner = unreshaped(condition)
     if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.dims)
-    return flat.by_dims(replace(app, args=[negated, *app.args[:0:-1]]))
+    return flat.elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -224,10 +218,15 @@ def _ops(text: str) -> frozenset[str]:
 
 
 BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})
-AXIOMS: tuple[Axiom, ...] = (
+FIRST_AXIOMS: tuple[Axiom, ...] = (  # before those of exact arithmetic, too
     Axiom("identity", "Identity gives its input.", _ops("Identity"), identity),
     Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None,
           evaluation.constants_run_once),
+    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where the sign of zeros is lost.",
+          _ops("Add Sub Mul Div And Or"), neutral),
+)  # fmt: skip
+AXIOMS: tuple[Axiom, ...] = (
+    *FIRST_AXIOMS,
     Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), constant_of_shape),
     Axiom("shape", "A Shape is known by the dims of its input.", _ops("Shape"), shape),
     Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
@@ -243,8 +242,6 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("concat", "Nested Concats are one, empty parts have nothing, and copies along an axis of 1 are an Expand.",
           _ops("Concat"), concat),
     Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
-    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where x is no -0.",
-          _ops("Add Sub Mul Div And Or"), neutral),
     Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
     Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
     Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),
@@ -253,7 +250,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
     Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
     Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),
-    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), padding.pad),
+    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), cutting.pad),
     Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
     Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",
           _ops("ScatterND"), writing.scatter_nd),

@@ -15,8 +15,8 @@ from graphkit.shapes.tensor import Dims, is_known
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros
+from graphkit.verify.equivalence.cutting import ends_by_axis
 from graphkit.verify.equivalence.movement import product
-from graphkit.verify.equivalence.padding import ends_by_axis
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = ["cannot_fail", "is_biased"]

@@ -1,11 +1,10 @@
 """Check that a rewritten model is equal to its original at every legal size and for every input.
 
 Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
-output is proven where both have the same term: bit for bit; else up to the sign of zeros, which `x + 0` changes; else,
-when both are read again with axioms of real numbers, up to rounding, where nothing overflows; or, where masks were made
-additive, assuming that scores are finite. What that trusts: the axioms, the hash of constants, and that the original
-loads. It shares nothing with the passes that rewrite models but the shape engine, of which it believes no word that
-onnxruntime does not confirm: see `checked_facts`.
+output is proven where both have the same term: bit for bit; else, when both are read again with axioms of real numbers,
+in exact arithmetic, where nothing is claimed of rounding, overflow, NaN, infinities and the signs of zeros. What that
+trusts: the axioms, the hash of constants, and that the original loads. It shares nothing with the passes that rewrite
+models but the shape engine, of which it believes no word that onnxruntime does not confirm: see `checked_facts`.
 """
 
 from __future__ import annotations
@@ -17,21 +16,22 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.name_families import families, family_labels
 from graphkit.graph.names import listed
 from graphkit.graph.view import all_scopes
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.shapes.symbols import INF, Bound
 from graphkit.verify.equivalence.application import Tools
-from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.branches import branch_faults
 from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.counting import counting_conditions, size_limits, stacks_of_nothing, turning_numbers
-from graphkit.verify.equivalence.difference import difference, differing_exprs, obstacle
-from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
-from graphkit.verify.equivalence.inlining import inlined
+from graphkit.verify.equivalence.difference import difference, differing_exprs
+from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, OutputProof
+from graphkit.verify.equivalence.inlining import inlined, kernel_fault
 from graphkit.verify.equivalence.interface import (
     declared_faults,
     input_faults,
@@ -41,10 +41,9 @@ from graphkit.verify.equivalence.interface import (
     output_fault,
     output_faults,
 )
-from graphkit.verify.equivalence.kernel_functions import kernel_fault
 from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
-from graphkit.verify.equivalence.looseness import NO_OVERFLOW, ROUNDING, ZEROS, Looseness
 from graphkit.verify.equivalence.new_failures import new_failures
+from graphkit.verify.equivalence.normal_forms import EXACT, REAL
 from graphkit.verify.equivalence.reader import read
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
@@ -63,11 +62,12 @@ def check_equivalence(
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
     free: Sequence[str] = (),
-    axioms: Sequence[Axiom] = AXIOMS,
-    loosenesses: Sequence[Looseness] = (),
+    axioms: Sequence[Axiom] = EXACT,
+    real_axioms: Sequence[Axiom] = REAL,
     seed: int = 0,
     dims: DimNames = "related",
     computed: Sequence[str] = (),
+    compared: ConstantNumbers | None = None,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -81,11 +81,12 @@ def check_equivalence(
         unread: Inputs of the original that the rewritten model may lack.
         unwritten: Outputs of the original that the rewritten model may lack.
         free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
-        axioms: The equalities that may be used.
-        loosenesses: How terms may be loose, tried one after the other; none for the sign of zeros, then rounding.
+        axioms: The equalities that may be used bit for bit.
+        real_axioms: Those that may be used in exact arithmetic.
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
+        compared: Large weights that another check has compared, which are not read again.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -108,10 +109,11 @@ def check_equivalence(
         unwritten=unwritten,
         free=free,
         axioms=axioms,
-        loosenesses=loosenesses or (ZEROS, ROUNDING),
+        real_axioms=real_axioms,
         seed=seed,
         dims=dims,
         computed=computed,
+        compared=compared,
     )
     try:
         return check.run()
@@ -132,17 +134,18 @@ class _Check:
     unwritten: Sequence[str]
     free: Sequence[str]
     axioms: Sequence[Axiom]
-    loosenesses: Sequence[Looseness]
+    real_axioms: Sequence[Axiom]
     seed: int
     dims: DimNames
     computed: Sequence[str]
+    compared: ConstantNumbers | None
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
         before, after = inlined(self.original), inlined(self.rewritten)
         declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
-        constants = Constants(terms, (before, after))
+        constants = Constants(terms, (before, after), compared=self.compared)
         fixed = {*self.values, *self.unread}
         faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
         faults += output_faults(before, after, names, self.unwritten)
@@ -154,21 +157,18 @@ class _Check:
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
             return _unknown(after, fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-        proofs: tuple[OutputProof, ...] = ()
-        used: dict[str, int] = {}
-        for looseness in self.loosenesses:
+        first = read(before, shapes[0], tools, None, {}, self.axioms)
+        second = read(after, shapes[1], tools, first, names, self.axioms)
+        fault = _fault(first.result, second.result, *shapes, names, tools.required)
+        proofs = _proofs(first.result, second.result, shapes, names, fault, "bit for bit", constants)
+        used = dict(terms.used)
+        if not fault and any(proof.verdict != "proven" for proof in proofs):
             terms.used.clear()
-            usable = (*looseness.assumptions, *self.axioms)
-            first = read(before, shapes[0], tools, None, {}, usable, looseness)
-            second = read(after, shapes[1], tools, first, names, usable, looseness)
-            fault = _fault(first.result, second.result, *shapes, names, tools.required)
-            found = _proofs(first.result, second.result, shapes, names, fault, looseness, constants)
-            proofs = tuple(
-                old if old.verdict == "proven" else new for old, new in zip(proofs or found, found, strict=True)
-            )
+            real = read(before, shapes[0], tools, None, {}, self.real_axioms, first)
+            other = read(after, shapes[1], tools, real, names, self.real_axioms, second)
+            found = _proofs(real.result, other.result, shapes, names, "", "in exact arithmetic", constants)
+            proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs, found, strict=True))
             used |= terms.used
-            if fault or all(proof.verdict == "proven" for proof in proofs):
-                break
         limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
         turns, sizes = turning_numbers(shapes, limits), _conditions(shapes[1])
         result = Equivalence(proofs, dict(sorted(used.items())), sizes, limits, turns, len(terms.known))
@@ -184,10 +184,15 @@ class _Check:
         claimed = _taken_at_their_word(shapes[1], names, free)
         conditions = (*sizes, *map(str, limits), *equal, *counting_conditions(*shapes))
         conditions += tuple(f"{place} = {dim}, as declared" for place, dim in claimed)
-        if any(NO_OVERFLOW in proof.axioms and proof.exactness == ROUNDING.exactness for proof in proofs):
-            conditions += ("nothing overflows",)
-        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} is {dim}" for place, dim in claimed))
-        return replace(result, conditions=conditions, compared=compared, shared_dims=shared)
+        shared = (*_shared_dims(shapes[0], self._read(shapes)), *(f"{place} = {dim}" for place, dim in claimed))
+        is_real = any(proof.exactness == "in exact arithmetic" for proof in proofs)
+        return replace(
+            result,
+            conditions=conditions,
+            compared=compared,
+            shared_dims=shared,
+            constants=tools.reals.compared_constants() if is_real else result.constants,
+        )
 
     def _read(self, shapes: tuple[Shapes, Shapes]) -> set[str]:
         """Return the inputs that a node of either model reads, without those whose dims are known to be others'."""
@@ -236,7 +241,7 @@ def _proofs(
     shapes: tuple[Shapes, Shapes],
     names: Mapping[str, str],
     fault: str,
-    looseness: Looseness,
+    exactness: Exactness,
     constants: Constants,
 ) -> tuple[OutputProof, ...]:
     theirs = {value.name: value for value in original.model.graph.outputs}
@@ -245,20 +250,14 @@ def _proofs(
         other = theirs[names.get(value.name, value.name)]
         terms = original.values[other], rewritten.values[value]
         declared = output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
-        axioms = original.axioms[other] | rewritten.axioms[value]
-        exactness = looseness.grade(axioms)
-        if terms[0] is not terms[1] and looseness.is_output:
-            exactness = looseness.exactness
-            terms = original.loosest(other), rewritten.loosest(value)
         if terms[0] is not terms[1]:
-            reason = obstacle(*terms, original.obstacles, rewritten.obstacles) or difference(*terms)
-            reason = f"{reason}; {fault}" if fault else reason
+            reason = f"{difference(*terms)}; {fault}" if fault else difference(*terms)
             odd = differing_exprs(*terms, constants)
             found.append(OutputProof(value.name, "unknown", reason=reason, differing=odd))
         elif fault or declared:
             found.append(OutputProof(value.name, "unknown", reason=fault or declared))
         else:
-            found.append(OutputProof(value.name, "proven", exactness, tuple(sorted(axioms))))
+            found.append(OutputProof(value.name, "proven", exactness))
     return tuple(found)
 
 
@@ -281,7 +280,7 @@ def _bounds(name: str, low: Bound, high: Bound) -> str:
 
 
 def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
-    """Return which dims of inputs are taken for one size, in clauses: no runtime checks what they are called."""
+    """Return which dims of inputs are taken for one size: no runtime checks what they are called."""
     places: dict[str, list[str]] = {}
     called: dict[str, int] = {}  # how many dims a name is declared for
     for value in shapes.model.graph.inputs:
@@ -292,8 +291,8 @@ def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
                 places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
-    first = [f"all inputs have one {listed([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"{_places(dims)} are equal" for name, dims in shared.items() if name not in whole))
+    first = [f"one {listed([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"equal {_places(dims)}" for name, dims in shared.items() if name not in whole))
 
 
 def _places(dims: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, TensorSequence
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.claim_sizes import Drawn, Sizes, drawn_sizes, sizes_of
-from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
+from graphkit.verify.equivalence.inlining import OF_KERNEL
 from graphkit.verify.equivalence.node_claims import Claim, claims_of, has_elements
 from graphkit.verify.equivalence.reading import Reading
 

@@ -38,14 +38,18 @@ class Constants:
     """
 
     def __init__(
-        self, terms: Terms, models: tuple[Model, Model] | None = None, numbers: ConstantNumbers | None = None
+        self,
+        terms: Terms,
+        models: tuple[Model, Model] | None = None,
+        numbers: ConstantNumbers | None = None,
+        compared: ConstantNumbers | None = None,
     ) -> None:
         self.terms, self.numbers = terms, numbers
         self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
         self.places: dict[Place, bytes] = {}  # the identity of what lies there
         self.unhashed: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number
         self.hashed: dict[bytes, bytes] = {}  # the identity of such a tensor by the hash of its bytes
-        self.compared = ConstantNumbers()  # of large tensors that are read
+        self.compared = compared or ConstantNumbers()  # of large tensors that are read
         self.computed_sizes: set[int] = set()  # in bytes, of arrays that no model holds
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
@@ -160,6 +164,29 @@ class Constants:
             if array is not None:
                 self.terms.arrays[term] = array.reshape(sizes_of(term.dims or ()))
         return self.terms.arrays.get(term)
+
+    def is_all(self, term: Term, number: float) -> bool:
+        """Whether a constant has nothing but a number, its sign included."""
+        array = self._moved_array(term)
+        if array is None or not array.size or not (array == number).all():
+            return False
+        return array.dtype.kind in "iub" or bool((np.signbit(array) == np.signbit(number)).all())
+
+    def has_no_zero(self, term: Term | None) -> bool:
+        """Whether it is a constant of floats without 0 and -0."""
+        array = None if term is None else self._moved_array(term)
+        return array is not None and array.dtype.kind == "f" and bool(array.all())
+
+    def has_no_minus_zero(self, term: Term | None) -> bool:
+        """Whether it is a constant of floats without -0, which a 0 that is added makes 0."""
+        array = None if term is None else self._moved_array(term)
+        return array is not None and array.dtype.kind == "f" and not (np.signbit(array) & (array == 0)).any()
+
+    def _moved_array(self, term: Term) -> np.ndarray | None:
+        """Return the elements of the constant that a term only moves, None for any other term."""
+        while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
+            term = term.args[0]
+        return self.array(term) if term.is_constant else None
 
     def _term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)

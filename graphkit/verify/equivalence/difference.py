@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from graphkit.graph.traversal import chain, chain_end
+from graphkit.graph.traversal import chain_end
 from graphkit.shapes import Expr
 from graphkit.shapes.tensor import MAX_ELEMENTS
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["difference", "differing_exprs", "innermost", "obstacle"]
-
-Obstacles = Mapping[Term, tuple[Term, str]]  # of exact terms: the loose term that its node may not read, and why not
+__all__ = ["difference", "differing_exprs", "innermost"]
 
 
 def difference(left: Term, right: Term) -> str:
@@ -22,16 +18,6 @@ def difference(left: Term, right: Term) -> str:
     nearly = [term.nearly for term in (left, right) if term.nearly]
     text = f"{_text(left, 0)} of the original and {_text(right, 1)} of the rewritten model differ"
     return f"{text}; nearly {nearly[0]}" if nearly else text
-
-
-def obstacle(left: Term, right: Term, original: Obstacles, rewritten: Obstacles) -> str:
-    """Return the first node that may not read what is equal up to rounding, but does, and why; "" for none."""
-    found = ""
-    for first, second in chain((left, right), _inner):
-        ours, theirs = original.get(first), rewritten.get(second)
-        if ours is not None and theirs is not None and ours[0] is theirs[0]:
-            found = ours[1]
-    return found
 
 
 def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[ExprPair, ...]:

@@ -1,4 +1,4 @@
-"""The result of a check for equivalence: of each output whether it is proven, and by which axioms."""
+"""The result of a check for equivalence: of each output whether it is proven, and how exactly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.number_limits import USUAL
 from graphkit.shapes.symbols import INF, Symbol
+from graphkit.verify.equivalence.real_constants import ComparedConstants
 
 __all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]
 
-Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
+Exactness = Literal["bit for bit", "in exact arithmetic"]
 GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 
 ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
@@ -28,7 +29,6 @@ class OutputProof:
 
     Attributes:
         exactness: How exactly it is equal, "" where that is unknown.
-        axioms: The axioms that either normal form took.
         reason: Why it is unknown, "" where it is proven.
         differing: Dims and integers of the first terms that differ, where these are other expressions.
     """
@@ -36,7 +36,6 @@ class OutputProof:
     name: str
     verdict: Literal["proven", "unknown"]
     exactness: Exactness | Literal[""] = ""
-    axioms: tuple[str, ...] = ()
     reason: str = ""
     differing: tuple[ExprPair, ...] = ()
 
@@ -123,7 +122,8 @@ class Equivalence:
         turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
         terms: How many distinct terms both models have.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, in clauses.
+        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
+        constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
     """
 
     outputs: tuple[OutputProof, ...]
@@ -134,6 +134,7 @@ class Equivalence:
     terms: int = 0
     compared: int = 0
     shared_dims: tuple[str, ...] = ()
+    constants: ComparedConstants = field(default_factory=ComparedConstants)
 
     @property
     def is_proven(self) -> bool:

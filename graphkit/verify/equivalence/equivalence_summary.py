@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import counted, listed
+from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
@@ -15,13 +16,15 @@ from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
-from graphkit.verify.equivalence.looseness import loose_equalities
+from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
+from graphkit.verify.equivalence.real_constants import ComparedConstants
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_LIMITS = 2  # of sizes that the headline tells
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
+REAL_EQUALITIES = frozenset(axiom.name for axiom in REAL_AXIOMS)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class EquivalenceSummary:
         conditions: The sizes that this is about, such as `batch >= 1`.
         limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, in clauses.
+        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
+        constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
     """
 
     proven: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +49,7 @@ class EquivalenceSummary:
     limits: tuple[str, ...] = ()
     compared: int = 0
     shared_dims: tuple[str, ...] = ()
+    constants: ComparedConstants = field(default_factory=ComparedConstants)
 
     @property
     def is_complete(self) -> bool:
@@ -72,6 +77,7 @@ class EquivalenceSummary:
             limits=tuple(str(limit) for limit in found.limits if not limit.is_usual) if found.proven else (),
             compared=found.compared,
             shared_dims=found.shared_dims,
+            constants=found.constants,
         )
 
     @classmethod
@@ -108,8 +114,9 @@ class EquivalenceSummary:
             checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
-            run = f"run {_times(runs)}{checked}"
-            return f"Proven {self.exactness} at {self.sizes}{self.reach} ({outputs}), and {run}{difference}{without}."
+            run = f"run {_times(runs)}" if self.is_exact else f"tested in {counted(runs, 'run(s)')}"
+            end = f"{run}{checked}{difference}{without}"
+            return f"Proven {self.exactness} at {self.sizes}{self.reach} ({outputs}), and {end}."
         how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
@@ -126,7 +133,7 @@ class EquivalenceSummary:
     @property
     def sizes(self) -> str:
         """The sizes that it is about, in the words of a headline."""
-        return f"every size at which {listed(self.shared_dims)}" if self.shared_dims else "every size"
+        return f"every size with {listed(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -137,13 +144,20 @@ class EquivalenceSummary:
             kinds = f"{counted(self.compared, 'kind(s) of node')} at {LEAST_SIZES} sizes or more"
             confirmed = f" Shapes and integers are as onnxruntime has them, of {kinds}." if self.compared else ""
             yield Prose(f"By normal forms{whose}, {where}: {shares(Counter(self.proven.values()), total)}.{confirmed}")
-        loose = loose_equalities(self.exactness) if self.proven else frozenset()
-        if used := [f"{name} ({_times(count)})" for name, count in self.axioms.items() if name in loose]:
-            yield Prose(f"Equalities that are not bit for bit: {', '.join(used)}.")
+        if self.exactness == GRADES[1]:
+            yield Prose(" ".join(self._real_sentences()))
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
             yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
             yield Prose(f"Nor are {counted(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
+
+    def _real_sentences(self) -> Iterator[str]:
+        """Yield what a proof in exact arithmetic took, and what it leaves to the runs."""
+        if used := [f"{name} ({_times(count)})" for name, count in self.axioms.items() if name in REAL_EQUALITIES]:
+            yield f"Equalities of exact arithmetic: {', '.join(used)}."
+        if self.constants.count:
+            yield f"{self.constants}."
+        yield "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
 
 
 def _times(count: int) -> str:
@@ -183,6 +197,7 @@ def limited_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
+    compared = ConstantNumbers()
 
     def check(dims: DimNames) -> Equivalence:
         try:
@@ -197,6 +212,7 @@ def limited_equivalence(
                     dims=dims,
                     seed=seed,
                     computed=computed,
+                    compared=compared,
                 )
         except (ModelError, OutOfTimeError) as error:
             outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
-from graphkit.verify.equivalence.kernel_functions import OF_KERNEL
+from graphkit.verify.equivalence.inlining import OF_KERNEL
 from graphkit.verify.equivalence.movement import product
 
 __all__ = ["constants_run_once"]

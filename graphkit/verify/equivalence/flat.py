@@ -21,10 +21,9 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
-from graphkit.verify.equivalence.signs_of_zeros import has_no_minus_zero, has_no_zero
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["applied", "by_dims", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = ["applied", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -36,8 +35,6 @@ PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh") | names("QuickGelu", "co
 EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1
 BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
 OF_BODIES = 18  # the version in which it does so for float16
-# onnxruntime takes a number beside many for one to be computed with, unless the last axes of the many are 1.
-BY_DIMS = EXTREMES | {"Pow", "Where"}
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": np.multiply}  # of constants
@@ -46,9 +43,12 @@ COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "Bitwise
 
 def elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
-    op, is_placed = app.node.operator, _is_placed(app)
+    op = app.node.operator
+    is_placed = _is_placed(app) and (not app.is_real or op == "Cast")
     if is_placed and op == "Pow" and not _is_of_any_dims(app):
         return "its last axis may be 1, where onnxruntime computes it otherwise"
+    if not app.has_sign:
+        return _by_element(app, is_placed and op not in EXTREMES)
     if is_placed and op in EXTREMES and any(term is None or term.dims != app.dims for term in app.args):
         return "which of two zeros it gives depends on dims"
     if op == "Where" and not _loses_first(app):  # which branch keeps its -0 depends on sizes
@@ -71,11 +71,6 @@ def applied(app: Application, op: str, args: Sequence[Term | None], dims: Dims |
     made = replace(app, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
     found = elementwise(made)
     return found if isinstance(found, Term) else None
-
-
-def by_dims(app: Application) -> Result:
-    """Compute Max, Min, Pow and Where of whatever dims as one: signs of zeros, or last digits, may differ."""
-    return _by_element(app, is_placed=app.node.operator == "Pow") if app.node.operator in BY_DIMS else None
 
 
 def _by_element(app: Application, is_placed: bool) -> Result:
@@ -124,7 +119,7 @@ def _loses_first(app: Application) -> bool:
     condition, *branches = app.args
     if app.dtype not in (*FLOATS, *HALVES) or app.dims is None or condition is None or condition.dims is None:
         return app.dtype not in (*FLOATS, *HALVES)
-    if all(branch is not None and has_no_minus_zero(app, branch) for branch in branches):
+    if all(map(app.tools.constants.has_no_minus_zero, branches)):
         return True
     chosen = [
         None if branch is None or branch.dims is None else _broadcast((condition.dims, branch.dims), app.dims)
@@ -140,7 +135,7 @@ def _is_placed(app: Application) -> bool:
     """Whether the bits of what a node computes depend on where an element stands."""
     op = app.node.operator
     if op in EXTREMES and app.dtype in FLOATS:
-        return sum(not has_no_zero(app, arg) for arg in app.args) > 1
+        return sum(not app.tools.constants.has_no_zero(arg) for arg in app.args) > 1
     if op == "Cast" and app.dtype == TensorProto.UINT32:  # of numbers that it cannot hold
         return (source := app.arg(0)) is None or source.dtype in FLOATS or not source.dtype
     return op in PLACED and (op not in PLACED_IN_DOUBLE or app.dtype != TensorProto.FLOAT)
@@ -268,7 +263,7 @@ def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[T
             continue
         if not place:
             left = bare
-        elif any(lower(dim) > 1 for dim in bare.dims[:-2]):
+        elif app.is_real or any(lower(dim) > 1 for dim in bare.dims[:-2]):
             right = bare
     return left, right
 

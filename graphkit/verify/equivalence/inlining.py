@@ -3,28 +3,41 @@
 `onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of another
 operator set, which onnxruntime runs at that of the model. All that is put right before. A function one of whose outputs
 is an input has no proof: onnxruntime does not load it.
+
+Functions that onnxruntime runs by a kernel of their name are the kernel's in exact arithmetic, or have no proof. The
+output of such a function is marked: in the inlined model an Identity of an overload of its own gives it, as a kernel
+adds up in another order than the function's nodes do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.checker
+import onnx.defs
 import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.soundness import check_scopes
+from graphkit.graph.view import body_graphs
 from graphkit.model import Model
-from graphkit.verify.equivalence.kernel_functions import check_kernels, domain_of, mark_kernel, with_bodies
+from graphkit.shapes import Shapes
+from graphkit.shapes.tensor import Dims
 
-__all__ = ["draws", "inlined"]
+__all__ = ["OF_KERNEL", "draws", "inlined", "kernel_fault"]
 
 Key = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
+DOMAIN = "com.microsoft"
+OF_KERNEL = "of a kernel"  # the overload of the Identity that marks an output
+OF_KERNELS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")  # how domains of onnxruntime begin
+# Functions that compute what onnxruntime's kernel of their name does, which tests show: the Attention of fusions.
+AS_KERNELS = frozenset({"8a82f8d4eaacd3c8a45c2599cfff826eb433b4cf14238dc92cc0fbd64d47261b"})
 
 
 def inlined(model: Model) -> Model:
@@ -38,13 +51,13 @@ def inlined(model: Model) -> Model:
         return model
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    check_kernels(proto, model.file)
+    _check_kernels(proto, model.file)
     functions = _functions(proto)
     if len(functions) < len(proto.functions):
         raise ModelError("two of its functions have one name", file=model.file)
     _check_size(proto, functions, model.file)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in with_bodies(nodes):
+        for node in _with_bodies(nodes):
             if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
@@ -53,13 +66,13 @@ def inlined(model: Model) -> Model:
         if back := next((name for name in function.output if name in function.input), ""):
             raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
         _forget_dims(function)
-        mark_kernel(function)
+        _mark_kernel(function)
     _use_one_version(proto, model.file)
     try:
         whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
-    left = (node.op_type for node in with_bodies(whole.graph.node))
+    left = (node.op_type for node in _with_bodies(whole.graph.node))
     if odd := next((name for name in left if any(name == key[1] for key in _functions(whole))), ""):
         raise ModelError(f"its function '{odd}' cannot be inlined", file=model.file)
     del whole.functions[:]  # which nothing calls
@@ -86,10 +99,10 @@ def _use_one_version(proto: ModelProto, file: str | None) -> None:
     Raises:
         ModelError: Functions have another version of one that the model does not have.
     """
-    imported = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    imported = {_domain_of(entry.domain): entry.version for entry in proto.opset_import}
     added: dict[str, int] = {}
     for entry in (entry for function in proto.functions for entry in function.opset_import):
-        domain = domain_of(entry.domain)
+        domain = _domain_of(entry.domain)
         if domain not in imported and added.setdefault(domain, entry.version) != entry.version:
             raise ModelError(f"its functions have several versions of the operators of {domain}", file=file)
     versions = {**added, **imported}
@@ -100,13 +113,13 @@ def _use_one_version(proto: ModelProto, file: str | None) -> None:
 
 def draws(node: NodeProto) -> bool:
     """Whether a node draws random numbers, as no other one does."""
-    domain = domain_of(node.domain)
+    domain = _domain_of(node.domain)
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
 
 
 def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
-    for node in with_bodies(function.node):
+    for node in _with_bodies(function.node):
         called = functions.get(_key(node.domain, node.op_type, node.overload))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
@@ -127,8 +140,106 @@ def _functions(proto: ModelProto) -> dict[Key, FunctionProto]:
 
 
 def _key(domain: str, name: str, overload: str) -> Key:
-    return domain_of(domain), name, overload
+    return _domain_of(domain), name, overload
 
 
 def _called(nodes: Iterable[NodeProto]) -> list[Key]:
-    return [_key(node.domain, node.op_type, node.overload) for node in with_bodies(nodes)]
+    return [_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
+
+
+def _check_kernels(proto: ModelProto, file: str | None) -> None:
+    """Check that a kernel of a function's name computes what the function does, at each call.
+
+    Raises:
+        ModelError: It may compute something else.
+    """
+    functions = {function.name: function for function in proto.functions if _domain_of(function.domain) == DOMAIN}
+    if odd := next((each.name for each in proto.functions if _may_be_another(each)), ""):
+        reason = f"onnxruntime may run an operator of its own for the function '{odd}', which has its name"
+        raise ModelError(reason, file=file)
+    for node in _calls(proto):
+        if node.op_type in functions and not _is_as_kernel(node, functions[node.op_type]):
+            reason = f"onnxruntime's operator '{node.op_type}' may compute something else than its function"
+            raise ModelError(reason, file=file)
+
+
+def _mark_kernel(function: FunctionProto) -> None:
+    """Mark the output of a function that a kernel runs."""
+    if _domain_of(function.domain) != DOMAIN:
+        return
+    for node in function.node:
+        node.output[:] = [f"{name}/unmarked" if name in function.output else name for name in node.output]
+    for name in function.output:
+        mark = NodeProto(op_type="Identity", input=[f"{name}/unmarked"], output=[name], overload=OF_KERNEL)
+        function.node.append(mark)
+
+
+def kernel_fault(model: Model, shapes: Shapes) -> str:
+    """Return which call of a function gives its kernel other axes than that takes, "" for none.
+
+    Args:
+        model: The model, with its functions.
+        shapes: Those of the model without them.
+    """
+    names = {function.name for function in model.proto.functions if _domain_of(function.domain) == DOMAIN}
+    calls = [node for node in _calls(model.proto) if node.op_type in names] if names else []
+    outer = [node for node in model.proto.graph.node if node.domain == DOMAIN and node.op_type in names]
+    if len(outer) < len(calls):
+        return "a body or a function calls one that a kernel of onnxruntime runs, and its axes are not known"
+    for node in outer:
+        values = [shapes.model.graph.values.get(name) for name in node.input]
+        dims = [None if value is None else shapes[value].dims for value in values]
+        if not _are_taken(dims):
+            return f"onnxruntime's operator '{node.op_type}' takes three axes, a matrix and a bias of its columns"
+    return ""
+
+
+def _are_taken(dims: list[Dims | None]) -> bool:
+    data, weight, bias = (*dims, None, None, None)[:3]
+    if data is None or weight is None or bias is None:
+        return False
+    return len(data) == 3 and len(weight) == 2 and bias == weight[1:]
+
+
+def _may_be_another(function: FunctionProto) -> bool:
+    """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
+    domain = _domain_of(function.domain)
+    if domain != DOMAIN:
+        return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
+    return _fingerprint(function) not in AS_KERNELS
+
+
+def _is_as_kernel(node: NodeProto, function: FunctionProto) -> bool:
+    """Whether a call gives the kernel what the function reads, and nothing else."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    is_whole = given.keys() == {*function.attribute} and not any(each.ref_attr_name for each in given.values())
+    is_whole &= len(node.input) == len(function.input) and len(node.output) == len(function.output) and all(node.input)
+    return is_whole and ("scale" not in given or given["scale"].f != 0)  # of which the kernel makes another one
+
+
+def _fingerprint(function: FunctionProto) -> str:
+    """Return a hash of what a function computes, without its documentation and versions."""
+    bare = FunctionProto()
+    bare.CopyFrom(function)
+    for name in ("doc_string", "opset_import", "metadata_props"):
+        bare.ClearField(name)
+    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _domain_of(name: str) -> str:
+    """Return the name of a domain, "" for the default one."""
+    return "" if name == "ai.onnx" else name
+
+
+def _calls(proto: ModelProto) -> Iterator[NodeProto]:
+    """Yield the nodes of the domain in a model, its bodies and its functions."""
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        yield from (node for node in _with_bodies(nodes) if node.domain == DOMAIN)
+
+
+def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from _with_bodies(body.node)

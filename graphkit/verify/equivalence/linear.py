@@ -1,4 +1,4 @@
-"""Linear operators with constant weights in one form, up to rounding: constants beside them are in weights and biases.
+"""Linear operators with constant weights in one form, over the reals: constants beside them are in weights and biases.
 
 What is scaled and shifted by constants, one number or one for each channel, is known as such; a product with a matrix,
 a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what is scaled and shifted before and after.
@@ -6,126 +6,128 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from graphkit.dtypes import FLOATS
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
-from graphkit.verify.equivalence.application import Tools
-from graphkit.verify.equivalence.movement import product
-from graphkit.verify.equivalence.near_constants import EXACT, Doubt, is_kept, of_product, of_sum
-from graphkit.verify.equivalence.scale_and_shift import LEAST_SIZE, Change, Kind, hides
-from graphkit.verify.equivalence.term_sizes import scale, size
+from graphkit.verify.equivalence import flat
+from graphkit.verify.equivalence.application import Application, Result, Tools
+from graphkit.verify.equivalence.cutting import padded
+from graphkit.verify.equivalence.movement import expands_to, product
+from graphkit.verify.equivalence.real_constants import RealArray
 from graphkit.verify.equivalence.terms import Key, Term, unreshaped
 
-__all__ = ["changed", "columns", "linear", "unscaled"]
+__all__ = [
+    "Change",
+    "change_by_constant",
+    "change_term",
+    "convolve",
+    "linear_product",
+    "normalise_batches",
+    "split_off_scale",
+    "take_columns",
+]
 
 WEIGHT, BIAS = "weight", "bias"
+NEUTRAL: Mapping[str, float] = {"Scaled": 1.0, "Shifted": 0.0}
 
 
-def changed(tools: Tools, term: Term, change: Change) -> Term:
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A tensor times a constant, or plus one.
+
+    Attributes:
+        vector: One number or one for each channel.
+        axis: The axis of the channels; None for one number.
+    """
+
+    kind: Literal["Scaled", "Shifted"]
+    vector: RealArray
+    axis: int | None = None
+
+    @classmethod
+    def by(cls, number: float) -> Change:
+        """Return a scale by one number."""
+        return cls("Scaled", RealArray(np.asarray(number, np.float64)))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it changes nothing but the sign of zeros."""
+        return bool((self.vector.elements == NEUTRAL[self.kind]).all())
+
+    def after(self, other: Change) -> Change | None:
+        """Return this one and another one of its kind before it as one; None where their channels differ."""
+        if None not in (self.axis, other.axis) and self.axis != other.axis:
+            return None
+        combined = self.vector.times if self.kind == "Scaled" else self.vector.plus
+        made = combined(other.vector)
+        return Change(self.kind, made, self.axis if other.axis is None else other.axis) if made.is_finite else None
+
+    def inverse(self) -> Change:
+        """Return what undoes a scale that is nowhere 0."""
+        return replace(self, vector=self.vector.inverse())
+
+
+def change_term(tools: Tools, term: Term, change: Change) -> Term:
     """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
-    if change.is_nothing:
-        return term
-    if change.kind == "Scaled" and _is_tiny(tools, term):
-        return _made(tools, term, change, is_apart=True)
-    return _pushed(tools, term, change) or _made(tools, term, change)
+    return term if change.is_nothing else _pushed(tools, term, change) or _changed(tools, term, change)
 
 
-def _made(tools: Tools, term: Term, change: Change, *, is_apart: bool = False) -> Term:
-    """Return a tensor scaled or shifted; `is_apart` keeps the change from being put together with another one."""
+def _changed(tools: Tools, term: Term, change: Change) -> Term:
     assert term.dims is not None
-    bare = term if is_apart else tools.movement.unexpanded(term)
+    bare = tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
-        return tools.movement.expand(changed(tools, bare, change), term.dims)
-    constant = tools.near.of_array(change.vector, term.dtype, change.kind, change.doubt)
+        return tools.movement.expand(change_term(tools, bare, change), term.dims)
+    constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
     dims: Dims = (product(term.dims),)
     if change.axis is not None:
         before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
         dims = (before, term.dims[change.axis], after)
-    flat = tools.movement.reshape(term, dims)
-    op = f"{change.kind} apart" if is_apart else change.kind
-    return tools.movement.reshape(tools.terms.make(op, (), (flat, constant), term.dtype, dims), term.dims)
-
-
-def _together(tools: Tools, term: Term, change: Change, before: tuple[Term, Change]) -> Term | None:
-    """Return a term that was changed before with both changes as one, None where their channels differ.
-
-    What overflows in between, or is lost beside a large number, does not come back.
-    """
-    source, first = before
-    both = change.after(first)
-    if both is None:
-        return None
-    hidden = _hides(tools, source, change) or _hides(tools, source, first)
-    if not both.is_moderate(term.dtype) or (change.kind == "Shifted" and hidden):
-        return _made(tools, term, change, is_apart=True)
-    return changed(tools, source, both)
-
-
-def _hides(tools: Tools, term: Term, shift: Change) -> bool:
-    """Whether a number that is added hides a tensor, which may have been scaled down before."""
-    return hides(shift.vector, size(tools, term), term.dtype)
-
-
-def _is_tiny(tools: Tools, term: Term) -> bool:
-    """Whether a tensor may have lost digits as it was scaled down."""
-    return scale(tools, term) < LEAST_SIZE[term.dtype]
+    flat_term = tools.movement.reshape(term, dims)
+    return tools.movement.reshape(tools.terms.make(change.kind, (), (flat_term, constant), term.dtype, dims), term.dims)
 
 
 def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
     """Return a term with a change inside it, None where it has no place there."""
-    move, inner = tools.movement, term.args[0] if term.args else None
-    if term.op == change.kind and (found := _parts(tools, term)) is not None:
-        return _together(tools, term, change, found)
+    inner, found = term.args[0] if term.args else None, _parts(tools, term)
+    if found is not None and found[1].kind == change.kind:
+        both = change.after(found[1])
+        return None if both is None else change_term(tools, found[0], both)
     if term.op == "Linear":
-        return _into_linear(tools, term, change)
+        return _changed_linear(tools, term, change)
     if inner is None or inner.dims is None or term.dims is None:
         return None
     if term.op == "Reshape":
-        if inner.op == change.kind and (found := _parts(tools, term)) is not None:
-            return _together(tools, term, change, found)
         axis = None if change.axis is None else _same_axis(term.dims, change.axis, inner.dims)
-        made = None if (axis is None) != (change.axis is None) else _pushed(tools, inner, change.at(axis))
-        return None if made is None else move.reshape(made, term.dims)
+        is_lost = (axis is None) != (change.axis is None)
+        made = None if is_lost else _pushed(tools, inner, replace(change, axis=axis))
+        return None if made is None else tools.movement.reshape(made, term.dims)
     if term.op == "Transpose":
         axis = None if change.axis is None else term.attributes[change.axis]  # type: ignore[assignment]
-        made = _pushed(tools, inner, change.at(axis))
-        return None if made is None else move.transpose(made, term.attributes)  # type: ignore[arg-type]
-    if term.op == "Shifted" and (found := _parts(tools, term)) is not None:  # scaled afterwards
+        made = _pushed(tools, inner, replace(change, axis=axis))
+        return None if made is None else tools.movement.transpose(made, term.attributes)  # type: ignore[arg-type]
+    if term.op == "Shifted" and found is not None:  # scaled afterwards
         made = _pushed(tools, found[0], change)
-        shift = replace(change, kind="Scaled").after(replace(found[1], kind="Scaled"))
-        if made is None or shift is None or not _is_beside(tools, made, shift):
-            return None
-        return changed(tools, made, replace(shift, kind="Shifted"))
+        shift = change.after(replace(found[1], kind="Scaled"))
+        return None if made is None or shift is None else change_term(tools, made, replace(shift, kind="Shifted"))
     return None
-
-
-def _is_beside(tools: Tools, term: Term, shift: Change) -> bool:
-    """Whether a number that was scaled is no larger than one that may be added to a term that was scaled too."""
-    found = _parts(tools, term)
-    scale = 1.0 if found is None or found[1].kind != "Scaled" else float(np.abs(found[1].vector).max())
-    return not hides(shift.vector, max(1.0, scale), term.dtype)
 
 
 def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
     """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
     inner = unreshaped(term)
-    if inner is None or inner.op not in ("Scaled", "Shifted") or inner.dims is None or term.dims is None:
+    if inner is None or inner.op not in NEUTRAL or inner.dims is None or term.dims is None:
         return None
-    source, constant = inner.args
-    array = None if constant is None else tools.constants.array(constant)
-    if source is None or constant is None or array is None:
+    source, vector = inner.args[0], tools.reals.array(inner.args[1])
+    axis = None if vector is None or not vector.elements.ndim else _same_axis(inner.dims, 1, term.dims)
+    if source is None or vector is None or (axis is None) != (not vector.elements.ndim):
         return None
-    axis = None
-    if array.ndim:
-        axis = _same_axis(inner.dims, 1, term.dims)
-        if axis is None:
-            return None
-    kind: Kind = "Scaled" if inner.op == "Scaled" else "Shifted"
-    change = Change(kind, array.astype(np.float64), axis, tools.near.doubt_of(constant))
-    return tools.movement.reshape(source, term.dims), change
+    return tools.movement.reshape(source, term.dims), Change(inner.op, vector, axis)  # type: ignore[arg-type]
 
 
 def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
@@ -135,54 +137,31 @@ def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _into_linear(tools: Tools, term: Term, change: Change) -> Term | None:
+def _changed_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     data, weight, bias = (*term.args, None)[:3]
-    assert data is not None
-    assert weight is not None
-    assert term.dims is not None
-    if change.axis not in (None, _channels(term)) or change.vector.size not in (1, _count(term)):
+    vector, array = change.vector, tools.reals.array(weight)
+    if change.axis not in (None, _channels(term)) or vector.elements.size not in (1, _count(term)):
         return None  # the latter in no model that runs
-    old = None if bias is None else tools.constants.array(bias)
-    numbers = np.zeros(_count(term)) if old is None else old.astype(np.float64)
-    array = tools.constants.array(weight)
-    if array is None:
+    if array is None or weight is None or data is None:
         return None
-    doubts = tools.near.doubt_of(bias), change.doubt
+    numbers = tools.reals.array(bias) if bias is not None else RealArray(np.zeros(_count(term)))
+    assert numbers is not None
     if change.kind == "Shifted":
-        bias = numbers + change.vector
-        small = array.astype(np.float64) * size(tools, data)
-        is_lost = _is_lost(term, small, (numbers, change.vector), bias)
-        doubt = of_sum(numbers, change.vector, doubts)
-        return None if is_lost else _linear(tools, term, data, weight, bias, doubt)
-    factor = (
-        change.vector
-        if term.attributes[0] == "MatMul" or not change.vector.ndim
-        else _spread(change.vector, 0, array.ndim)
-    )
-    products = array.astype(np.float64) * factor
-    if not is_kept(products, weight.dtype) or not is_kept(numbers * change.vector, term.dtype):
+        return _linear(tools, term, data, weight, vector if bias is None else numbers.plus(vector))
+    is_matrix = term.attributes[0] == "MatMul" or not vector.elements.ndim
+    products = array.times(vector if is_matrix else _spread(vector, 0, array.elements.ndim))
+    if not products.is_finite:
         return None
-    scaled = tools.near.of_array(
-        products, weight.dtype, WEIGHT, of_product(array, factor, (tools.near.doubt_of(weight), change.doubt))
-    )
-    bias_doubt = of_product(numbers, change.vector, doubts)
-    return _linear(tools, term, data, scaled, numbers * change.vector, bias_doubt)
+    scaled = tools.reals.of_array(products, weight.dtype, WEIGHT)
+    return _linear(tools, term, data, scaled, numbers.times(vector))
 
 
-def _is_lost(term: Term, weight: np.ndarray, parts: tuple[np.ndarray, np.ndarray], bias: np.ndarray) -> bool:
-    """Whether a product is lost beside a number that is added and taken away again: for each column, by its norm."""
-    axes = 0 if term.attributes[0] == "MatMul" else tuple(range(1, weight.ndim))
-    sizes = np.maximum(np.sqrt((weight**2).sum(axis=axes)), np.abs(bias))
-    largest = np.maximum(*map(np.abs, parts))
-    return hides(largest, sizes, term.dtype)
-
-
-def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: np.ndarray, doubt: Doubt) -> Term:
-    """Return a product with another weight and bias, and how far rounding may have moved the numbers of the bias."""
-    whole = np.broadcast_to(bias, (_count(like),))
-    each = doubt if isinstance(doubt, float) else np.broadcast_to(doubt, whole.shape)
-    constant = tools.near.of_array(whole, like.dtype, BIAS, each) if bias.any() else None
-    return tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
+def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealArray) -> Term | None:
+    """Return a product with another weight and bias, None where this is no number."""
+    whole = bias.moved(np.broadcast_to(bias.elements, (_count(like),)))
+    constant = tools.reals.of_array(whole, like.dtype, BIAS) if bias.elements.any() else None
+    made = tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
+    return made if bias.is_finite else None
 
 
 def _channels(term: Term) -> int:
@@ -197,11 +176,12 @@ def _count(term: Term) -> int:
     return count
 
 
-def _spread(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    return vector.reshape([-1 if at == axis else 1 for at in range(rank)])
+def _spread(vector: RealArray, axis: int, rank: int) -> RealArray:
+    """Return a vector along an axis of a weight."""
+    return vector.moved(vector.elements.reshape([-1 if at == axis else 1 for at in range(rank)]))
 
 
-def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
+def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
     """Return the product of data with a constant weight, with the scale and shift of the data inside of it.
 
     Args:
@@ -214,72 +194,29 @@ def linear(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_p
     """
     is_matrix, sizes = key[0] == "MatMul", sizes_of(weight.dims or ())
     assert sizes
-    bias = np.zeros(sizes[1] if is_matrix else sizes[0])
-    axis, takes = (1, 0) if is_matrix else (1, 1)
-    array = tools.constants.array(weight)
-    doubt: Doubt = EXACT  # of the bias
+    takes, over = (0, 0) if is_matrix else (1, tuple(range(1, len(sizes))))
+    bias: RealArray | None = None
+    array = tools.reals.array(weight)
     while array is not None and (found := _parts(tools, data)) is not None:
         inner, change = found
-        is_channel = change.axis == axis and sizes[takes] == change.vector.size
-        if change.axis is not None and not is_channel:
+        is_channel = change.axis == 1 and sizes[takes] == change.vector.elements.size
+        if (change.axis is not None and not is_channel) or (change.kind == "Shifted" and is_padded):
             break
-        if change.kind == "Shifted" and is_padded:
+        products = array.times(_spread(change.vector, takes, len(sizes)) if is_channel else change.vector)
+        if not products.is_finite:
             break
-        matrix = array.astype(np.float64)
-        factor = _spread(change.vector, takes, array.ndim) if is_channel else change.vector
-        moved = change.doubt
-        if is_channel and not isinstance(moved, float):
-            moved = _spread(moved, takes, array.ndim)
-        doubts = tools.near.doubt_of(weight), moved
         if change.kind == "Shifted":
-            over = 0 if is_matrix else tuple(range(1, array.ndim))
-            known = _sizes_of_channels(tools, inner, axis)
-            own = matrix * (_spread(known, takes, array.ndim) if known.size == sizes[takes] else known.min(initial=1.0))
-            if _is_hidden(own, matrix * factor, over, data.dtype):
-                break
-            summed, of_sums = (matrix * factor).sum(axis=over), _doubt_of_sums(matrix, factor, doubts, over)
-            bias, doubt = bias + summed, of_sum(bias, summed, (doubt, of_sums)) if bias.any() else of_sums
-        elif not is_kept(matrix * factor, weight.dtype):
-            break
+            moved = products.summed(over)
+            bias = moved if bias is None else bias.plus(moved)
         else:
-            weight = tools.near.of_array(matrix * factor, weight.dtype, WEIGHT, of_product(matrix, factor, doubts))
-            array = tools.constants.array(weight)
+            weight, array = tools.reals.of_array(products, weight.dtype, WEIGHT), products
         data = inner
-    weight = tools.near.of_term(weight, WEIGHT)
+    weight = tools.reals.of_term(weight, WEIGHT)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
-    return _linear(tools, like, data, weight, bias, doubt) if bias.any() else like
+    return like if bias is None else _linear(tools, like, data, weight, bias) or like
 
 
-def _sizes_of_channels(tools: Tools, data: Term, axis: int) -> np.ndarray:
-    """Return how small the numbers of data may be, by channel where each is scaled by a number of its own."""
-    found = _parts(tools, data)
-    if found is None or found[1].kind != "Scaled" or found[1].axis != axis:
-        return np.asarray(size(tools, data))
-    return np.asarray(np.minimum(1.0, np.abs(found[1].vector)) * size(tools, found[0]))
-
-
-def _is_hidden(own: np.ndarray, added: np.ndarray, over: int | tuple[int, ...], dtype: int) -> bool:
-    """Whether the products with a number that is added hide those with the data: for each column, by their norms."""
-    norms = [np.sqrt((products**2).sum(axis=over)) for products in (own, added)]
-    return hides(norms[1], np.maximum(norms[0], np.abs(added.sum(axis=over))), dtype)
-
-
-def _doubt_of_sums(
-    matrix: np.ndarray, factor: np.ndarray, doubts: tuple[Doubt, Doubt], over: int | tuple[int, ...]
-) -> np.ndarray:
-    """Return the doubt of the sums of products along axes, where roundings go up as often as down.
-
-    Each product is rounded, and so are the sums of sixteen parts, as processors add up.
-    """
-    products = np.abs(matrix * factor)
-    each = of_product(matrix, factor, doubts)
-    moved = products * each if isinstance(each, float) else each
-    count = products.size / max(1, np.asarray(products.sum(axis=over)).size)
-    norms = np.sqrt((products**2).sum(axis=over))
-    return np.asarray(np.sqrt((moved**2).sum(axis=over)) + norms * (1 + np.sqrt(count) / 16))
-
-
-def columns(tools: Tools, term: Term) -> Term | None:
+def take_columns(tools: Tools, term: Term) -> Term | None:
     """Return a Slice of the channels of a product with a matrix as a product with these columns."""
     cut = unreshaped(term)
     source = None if cut is None or cut.op != "Slice" else cut.args[0]
@@ -291,52 +228,149 @@ def columns(tools: Tools, term: Term) -> Term | None:
     first, count = (each.constant if isinstance(each, Expr) else None for each in cut.attributes[:2])
     behind = source.dims[2].constant
     data, weight, bias = (*whole.args, None)[:3]
-    assert data is not None
-    assert weight is not None
-    array = tools.constants.array(weight)
-    if array is None or first is None or not count or not behind:
+    array, numbers = tools.reals.array(weight), tools.reals.array(bias)
+    if array is None or data is None or weight is None or first is None or not count or not behind:
         return None
     chosen = slice(first * behind, (first + count) * behind)
-    doubt = tools.near.doubt_of(weight)
-    part = tools.near.of_array(
-        np.asarray(array)[:, chosen], weight.dtype, WEIGHT, doubt if isinstance(doubt, float) else doubt[:, chosen]
-    )
+    part = tools.reals.of_array(array.moved(array.elements[:, chosen]), weight.dtype, WEIGHT)
     dims = (whole.dims[0], const(count * behind))
-    made = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
-    numbers = None if bias is None else tools.constants.array(bias)
-    if numbers is not None:
-        assert bias is not None
-        doubt = tools.near.doubt_of(bias)
-        doubt = doubt if isinstance(doubt, float) else doubt[chosen]
-        made = _linear(tools, made, data, part, numbers[chosen].astype(np.float64), doubt)
-    return tools.movement.reshape(made, term.dims or ())
+    made: Term | None = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
+    if numbers is not None and made is not None:
+        made = _linear(tools, made, data, part, numbers.moved(numbers.elements[chosen]))
+    return None if made is None else tools.movement.reshape(made, term.dims or ())
 
 
-def unscaled(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
+def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     """Return a term without the number that it is scaled by, that number, and whether it is that of a weight."""
-    inner, nothing = term, Change("Scaled", np.float64(1), None)
-    while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
-        inner = inner.args[0]
-    constant = inner.args[1] if inner.op in ("Scaled", "Linear") else None
-    array = None if constant is None else tools.constants.array(constant)
-    if array is None or not array.size or (inner.op == "Scaled" and array.ndim):
-        return term, nothing, False
+    inner, nothing = _unmoved(term), (term, Change.by(1), False)
+    array = tools.reals.array(inner.args[1]) if inner.op in ("Scaled", "Linear") else None
+    if array is None or not array.elements.any() or (inner.op == "Scaled" and array.elements.ndim):
+        return nothing
     is_weight = inner.op == "Linear"
-    number = np.float64(np.abs(array).max() if is_weight else array)
-    scale = Change("Scaled", number, None, _relative(tools.near.doubt_of(constant), array))
-    inverse = scale.inverse()
-    if not number or not inverse.is_moderate(term.dtype):
-        return term, nothing, False
-    made = inner = changed(tools, term, inverse)
-    while inner.op in ("Reshape", "Transpose") and inner.args[0] is not None:
-        inner = inner.args[0]
-    is_held = inner.op != "Scaled"  # by the weight
-    return (made, scale, is_weight) if is_held else (term, nothing, False)
+    scale = Change("Scaled", array.moved(np.abs(array.elements).max() if is_weight else array.elements))
+    made = change_term(tools, term, scale.inverse())
+    is_held = _unmoved(made).op != "Scaled"  # by the weight
+    return (made, scale, is_weight) if is_held else nothing
 
 
-def _relative(doubt: Doubt, array: np.ndarray) -> float:
-    """Return the doubt of the largest element, relative to its size."""
-    if isinstance(doubt, float):
-        return doubt
-    at = np.abs(array).argmax()
-    return float(doubt.ravel()[at] / np.abs(array.ravel()[at]))
+def _unmoved(term: Term) -> Term:
+    while term.op in ("Reshape", "Transpose") and term.args[0] is not None:
+        term = term.args[0]
+    return term
+
+
+def _constant_of(app: Application, term: Term | None) -> RealArray | None:
+    """Return the elements of a constant of floats, without those that only repeat along an axis."""
+    if term is None or app.dtype not in FLOATS:
+        return None
+    term = app.tools.movement.unexpanded(term)
+    inner = unreshaped(term)
+    if inner is not None and inner.op == "Expand" and product((inner.args[0] or inner).dims or ()) == 1:
+        term = inner.args[0] or term
+    return app.tools.reals.array(term) if term.dtype == app.dtype else None
+
+
+def _vector_of(array: RealArray, rank: int) -> tuple[RealArray, int | None] | None:
+    """Return the numbers of a constant that broadcasts to a rank, and their axis; None where it has more axes."""
+    shape = array.elements.shape
+    long = [axis for axis, size in enumerate(shape) if size != 1]
+    if len(long) > 1 or len(shape) > rank or not array.elements.size:
+        return None
+    vector = array.elements.reshape(-1)
+    return (array.moved(vector), rank - len(shape) + long[0]) if long else (array.moved(vector[0]), None)
+
+
+def change_by_constant(app: Application) -> Result:
+    """Scale and shift by constants: Add, Sub, Mul, Div and Neg."""
+    op, left, right = app.node.op_type, app.arg(0), app.arg(1)
+    if left is None or app.dims is None or app.dtype not in FLOATS or app.node.scope.opset() < 7:
+        return None
+    if any(term is not None and term.dtype != app.dtype for term in (left, right)):
+        return None  # no model that runs
+    if op == "Neg":
+        return change_term(app.tools, left, Change.by(-1)) if left.dims == app.dims else None
+    for term, other, is_left in ((left, right, True), (right, left, False)):
+        if term is None or other is None or term.is_constant or (known := _constant_of(app, other)) is None:
+            continue
+        found = _vector_of(known, len(app.dims))
+        if found is None:
+            bare = app.tools.movement.unexpanded(other)
+            near = app.tools.reals.of_term(bare, op)
+            args = [term, near] if is_left else [near, term]
+            return None if near is bare else flat.elementwise(replace(app, args=args))
+        if term.dims is None or not expands_to(term.dims, app.dims):
+            return None
+        return _changed_by(app, app.tools.movement.expand(term, app.dims), *found, is_left=is_left)
+    return None
+
+
+def _changed_by(app: Application, term: Term, vector: RealArray, axis: int | None, *, is_left: bool) -> Term | None:
+    op, tools = app.node.op_type, app.tools
+    if op == "Div":
+        is_scale = is_left and vector.elements.all()
+        return change_term(tools, term, Change("Scaled", vector.inverse(), axis)) if is_scale else None
+    if op == "Mul":
+        return change_term(tools, term, Change("Scaled", vector, axis))
+    if op == "Sub" and is_left:
+        vector = vector.moved(-vector.elements)
+    elif op == "Sub":
+        term = change_term(tools, term, Change.by(-1))
+    return change_term(tools, term, Change("Shifted", vector, axis))
+
+
+def normalise_batches(app: Application) -> Result:
+    """Scale and shift channels by what a BatchNormalization has learnt."""
+    data = app.arg(0)
+    known = [_constant_of(app, term) for term in app.args[1:]]
+    arrays = [each for each in known if each is not None and each.elements.ndim < 2]
+    if data is None or data.dims is None or len(arrays) != 4 or len(known) != 4:
+        return "its parameters are not constant"
+    if app.node.scope.opset() < 9 or any(app.node.outputs[1:]) or app.attr("training_mode", 0) or len(data.dims) < 2:
+        return "it may learn"
+    count = data.dims[1].constant
+    if count is None or any(each.elements.size not in (1, count) for each in arrays) or data.dtype != app.dtype:
+        return "how many channels it has is not known"
+    scale, bias, mean, variance = (each.moved(np.broadcast_to(each.elements, (count,))) for each in arrays)
+    positive = variance.plus(float(np.float32(app.attr("epsilon", 1e-5) or 0.0)))  # attributes are float32
+    if not (positive.elements > 0).all():
+        return "its variance is not above 0"
+    factor = RealArray(scale.elements / np.sqrt(positive.elements), "product")
+    shift = bias.plus(mean.times(factor).times(-1))
+    if not factor.is_finite or not shift.is_finite:
+        return "its parameters are very large"
+    scaled = change_term(app.tools, data, Change("Scaled", factor, 1))
+    return change_term(app.tools, scaled, Change("Shifted", shift, 1))
+
+
+def convolve(app: Application) -> Result:
+    """Take constants that channels are scaled and shifted by into the weight and the bias of a Conv."""
+    data, weight, bias = app.arg(0), app.arg(1), app.arg(2)
+    if data is None or weight is None or not weight.is_constant or app.dims is None or app.dtype not in FLOATS:
+        return None
+    if data.is_constant or data.dims is None or len(data.dims) < 3 or {data.dtype, weight.dtype} != {app.dtype}:
+        return None
+    known = None if bias is None else _constant_of(app, bias)
+    if bias is not None and known is None:
+        return "its bias is not constant"
+    data, key, is_padded = _without_pad(app, data)
+    made = linear_product(app.tools, ("Conv", *key), data, weight, app.dims, is_padded=is_padded)
+    if known is None:
+        return made
+    vector, is_one = known.elements.reshape(-1), known.elements.size == 1
+    return change_term(app.tools, made, Change("Shifted", known.moved(vector[0] if is_one else vector),
+                                               None if is_one else 1))  # fmt: skip
+
+
+def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
+    """Return the data of a Conv without the zeros that a Pad sets around it, with the attributes that set them."""
+    assert data.dims is not None
+    zeros = (0,) * (2 * (len(data.dims) - 2))
+    automatic, pads = app.attr("auto_pad", "NOTSET"), app.attr("pads", zeros)
+    if automatic != "NOTSET" or pads is None or len(pads) != len(zeros):
+        return data, app.attributes, True
+    if (found := padded(app.tools.movement, data)) is not None and not any(map(any, found[1][:2])):
+        data, around = found
+        sides = (side for ends in zip(*around[2:], strict=True) for side in ends)
+        pads = tuple(one + other for one, other in zip(pads, sides, strict=True))
+    rest = tuple(each for each in app.attributes if each[0] != "pads")  # type: ignore[index]
+    return data, (*rest, tuple(pads)), any(pads)

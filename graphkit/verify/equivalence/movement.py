@@ -36,13 +36,10 @@ class Movement:
     def reshape(self, term: Term, dims: Dims) -> Term:
         """Return a term with other dims and the same elements in the same order."""
         if (copies := self._copies(term, dims)) is not None:
-            self.terms.note("a Concat of copies")
             return copies
         if term.dims == dims:
-            self.terms.note("a Reshape to the dims that are there")
             return term
         if term.op == "Reshape":
-            self.terms.note("nested Reshapes")
             return self.reshape(term.args[0], dims)  # type: ignore[arg-type]
         if term.is_constant and (made := self.constants.reshaped(term, dims)) is not None:
             return made
@@ -76,18 +73,15 @@ class Movement:
         """Return a term with its axes in another order; its dims must be known."""
         assert term.dims is not None
         if list(perm) == sorted(perm):
-            self.terms.note("a Transpose that moves nothing")
             return term
         if (composed := self._composed(term, perm)) is not None:
             return composed
         if (joined := self.joined(term)) is not None:
-            self.terms.note("a Transpose of a Concat")
             parts = [self.transpose(part, perm) for part in joined[1]]
             return self.concat(parts, list(perm).index(joined[0]), tuple(term.dims[old] for old in perm))
         dims = tuple(term.dims[axis] for axis in perm)
         long = [axis for axis in perm if term.dims[axis] != 1]
         if long == sorted(long):
-            self.terms.note("a Transpose that moves only 1s")
             return self.reshape(term, dims)
         runs: list[list[int]] = []
         for axis in long:
@@ -111,7 +105,6 @@ class Movement:
         source = inner.args[0]
         if aligned is None or source is None:
             return None
-        self.terms.note("nested Transposes")
         fine, runs, others = aligned
         order: Sequence[int] = inner.attributes  # type: ignore[assignment]
         by_source = {axis: runs[index] for index, axis in enumerate(order)}
@@ -123,11 +116,9 @@ class Movement:
     def expand(self, term: Term, dims: Dims) -> Term:
         """Return a term repeated along dims of 1, leading ones included."""
         if term.dims == dims:
-            self.terms.note("an Expand to the dims that are there")
             return term
         bare = self.unexpanded(term)
         if bare is not term and bare.dims is not None:
-            self.terms.note("nested Expands")
             term = bare
         assert term.dims is not None
         if term.is_constant and (made := self.constants.expanded(term, dims)) is not None:
@@ -169,18 +160,14 @@ class Movement:
         """Return the elements from a start on along an axis; both must lie in it."""
         assert term.dims is not None
         if length == term.dims[axis]:
-            self.terms.note("a Slice that cuts nothing")
             return term
         dims = _with(term.dims, axis, length)
         if (cut := self._cut(term, axis)) is not None:
-            self.terms.note("nested Slices")
             return self.reshape(self.slice(cut[0], 1, cut[1] + start, length), dims)
         if (made := self._part(term, axis, start, length, dims)) is not None:
-            self.terms.note("a Slice of a Concat")
             return made
         line = unreshaped(term)
         if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
-            self.terms.note("a Slice of a Range")
             return self.reshape(self._later(line, start, length), dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
@@ -255,18 +242,14 @@ class Movement:
         listed: list[Term] = []
         for part in parts:
             inner = None if _is_long(part) else self.joined(part)
-            if inner is not None and inner[0] == axis:
-                self.terms.note("nested Concats")
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
                 if dims is not None and each.dims == _with(dims, axis, const(0)):
-                    self.terms.note("an empty part of a Concat")
-                elif listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
-                    self.terms.note("neighbouring Slices")
+                    continue
+                if listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
                     listed[-1] = joined
                 else:
                     listed.append(each)
         if len(listed) == 1 and (dims is None or listed[0].dims == dims):
-            self.terms.note("a Concat of one part")
             return listed[0]
         others = {None if part.dims is None else _with(part.dims, axis, const(0)) for part in listed}
         if dims is None or others != {_with(dims, axis, const(0))}:

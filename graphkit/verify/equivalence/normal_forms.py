@@ -1,26 +1,26 @@
-"""The normal form of what a node gives: its term once the axioms are applied, and the loose term beside it."""
+"""The normal form of what a node gives: its term once the axioms are applied."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import helper
 
-from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.view import Value
-from graphkit.shapes import Shapes
+from graphkit.shapes import Expr, Shapes
+from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Application, Tools
-from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.free_elements import free_elements
-from graphkit.verify.equivalence.looseness import NO_OVERFLOW, Looseness
-from graphkit.verify.equivalence.reading import Reading
+from graphkit.verify.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
+from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
 from graphkit.verify.equivalence.terms import Term
 from graphkit.verify.equivalence.value_facts import Facts
 
-__all__ = ["NormalForms"]
+__all__ = ["EXACT", "REAL", "NormalForms", "free_elements"]
+
+EXACT = AXIOMS
+REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,114 +29,46 @@ class Normal:
 
     Attributes:
         facts: What is known of the output.
-        sources: The loose terms of the node's inputs.
         term: The normal form.
-        loose: The loose term, None where it is the same.
         axioms: How often each axiom was used.
     """
 
     facts: Facts
-    sources: tuple[Term | None, ...]
     term: Term
-    loose: Term | None
     axioms: Mapping[str, int]
 
 
 class NormalForms:
-    """Brings the nodes of a model to normal form, and remembers in its reading which terms are loose.
+    """Brings the nodes of a model to normal form.
 
     Attributes:
-        known: By the term of a node before any axiom; a rewritten model takes those of the original.
+        known: By the term of a node before any axiom, and whether the sign of zeros in it matters; a rewritten model
+            takes those of the original.
     """
 
-    def __init__(
-        self,
-        reading: Reading,
-        shapes: Shapes,
-        tools: Tools,
-        axioms: Sequence[Axiom],
-        looseness: Looseness,
-        original: NormalForms | None,
-    ) -> None:
-        self.reading, self.shapes, self.tools = reading, shapes, tools
-        self.axioms, self.looseness = axioms, looseness
-        self.known: dict[Term, Normal] = {} if original is None else original.known
+    def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
+        self.shapes, self.tools, self.axioms = shapes, tools, axioms
+        self.known: dict[tuple[Term, bool], Normal] = {} if original is None else original.known
         self.free_elements = free_elements(shapes)
         self.by_operator: dict[str, list[Axiom]] = {}
-        self.loosening = frozenset().union(*(axiom.operators or () for axiom in looseness.axioms))
 
-    def of(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
+    def of(self, app: Application, raw: Term, facts: Facts) -> Term:
         """Return the normal form of an output, that of the same term with the same facts where one is known."""
-        terms, loose = self.tools.terms, self.reading.loose
-        found = [loose.get(source) for source in app.node.inputs if source is not None] if loose else []
-        sources = tuple(found) if any(found) else ()
-        terms.recent.clear()
-        known = self.known.get(raw)
-        if known is not None and known.facts == facts and known.sources == sources:
+        terms = self.tools.terms
+        key = raw, app.has_sign
+        known = self.known.get(key)
+        if known is not None and known.facts == facts:
             for name, times in known.axioms.items():
                 terms.note(name, times)
-            if known.loose is not None:
-                loose[value] = known.loose
             return known.term
+        terms.recent.clear()
         term = self.elements(facts)
         if term is not None:
             terms.note("elements")
-        elif sources or (app.dtype in FLOATS and app.node.operator in self.loosening):
-            term = self._with_loose(app, raw, value)
         else:
             term = self._normal(app, raw)
-        self.known[raw] = Normal(facts, sources, term, loose.get(value), dict(terms.recent))
+        self.known[key] = Normal(facts, term, dict(terms.recent))
         return term
-
-    def _with_loose(self, app: Application, raw: Term, value: Value) -> Term:
-        """Return the exact term of an output, and remember its loose term where that is another one."""
-        blind, loose = list(app.args), list(app.args)
-        obstacle: tuple[Term, str] | None = None
-        for index, source in enumerate(app.node.inputs):
-            found = self.reading.loose.get(source) if source is not None else None
-            if found is None or app.node.bodies:
-                continue
-            if self.looseness.is_blind(app, index):
-                blind[index] = loose[index] = found
-            elif self._is_faithful(app, index, found):
-                loose[index] = found
-            elif reason := self.looseness.obstacle(app, index):
-                obstacle = found, f"{app.node.path} ({app.node.operator}) reads {reason}"
-        if blind != app.args and app.node.operator in self.looseness.overflowing:
-            self.tools.terms.note(NO_OVERFLOW)
-        term = self._applied(app, raw, blind)
-        if term.is_constant:  # as a rewrite that folds it has it
-            return term
-        other = self._loosened(replace(app, args=loose))
-        if other is None and loose != blind:
-            other = self._applied(app, raw, loose)
-        if other is not None and other is not term:
-            self.reading.loose[value] = other
-        if obstacle is not None:
-            self.reading.obstacles |= dict.fromkeys((term, other or term), obstacle)
-        return term
-
-    def _is_faithful(self, app: Application, index: int, found: Term) -> bool:
-        """Whether a node may read a loose term: a divisor, say, stays away from 0 as that has it, and as it stands."""
-        read = replace(app, args=[*app.args[:index], found, *app.args[index + 1 :]])
-        return self.looseness.is_faithful(read, index) and self.looseness.is_faithful(app, index)
-
-    def _loosened(self, app: Application) -> Term | None:
-        """Return the term that an axiom makes of a node on loose terms."""
-        for axiom in self.looseness.axioms:
-            if axiom.operators is None or app.node.operator in axiom.operators:
-                found = axiom.function(app)
-                if isinstance(found, Term):
-                    self.tools.terms.note(axiom.name)
-                    return found
-        return None
-
-    def _applied(self, app: Application, raw: Term, args: Sequence[Term | None]) -> Term:
-        """Return the normal form of a node with other arguments."""
-        if list(args) == list(app.args):
-            return self._normal(app, raw)
-        made = self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
-        return self._normal(replace(app, args=args), made)
 
     def _normal(self, app: Application, raw: Term) -> Term:
         op = app.node.operator
@@ -174,3 +106,26 @@ class NormalForms:
                 return None
             return self.tools.constants.of_array(array.reshape(shape), facts.dtype)
         return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
+
+
+def free_elements(shapes: Shapes) -> frozenset[str]:
+    """Return the names of unknown elements, such as those of an input, that are not first known as dims of a tensor.
+
+    A dim is small, and so is what models compute from it. An element of an input may be any number: the shape engine
+    takes `4 * x // 4` for `x`, which does not hold where the product wraps around.
+    """
+    dims: set[str] = set()
+    free: set[str] = set()
+    for value, tensor in shapes.first.items():
+        if value.tensor is not None:
+            continue
+        dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
+        free.update(name for name in _names_of_elements(tensor) if name[:1] == "?" and name not in dims)
+    return frozenset(free)
+
+
+def _names_of_elements(tensor: Tensor) -> Iterator[str]:
+    for element in tensor.elements or () if tensor.may_have_data else ():
+        expr = element.dividend if isinstance(element, Ratio) else element
+        if isinstance(expr, Expr) and expr.constant is None:
+            yield from expr.symbols

@@ -8,13 +8,13 @@ from onnx import TensorProto
 from graphkit.shapes import const
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import product
-from graphkit.verify.equivalence.products import applied
+from graphkit.verify.equivalence.products import apply_operator
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["layer_norm", "normalisation"]
+__all__ = ["normalise_layer", "normalise_rows"]
 
 
-def layer_norm(app: Application) -> Result:
+def normalise_layer(app: Application) -> Result:
     """A LayerNormalization is a normalisation, scaled and shifted."""
     data, scale, bias = app.arg(0), app.arg(1), app.arg(2)
     if data is None or data.dims is None or scale is None or app.index or app.dims != data.dims:
@@ -25,8 +25,8 @@ def layer_norm(app: Application) -> Result:
     if app.dtype != TensorProto.FLOAT:
         return None
     normal = _normal(app, data, float(epsilon))
-    scaled = applied(app, "Mul", [normal, scale], app.dims)
-    return scaled if bias is None or scaled is None else applied(app, "Add", [scaled, bias], app.dims)
+    scaled = apply_operator(app, "Mul", [normal, scale], app.dims)
+    return scaled if bias is None or scaled is None else apply_operator(app, "Add", [scaled, bias], app.dims)
 
 
 def _normal(app: Application, data: Term, epsilon: float) -> Term:
@@ -37,7 +37,7 @@ def _normal(app: Application, data: Term, epsilon: float) -> Term:
     return app.tools.movement.reshape(made, data.dims)
 
 
-def normalisation(app: Application) -> Result:
+def normalise_rows(app: Application) -> Result:
     """(x - mean) / sqrt(mean of squares + epsilon) is a normalisation."""
     left, right = app.arg(0), app.arg(1)
     if app.dtype != TensorProto.FLOAT or left is None or right is None or app.dims is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from onnx import NodeProto, helper
 
+from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value
@@ -18,16 +19,15 @@ from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.inlining import draws
-from graphkit.verify.equivalence.looseness import Looseness
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
+from graphkit.verify.equivalence.signs_of_zeros import CHANGING, is_blind, is_faithful
 from graphkit.verify.equivalence.terms import Key, Term
-from graphkit.verify.equivalence.value_facts import ValueFacts, shaped_by
+from graphkit.verify.equivalence.value_facts import Facts, ValueFacts, shaped_by
 from graphkit.verify.equivalence.versions import spelled
 
 __all__ = ["read"]
 
-NO_AXIOMS: frozenset[str] = frozenset()
 ONE_SPELLING = "one spelling for all versions"
 
 
@@ -38,13 +38,25 @@ def read(
     original: _Reader | None,
     names: Mapping[str, str],
     axioms: Sequence[Axiom],
-    looseness: Looseness,
+    exact: _Reader | None = None,
 ) -> _Reader:
-    """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
-    tools.near.is_original = original is None
+    """Read the main graph, in exact arithmetic or bit for bit.
+
+    Args:
+        model: The model.
+        shapes: Its shapes.
+        tools: The table of terms and what is beside it.
+        original: The reading of the original where this is the rewritten model.
+        names: What inputs are called in the original.
+        axioms: Those that may be used.
+        exact: The reading bit for bit, where terms are to be equal in exact arithmetic.
+    """
+    tools.reals.is_original = original is None
     known = (None, None, ()) if original is None else (original.facts, original.forms, original.result.runs)
     result, facts = Reading(model), ValueFacts(shapes, tools.required, known[0], known[2])
-    reader = _Reader(result, tools, names, facts, NormalForms(result, shapes, tools, axioms, looseness, known[1]))
+    reader = _Reader(result, tools, names, facts, NormalForms(shapes, tools, axioms, known[1]))
+    if exact is not None:
+        reader.exact, reader.of_exact = exact.result.values, {} if original is None else original.of_exact
     reader.side = 0 if original is None else 1
     reader.read_graph()
     return reader
@@ -57,6 +69,9 @@ class _Reader:
         self.model, self.result, self.tools, self.names = result.model, result, tools, names
         self.facts, self.forms = facts, forms
         self.side = 0  # of the original
+        self.unsigned: dict[Value, Term] = {}  # the terms of values up to the sign of zeros, where these are others
+        self.exact: Mapping[Value, Term] | None = None  # the terms bit for bit, where this is exact arithmetic
+        self.of_exact: dict[Term, Term] = {}  # what is equal bit for bit is so in exact arithmetic
         self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
 
     def read_graph(self) -> None:
@@ -78,9 +93,8 @@ class _Reader:
         assert value.tensor is not None
         return self.tools.constants.of_tensor(self.model, value.tensor)
 
-    def define(self, value: Value, term: Term, axioms: frozenset[str] = NO_AXIOMS) -> None:
+    def define(self, value: Value, term: Term) -> None:
         self.result.values[value] = term
-        self.result.axioms[value] = axioms
 
     def term(self, value: Value) -> Term:
         if value not in self.result.values:
@@ -108,9 +122,8 @@ class _Reader:
             self.define(node.outputs[0], term)
             return
         args = [None if value is None else self.term(value) for value in node.inputs]
-        before = _union({self.result.axioms[value] for value in node.inputs if value is not None})
         if node.is_op("If") and args and args[0] is not None:
-            self.read_if(node, args[0], context, before)
+            self.read_if(node, args[0], context)
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
@@ -121,16 +134,12 @@ class _Reader:
             spelling = spelled(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
                 self.tools.terms.note(ONE_SPELLING)
-                before |= {ONE_SPELLING}
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
-        if node.bodies:
-            inner = [value for body in node.bodies.values() for value in body.outputs]
-            before = _union({before, *(self.result.axioms[value] for value in inner)})
         for index, value in enumerate(node.outputs):
             if value is None:
                 continue
-            self.read_output(node, (attributes, operands, args), index, value, context, before)
+            self.read_output(node, (attributes, operands, args), index, value, context)
 
     def read_output(
         self,
@@ -139,7 +148,6 @@ class _Reader:
         index: int,
         value: Value,
         context: Context,
-        before: frozenset[str],
     ) -> None:
         terms = self.tools.terms
         attributes, operands, args = applied
@@ -156,15 +164,44 @@ class _Reader:
             dtype=facts.dtype,
             dims=facts.dims,
             tools=self.tools,
+            has_sign=self.exact is None,
+            is_real=self.exact is not None,
         )
-        term = self.forms.of(app, raw, facts, value)
+        if self.exact is None:
+            term = self.read_signs(app, raw, facts, value)
+        else:
+            exact = self.exact.get(value, raw)
+            term = self.of_exact.get(exact) or self.forms.of(app, raw, facts)
+            self.of_exact[exact] = term
         self.result.runs.append(Run(context, raw, app, term))
         for each in (term, *term.args):
             if each is not None and each.op not in ("Input", "Constant", "Elements"):
                 each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
-        self.define(value, term, before if terms.recent.keys() <= before else before.union(terms.recent))
+        self.define(value, term)
 
-    def read_if(self, node: Node, condition: Term, context: Context, before: frozenset[str]) -> None:
+    def read_signs(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
+        """Return the term of an output, and remember that up to the sign of zeros where it is another one."""
+        bare, signed = list(app.args), list(app.args)
+        for index, source in enumerate(app.node.inputs):
+            found = self.unsigned.get(source) if source is not None and not app.node.bodies else None
+            if found is not None and is_blind(app, index):
+                bare[index] = signed[index] = found
+            elif found is not None and is_faithful(app, index):
+                bare[index] = found
+        term = self.with_args(app, raw, facts, signed)
+        if bare != signed or (app.dtype in FLOATS and app.node.operator in CHANGING):
+            other = self.with_args(replace(app, has_sign=False), raw, facts, bare)
+            if other is not term and not term.is_constant:  # as a rewrite that folds it has it
+                self.unsigned[value] = other
+        return term
+
+    def with_args(self, app: Application, raw: Term, facts: Facts, args: list[Term | None]) -> Term:
+        """Return the normal form of a node with other arguments."""
+        if args != list(app.args):
+            raw = self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
+        return self.forms.of(replace(app, args=args), raw, facts)
+
+    def read_if(self, node: Node, condition: Term, context: Context) -> None:
         array = self.tools.constants.array(condition) if condition.is_constant else None
         branches = [node.bodies.get(name) for name in ("then_branch", "else_branch")]
         if array is not None and array.size == 1:
@@ -176,9 +213,9 @@ class _Reader:
             self.tools.terms.note("a known condition")
             for value, inner in zip(node.outputs, body.outputs, strict=False):
                 if value is not None:
-                    self.define(value, self.term(inner), before | self.result.axioms[inner] | {"a known condition"})
-                    if inner in self.result.loose:
-                        self.result.loose[value] = self.result.loose[inner]
+                    self.define(value, self.term(inner))
+                    if inner in self.unsigned:
+                        self.unsigned[value] = self.unsigned[inner]
             return
         for body, name in zip(branches, ("then", "else"), strict=True):
             assert body is not None
@@ -193,11 +230,7 @@ class _Reader:
             facts = self.facts.of(value, raw)
             raw.dtype, raw.dims = facts.dtype, raw.dims if raw.dims is not None else facts.dims
             raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
-            self.define(value, raw, before | self.result.axioms[one] | self.result.axioms[other])
-            if one in self.result.loose or other in self.result.loose:
-                pair = [self.result.loosest(each) for each in (one, other)]
-                made = self.tools.terms.make("If", (), (condition, *pair), facts.dtype, facts.dims)
-                self.result.loose[value] = made
+            self.define(value, raw)
 
     def with_bodies(
         self, node: Node, attributes: Key, args: list[Term | None], context: Context
@@ -266,12 +299,6 @@ def _place(scope: Scope) -> tuple[object, ...]:
         return ()
     body = next(name for name, each in owner.bodies.items() if each is scope)
     return (*_place(owner.scope), owner.proto.name or owner.index, body)
-
-
-def _union(sets: Set[frozenset[str]]) -> frozenset[str]:
-    """Return the union of sets, one of them where it has all."""
-    largest = max(sets, key=len, default=NO_AXIOMS)
-    return largest if all(each <= largest for each in sets) else largest.union(*sets)
 
 
 def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:

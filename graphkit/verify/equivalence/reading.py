@@ -42,25 +42,15 @@ class Reading:
     Attributes:
         outputs: The terms of the graph's outputs, by name.
         runs: Each node that runs.
-        axioms: The names of the axioms that each value's normal form took.
-        loose: The terms of values up to the sign of zeros, or up to rounding, where these are other terms.
         unread: Branches that never run.
         nodes: Those that run, of all scopes.
         attributes: Their attributes, but for those of constants and of an If.
-        obstacles: For the terms of a node that may not read a loose one, that one, and why not.
     """
 
     model: Model
     outputs: dict[str, Term] = field(default_factory=dict)
     values: dict[Value, Term] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
-    axioms: dict[Value, frozenset[str]] = field(default_factory=dict)
-    loose: dict[Value, Term] = field(default_factory=dict)
     unread: list[Scope] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     attributes: dict[Node, Key] = field(default_factory=dict)
-    obstacles: dict[Term, tuple[Term, str]] = field(default_factory=dict)
-
-    def loosest(self, value: Value) -> Term:
-        """Return the term of a value up to the sign of zeros, or up to rounding."""
-        return self.loose.get(value, self.values[value])

@@ -14,11 +14,10 @@ from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.application import Tools, inputs_fault
-from graphkit.verify.equivalence.axioms import AXIOMS
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.inlining import inlined
-from graphkit.verify.equivalence.looseness import ROUNDING
+from graphkit.verify.equivalence.normal_forms import EXACT, REAL
 from graphkit.verify.equivalence.reader import read
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
@@ -37,7 +36,7 @@ def shared_values(
     spec: DimSpec = AS_DECLARED,
     names_in_a: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the values of two main graphs that are equal by their normal forms, up to rounding at most.
+    """Yield the values of two main graphs that are equal by their normal forms, in exact arithmetic at least.
 
     This says where to look, not that the models are equal: what `check_equivalence` checks of interfaces and of nodes
     that may fail is left out. Of several values with one form, those of one name belong together, then the first ones.
@@ -68,17 +67,15 @@ def _shared(
         return
     constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-    first = read(models[0], shapes[0], tools, None, {}, AXIOMS, ROUNDING)
-    second = read(models[1], shapes[1], tools, first, names_in_a, AXIOMS, ROUNDING)
-    readings = first.result, second.result
-    yield from _pairs((a, b), readings, lambda reading, value: reading.values[value])
-    yield from _pairs((a, b), readings, Reading.loosest)
+    exact = read(models[0], shapes[0], tools, None, {}, EXACT)
+    other = read(models[1], shapes[1], tools, exact, names_in_a, EXACT)
+    first = read(models[0], shapes[0], tools, None, {}, REAL, exact)
+    second = read(models[1], shapes[1], tools, first, names_in_a, REAL, other)
+    yield from _pairs(_by_term(a, exact.result), _by_term(b, other.result))
+    yield from _pairs(_by_term(a, first.result), _by_term(b, second.result))
 
 
-def _pairs(
-    models: tuple[Model, Model], readings: tuple[Reading, Reading], term_of: Callable[[Reading, Value], Term]
-) -> Iterator[tuple[Value, Value]]:
-    mine, theirs = (_by_term(model, reading, term_of) for model, reading in zip(models, readings, strict=True))
+def _pairs(mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[Value]]) -> Iterator[tuple[Value, Value]]:
     for term, values in mine.items():
         others = theirs.get(term, [])
         if term.op not in KNOWN:
@@ -116,11 +113,11 @@ def _anything(_: Value) -> Hashable:
     return None
 
 
-def _by_term(model: Model, reading: Reading, term_of: Callable[[Reading, Value], Term]) -> dict[Term, list[Value]]:
+def _by_term(model: Model, reading: Reading) -> dict[Term, list[Value]]:
     """Return the values of a main graph that nodes compute, by term."""
     found: dict[Term, list[Value]] = {}
     for value in reading.values:
         here = model.graph.values.get(value.name) if value.scope is reading.model.graph else None  # none of a function
         if here is not None and here.producer is not None:
-            found.setdefault(term_of(reading, value), []).append(here)
+            found.setdefault(reading.values[value], []).append(here)
     return found

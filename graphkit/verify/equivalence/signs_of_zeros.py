@@ -1,42 +1,51 @@
-"""What the elements of constants say of zeros: whether there are any, and of which sign."""
+"""The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
+
+-0 and 0 compare equal, but 1 / x tells them apart, so that `x + 0`, which makes 0 of -0, is x for some readers alone.
+An operator that is blind to the sign gives the same bits for both; a faithful one gives at most zeros of another sign.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.graph.operator_traits import names
 from graphkit.verify.equivalence.application import Application
-from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["has_no_minus_zero", "has_no_zero", "is_all"]
+__all__ = ["CHANGING", "is_blind", "is_faithful"]
 
-
-def has_no_zero(app: Application, term: Term | None) -> bool:
-    """Whether it is a constant without 0 and -0."""
-    source = None if term is None else _moved(term)
-    array = app.tools.constants.array(source) if source is not None and source.is_constant else None
-    return array is not None and array.dtype.kind == "f" and bool(array.all())
-
-
-def has_no_minus_zero(app: Application, term: Term) -> bool:
-    """Whether no element is -0, which a 0 that is added makes 0."""
-    source = _moved(term)
-    array = app.tools.constants.array(source) if source.is_constant else None
-    return array is not None and array.dtype.kind == "f" and not (np.signbit(array) & (array == 0)).any()
-
-
-def is_all(app: Application, term: Term, number: float) -> bool:
-    """Whether a constant has nothing but a number, its sign included."""
-    term = _moved(term)
-    if not term.is_constant:
-        return False
-    array = app.tools.constants.array(term)
-    if array is None or not array.size or not (array == number).all():
-        return False
-    return array.dtype.kind in "iub" or bool((np.signbit(array) == np.signbit(number)).all())
+COMPARISONS = names("Equal Greater GreaterOrEqual Less LessOrEqual")
+BLIND = COMPARISONS | names(
+    """
+    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
+    Size Softmax Softplus
+    """
+)
+EVERY = names("Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm")  # faithful in all inputs, others in the first
+WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
+FAITHFUL = EVERY | names(
+    """
+    AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
+    LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
+    Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
+    """
+)
+CHANGING = names("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
 
 
-def _moved(term: Term) -> Term:
-    """Return the term whose elements a term only moves."""
-    while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
-        term = term.args[0]
-    return term
+def is_blind(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes no difference."""
+    op, constants = app.node.operator, app.tools.constants
+    if op == "Pow" and index == 0 and (exponent := app.arg(1)) is not None:
+        return constants.is_all(exponent, 2.0)
+    if op in ("Add", "Sub") and app.dtype in FLOATS and app.node.scope.opset() >= 7:
+        return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
+    if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
+        return index == 0 and app.dtype in INTEGERS
+    return op in BLIND and (index == 0 or op in COMPARISONS)
+
+
+def is_faithful(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes a difference for the sign of zeros alone."""
+    op = app.node.operator
+    if op == "Cast":
+        return app.dtype in FLOATS
+    return index in WRITTEN.get(op, range(len(app.args)) if op in EVERY else (0,) if op in FAITHFUL else ())

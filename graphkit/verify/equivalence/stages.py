@@ -21,15 +21,13 @@ from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence
-from graphkit.verify.equivalence.looseness import FINITE, Looseness
 from graphkit.verify.equivalence.method_interface import declaration_faults
 from graphkit.verify.equivalence.method_originals import joining_fault
 
-__all__ = ["MASKS", "Stage", "StageProof", "prove_stages", "proven_throughout"]
+__all__ = ["Stage", "StageProof", "prove_stages", "proven_throughout"]
 
 OWN = "proof/"  # before names that a proof adds
 SECONDS = 60.0  # for all stages
-MASKS = (FINITE,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Stage:
         values: Inputs that are constants now: positions that count from 0, or the flag of a merged decoder.
         is_narrower: Whether the model after it may take fewer sizes, as it fixes some, or names dims of its own.
         is_part: Whether only some of the outputs are left.
-        loosenesses: How terms may be loose, if not as those of other rewrites.
+        is_masking: Whether masks become others, so that what reads them is left to the runs.
         tested: Why no normal forms are compared, "" where they are.
         sizes: The sizes of the lowered model, by symbol: what is not proven at every size is looked at again at these.
     """
@@ -58,7 +56,7 @@ class Stage:
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     is_narrower: bool = False
     is_part: bool = False
-    loosenesses: Sequence[Looseness] = ()
+    is_masking: bool = False
     tested: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -130,13 +128,15 @@ def _proof(stage: Stage) -> StageProof:
         return _unproven(stage, stage.tested)
     try:
         result = _compared(stage)
-        at_every_size = not stage.sizes or result.up_to(max(stage.sizes.values())).is_proven
+        is_last = stage.is_masking or not stage.sizes
+        at_every_size = is_last or result.up_to(max(stage.sizes.values())).is_proven
         if not at_every_size:
             result = _compared(_at_its_sizes(stage))
     except ModelError as error:
         return _unproven(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
+    reason = "what reads masks is tested" if reason and stage.is_masking else reason
     names = tuple(output.name for output in result.outputs)
     told = result.conditions if grades else ()
     return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size, conditions=told)
@@ -165,7 +165,6 @@ def _compared(stage: Stage) -> Equivalence:
         values=values,
         unread=[name for name in gone if name not in values],
         unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
-        loosenesses=stage.loosenesses,
         dims="named",  # a host feeds them so
     )
 

@@ -11,7 +11,7 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import counted
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns
 from graphkit.render.result import Result
-from graphkit.verify.layers.causes.case import Cause
+from graphkit.verify.cause_search import Cause
 
 __all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
 
@@ -134,7 +134,7 @@ class ModelComparison(Result):
                     Column("Cosine", "number"),
                     Column("", "note"),
                 ),
-                [row.cells() for row in rows],
+                rows,
             )
             yield self._picture()
         yield from self._unmatched()
@@ -188,66 +188,46 @@ class ModelComparison(Result):
                 yield Prose(f"{count} none: {family_labels(values)}.")
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Consecutive tensors in one row of the table."""
-
-    label: str
-    tensors: Sequence[ComparedTensor]
-    is_first: bool = False
-
-    def cells(self) -> tuple[str | int | float | None, ...]:
-        hows = dict.fromkeys(tensor.how for tensor in self.tensors)
-        cosine = min((tensor.cosine for tensor in self.tensors if tensor.cosine is not None), default=None)
-        note = next((tensor.problem for tensor in self.tensors if tensor.problem), None)
-        begins = "the difference begins here" if self.is_first else None
-        return (
-            self.label,
-            ", ".join(hows),
-            _number(self._most("absolute")),
-            _number(self._most("relative")),
-            None if cosine is None else f"{cosine:.6f}",
-            "; ".join(text for text in (begins, note) if text) or None,
-        )
-
-    def _most(self, measure: str) -> float | None:
-        return max((value for tensor in self.tensors if (value := getattr(tensor, measure)) is not None), default=None)
+def _row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:
+    """Return the cells of consecutive tensors: the largest differences, and the smallest cosine."""
+    absolute, relative = (
+        max((number for each in tensors if (number := getattr(each, name)) is not None), default=None)
+        for name in ("absolute", "relative")
+    )
+    cosine = min((each.cosine for each in tensors if each.cosine is not None), default=None)
+    note = next((each.problem for each in tensors if each.problem), None)
+    begins = "the difference begins here" if is_first else None
+    return (
+        label,
+        ", ".join(dict.fromkeys(each.how for each in tensors)),
+        *(None if number is None else f"{number:.1e}" if number else "0" for number in (absolute, relative)),
+        None if cosine is None else f"{cosine:.6f}",
+        "; ".join(text for text in (begins, note) if text) or None,
+    )
 
 
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1e}" if value else "0"
-
-
-def _rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[_Row]:
+def _rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[tuple[str | None, ...]]:
     """Return a row for each tensor where they are few; else one for each module, and for each where it begins."""
-    if len(tensors) <= MOST_ROWS:
-        return [_Row(tensor.a, (tensor,), tensor.a in first) for tensor in tensors]
-    deepest = max(tensor.module.count("/") + tensor.module.count(".") for tensor in tensors) + 1
-    for depth in range(deepest, 0, -1):
-        rows = _runs(tensors, first, [_prefix(tensor.module, depth) for tensor in tensors])
-        if len(rows) <= MOST_ROWS + len(first):
-            return rows if len(rows) > 2 else _even(tensors, first)
-    return _even(tensors, first)
+    keys: Sequence[str] = [tensor.a for tensor in tensors]
+    if len(tensors) > MOST_ROWS:
+        modules = [tensor.module.replace(".", "/").split("/") for tensor in tensors]
+        for depth in range(max(map(len, modules)), 0, -1):
+            keys = ["/".join(module[:depth]) for module in modules]
+            if 2 < len(_runs(tensors, first, keys)) <= MOST_ROWS + len(first):
+                break
+        else:  # their names tell of no modules: as many in each row
+            keys = [str(place * MOST_ROWS // len(tensors)) for place in range(len(tensors))]
+    rows = []
+    for (key, is_first), run in _runs(tensors, first, keys):
+        name = f"{run[0].a} ... {run[-1].a}" if key.isdigit() or not key else key
+        rows.append(_row(f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a, run, is_first))
+    return rows
 
 
-def _even(tensors: Sequence[ComparedTensor], first: set[str]) -> list[_Row]:
-    """Return rows of as many tensors each."""
-    size = -(-len(tensors) // MOST_ROWS)
-    return _runs(tensors, first, [str(place // size) for place in range(len(tensors))], named=False)
-
-
-def _prefix(module: str, depth: int) -> str:
-    return "/".join(module.replace(".", "/").split("/")[:depth])
-
-
-def _runs(tensors: Sequence[ComparedTensor], first: set[str], keys: Sequence[str], *, named: bool = True) -> list[_Row]:
-    marks = [(tensor.a, True) if tensor.a in first else (key, False) for tensor, key in zip(tensors, keys, strict=True)]
-    runs = itertools.groupby(zip(marks, tensors, strict=True), key=lambda marked: marked[0])
-    return [_row(key, [tensor for _, tensor in run], is_first, named=named) for (key, is_first), run in runs]
-
-
-def _row(key: str, run: Sequence[ComparedTensor], is_first: bool, *, named: bool) -> _Row:
-    if len(run) == 1:
-        return _Row(run[0].a, run, is_first)
-    name = key if named and key else f"{run[0].a} ... {run[-1].a}"
-    return _Row(f"{name} ({len(run)} tensors)", run)
+def _runs(
+    tensors: Sequence[ComparedTensor], first: set[str], keys: Sequence[str]
+) -> list[tuple[tuple[str, bool], list[ComparedTensor]]]:
+    """Return the tensors that follow each other with one key; those at which a difference begins alone."""
+    marked = [(each.a, True) if each.a in first else (key, False) for each, key in zip(tensors, keys, strict=True)]
+    runs = itertools.groupby(zip(marked, tensors, strict=True), key=lambda pair: pair[0])
+    return [(key, [tensor for _, tensor in run]) for key, run in runs]

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
-from graphkit.matching.matches import Matching
-from graphkit.matching.value_matching import match_graphs
+from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.suggest import did_you_mean
 from graphkit.verify.equivalence.shared_values import shared_values
 from graphkit.verify.layers.compared_model import Pair, Side

@@ -278,11 +278,11 @@ def test_a_graph_of_thousands_of_nodes_takes_about_a_second() -> None:
     weight = onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "w")
     graph = onnx.helper.make_graph(nodes, "g", [value("v0", 1, ["n", 8])], [value("v6000", 1, ["n", 8])], [weight])
     made = Model.from_proto(onnx.helper.make_model(graph))
-    before = time.perf_counter()
+    before = time.process_time()
     found = graphkit.costs(made, ranges={"n": (1, 1024)})
     assert found.macs.expression == f"{6000 * 64}*n"
     assert [row.times for row in found.rows] == [5999, 1]  # the first layer has the weight
-    assert time.perf_counter() - before < 30  # 2 s on a quiet core
+    assert time.process_time() - before < 30  # 2 s on a fast core
 
 
 def test_everything_in_memory_at_once_takes_bounded_time() -> None:
@@ -290,9 +290,9 @@ def test_everything_in_memory_at_once_takes_bounded_time() -> None:
     nodes = [*relus, onnx.helper.make_node("Sum", [f"v{n}" for n in range(20_000)], ["y"])]
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(nodes, "g", [value("x", 1, [4])], [value("y", 1, [4])])
-    before = time.perf_counter()
+    before = time.process_time()
     assert graphkit.costs(Model.from_proto(onnx.helper.make_model(graph))).peak.bytes.value == 16 * 20_001
-    assert time.perf_counter() - before < 60  # 4 s on a quiet core
+    assert time.process_time() - before < 60  # 4 s on a fast core
 
 
 def test_a_report_has_costs_at_the_sizes_that_are_asked_about() -> None:

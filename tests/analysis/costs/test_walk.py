@@ -110,9 +110,9 @@ def test_functions_in_functions_take_bounded_time() -> None:
         for n in range(40)
     )
     last = '<domain: "f", opset_import: ["" : 21]> f40 (p) => (r) { r = Relu (p) }'
-    before = time.perf_counter()
+    before = time.process_time()
     found = costs_of(f"g (float[4, 8] x) => (float[4, 8] y) {{ y = f.f0 (x) }} {calls} {last}")
-    assert time.perf_counter() - before < 60
+    assert time.process_time() - before < 60
     assert found.operations.uncounted
 
 

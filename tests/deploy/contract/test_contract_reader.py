@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_constant_writers import SMALL
+from small_contract import SMALL
 
 from graphkit.deploy.contract import read_contract
 from graphkit.errors import ModelError

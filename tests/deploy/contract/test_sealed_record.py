@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from real_models import unpacked
-from test_constant_writers import SMALL
+from small_contract import SMALL
 
 import graphkit
 from graphkit.deploy.contract import read_contract

@@ -95,6 +95,6 @@ def generated_in_node(cases: list[dict[str, Any]]) -> Any:
     """Return what `bundle.mjs` generates in each case."""
     plan = {"host": str(Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"), "cases": cases}
     script = Path(__file__).with_name("beams_in_node.mjs")
-    ran = subprocess.run(["node", script], input=json.dumps(plan), capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(["node", script], input=json.dumps(plan), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -120,7 +120,7 @@ def found(modules: Path, bundles: dict[str, Path]) -> dict[str, Any]:
         },
     }
     script = Path(__file__).with_name("bundle_in_node.mjs")
-    ran = subprocess.run(["node", script, json.dumps(plan)], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(["node", script, json.dumps(plan)], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     plain = re.sub(r"\x1b\[[\d;]*m|.*\[E:onnxruntime:.*", "", ran.stderr)  # errors are those of wrong hosts
     warned = list(filter(None, plain.splitlines()))  # once for each by a module, and none that a state was copied
@@ -425,7 +425,7 @@ def test_a_step_starts_from_initial_values_in_node(tmp_path: Path, modules: Path
             expected.append(python.step([[token], [2]]).ravel().tolist())
     script = tmp_path / "bundle" / "run.mjs"
     script.write_text(IN_NODE)
-    ran = subprocess.run(["node", script, f"{modules}/", folder], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(["node", script, f"{modules}/", folder], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == expected
 
@@ -452,7 +452,7 @@ def test_a_source_at_which_the_export_does_not_run_is_refused_in_node(tmp_path: 
     (folder / "bundle.mjs").write_bytes(HOST.read_bytes())
     (folder / "run.mjs").write_text(SOUNDS_IN_NODE)
     command = ["node", folder / "run.mjs", f"{modules}/", folder, "[6, 7, 9]"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     short, *whole = json.loads(ran.stdout)
     assert short == 'BundleError: "input_features" has 6 for source: source is 7 or more'

@@ -10,7 +10,7 @@ import pytest
 from layers import layered
 from range_server import Site
 
-from graphkit.cli.commands import COMMANDS
+from graphkit.cli.commands import every_command
 from graphkit.io.remote import remote_file, window
 
 Command = Callable[..., tuple[object, str, str]]
@@ -43,7 +43,9 @@ SLOW = ("survey", *DECODERS)
 
 
 def test_the_list_has_every_command_that_reads_models() -> None:
-    assert list(WORDS) == [each.name for each in COMMANDS if any(option.name == "download" for option in each.params)]
+    assert list(WORDS) == [
+        each.name for each in every_command().values() if any(option.name == "download" for option in each.params)
+    ]
 
 
 def commands(*slow: str) -> list[object]:

@@ -17,7 +17,7 @@ from graphkit.io.remote.options import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered().SerializeToString()  # 2.5 MB
-OPTIONS = RemoteOptions(timeout=30)
+OPTIONS = RemoteOptions(timeout=300)
 HURRIED = RemoteOptions(timeout=0.4)
 
 
@@ -46,7 +46,7 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
     assert re.search(problem, text)
     assert "\n" not in text
     assert "\x1b" not in text
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 150
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

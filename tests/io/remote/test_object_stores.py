@@ -119,7 +119,7 @@ def test_a_file_system_that_does_not_answer_is_given_up(monkeypatch: pytest.Monk
     problem = r"^sleeping://a/m.onnx: the server does not send what was asked for in 0.3 s - raise --timeout"
     with pytest.raises(ModelError, match=problem):
         load("sleeping://a/m.onnx", remote=RemoteOptions(timeout=0.3, cache=False))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_a_server_of_ftp_that_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"ftp://me:secret@127.0.0.1:{server.getsockname()[1]}/m.onnx"
         command = [sys.executable, "-m", "graphkit", "report", url, "--timeout", "1"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 2
     assert "the server does not send what was asked for in 1 s - raise --timeout" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -11,7 +11,7 @@ import pytest
 from layers import layered
 from range_server import Site
 
-from graphkit.cli.commands import COMMANDS
+from graphkit.cli.commands import every_command
 from graphkit.io.remote import remote_file, window
 from graphkit.model import load
 
@@ -33,7 +33,9 @@ def model(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 def test_the_page_about_urls_has_all_commands_that_read_models() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "remote.md"
     rows = "".join(line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `"))
-    reading = [each.name for each in COMMANDS if any(option.name == "download" for option in each.params)]
+    reading = [
+        each.name for each in every_command().values() if any(option.name == "download" for option in each.params)
+    ]
     assert [name for name in reading if f"`{name}`" not in rows] == []
 
 

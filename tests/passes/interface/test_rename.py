@@ -276,6 +276,27 @@ def test_an_expression_in_a_name_that_no_dim_has_is_refused() -> None:
     assert refused(model_of(MASKED), Rename(dims=(("total", "past + new"),))) == reason
 
 
+JOINED = "agraph (float[past, 4] old, float[seq, 4] new) => (float[total, 4] y) { y = Concat <axis = 0> (old, new) }"
+
+
+@pytest.mark.parametrize("new", ["past + seq", "total_length"])
+def test_a_dim_that_outputs_alone_declare_is_called_what_it_is_or_by_a_word(new: str) -> None:
+    outcome = Rename(dims=(("total", new),)).run(model_of(JOINED))
+    assert text(outcome.model).startswith(f"agraph (float[past,4] old, float[seq,4] new) => (float[{new},4] y)")
+    assert [change.split()[0] for change in outcome.changes] == ["total"]
+
+
+def test_a_dim_of_outputs_that_is_another_expression_is_told_which() -> None:
+    assert refused(model_of(JOINED), Rename(dims=(("total", "past + 2*seq"),))) == (
+        "'total' cannot be 'past + 2*seq', for the graph needs it to be past + seq - give another expression, or a word"
+    )
+
+
+def test_dims_without_a_name_are_not_renamed_as_if_they_were_one() -> None:
+    reason = "no dim is called '?' - dims without a name are INPUT.AXIS, such as x.0"
+    assert refused(odd_names("?", "?"), Rename(dims=(("?", "side"),))) == reason
+
+
 def test_a_dim_that_the_graph_needs_to_be_another_expression_is_told_which() -> None:
     model = model_of("""
         agraph (float[A, 4] x, float[B, 4] z) => (float[B, 8] y) {

@@ -14,8 +14,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.decompose_operators import LayerNormToPrimitives, NegToMul, PowToMul
+from graphkit.passes.npu_passes import NPU_PASSES
 from graphkit.passes.pipeline import find_pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer

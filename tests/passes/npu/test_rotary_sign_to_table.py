@@ -4,8 +4,8 @@ import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
+from graphkit.passes.npu_passes import NPU_PASSES
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 
 PASS = RotarySignToTable()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from builders import model_of
 
 from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
-from graphkit.shapes.constraints.legal_sizes import Variable, nearest
+from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, nearest
 from graphkit.shapes.constraints.preconditions import Broadcast
 
 INFINITE = float("inf")
@@ -53,6 +54,20 @@ def test_sizes_that_are_preferred_come_after_the_one_wished_for() -> None:
     found = [one["n"] for one in nearest(chosen, [Relation.at_least(symbol("n"), const(3))], {"n": 5})]
     assert found[:5] == [5, 12, 8, 4, 6]
     assert sorted(found) == list(range(3, 21))
+
+
+@pytest.mark.parametrize("wish", [{"past": 10, "new": 6, "total": 8}, {"past": 6, "new": 8, "total": 12}])
+def test_dims_that_nodes_broadcast_do_so_at_all_sizes(wish: dict[str, int]) -> None:
+    legal = legal_sizes(
+        model_of("""g (float[past, 4] old, float[new, 4] x, float[total, 4] mask) => (float[n, 4] y) {
+            both = Concat <axis = 0> (old, x)
+            y = Mul (both, mask)
+        }""")
+    )
+    found = list(itertools.islice(legal.near(wish), 50))
+    lengths = [(sizes["past"] + sizes["new"], sizes["total"]) for sizes in found]
+    assert len(found) == 50
+    assert all(1 in pair or pair[0] == pair[1] for pair in lengths), lengths
 
 
 def test_no_symbols_have_one_assignment() -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from bundle_fault_table import FAULTS
 from bundle_faults import Edit, export, graph
 from onnx import helper
 from real_models import params
 from speech import speech
-from test_bundle_fault_table import FAULTS
 
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline

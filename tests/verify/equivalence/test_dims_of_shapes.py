@@ -34,7 +34,7 @@ def made(body: str, scale: float, head: str = ROWS) -> Model:
 @pytest.mark.parametrize("name", ENDS)
 def test_a_weight_that_is_scaled_leaves_the_dims_behind_it(name: str) -> None:
     before, after = made(SIDE + SCALED + ENDS[name], 1), made(SIDE + "b = MatMul (x, w) " + ENDS[name], 2)
-    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["up to rounding"]
+    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["in exact arithmetic"]
     feed = {"x": np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)}
     right, found = (Session(each).run(feed)["y"] for each in (before, after))
     np.testing.assert_allclose(right, found, rtol=1e-5, atol=1e-5)

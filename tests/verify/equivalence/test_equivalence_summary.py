@@ -16,6 +16,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.equivalence.real_constants import ComparedConstants
 from graphkit.verify.rewrite_proof import OutputProof as Output
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof
 
@@ -96,36 +97,32 @@ def test_the_headline_measures_as_the_tolerance_of_rounding_does() -> None:
         runs=(RunProof({"N": 2}, {}, 0, 2e-7, 0.5, ""),) * 7,
         outputs=outputs,
         of_magnitude=True,
-        equivalence=EquivalenceSummary(dict.fromkeys("yz", "up to rounding")),
+        equivalence=EquivalenceSummary(dict.fromkeys("yz", "in exact arithmetic")),
     )
     assert proof.proven() == (
-        "Proven up to rounding at every size (2 of 2 outputs), and run 7 times, with a largest difference of 3e-07 of "
-        "the largest magnitude in an output."
+        "Proven in exact arithmetic at every size (2 of 2 outputs), and tested in 7 runs, with a largest difference of "
+        "3e-07 of the largest magnitude in an output."
     )
 
 
 def test_a_gap_of_the_runs_follows_what_normal_forms_prove() -> None:
-    shown = EquivalenceSummary({"y": "up to rounding"})
+    shown = EquivalenceSummary({"y": "in exact arithmetic"})
     assert shown.headline("", 7, largest="difference of 3e-07", caveats=["extreme values"]) == (
-        "Proven up to rounding at every size (1 of 1 output), and run 7 times, with a largest difference of 3e-07; the "
-        "runs do not cover: extreme values."
+        "Proven in exact arithmetic at every size (1 of 1 output), and tested in 7 runs, with a largest difference of "
+        "3e-07; the runs do not cover: extreme values."
     )
 
 
-@pytest.mark.parametrize(
-    ("exactness", "named"),
-    [
-        ("bit for bit", ""),
-        ("up to the sign of zeros", "zeros added (once)"),
-        ("up to rounding", "zeros added (once), gemm (twice)"),
-        ("assuming finite values", "zeros added (once), gemm (twice), masks filled in (3 times)"),
-    ],
-)
-def test_equalities_that_are_not_bit_for_bit_are_named(exactness: str, named: str) -> None:
-    used = {"cast": 9, "zeros added": 1, "gemm": 2, "masks filled in": 3}
-    shown = EquivalenceSummary({"y": exactness}, axioms=used)
+@pytest.mark.parametrize("exactness", ["bit for bit", "in exact arithmetic"])
+def test_equalities_and_constants_of_exact_arithmetic_are_named(exactness: str) -> None:
+    used, constants = {"cast": 9, "einsum": 1, "gemm": 2}, ComparedConstants(14, 4.2e-8)
+    shown = EquivalenceSummary({"y": exactness}, axioms=used, constants=constants)
     texts = [str(block.text) for block in shown.blocks() if isinstance(block, Prose)]
-    assert texts[1:] == ([f"Equalities that are not bit for bit: {named}."] if named else [])
+    told = (
+        "Equalities of exact arithmetic: einsum (once), gemm (twice). 14 computed constants agree with their exact "
+        "values to 4e-08. Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
+    )
+    assert texts[1:] == ([told] if exactness == "in exact arithmetic" else [])
 
 
 def test_the_equalities_of_a_fused_fold_are_named() -> None:
@@ -133,9 +130,10 @@ def test_the_equalities_of_a_fused_fold_are_named() -> None:
     fused = model_of("g (float[N, 4] x) => (float[N, 3] y) { y = Gemm (x, w, b) }", **LAYER)
     found = verify_rewrite(original, fused, options=RewriteProofOptions(tolerance=1e-5))
     assert paragraphs(found) == [
-        "By normal forms, at every legal size and for every input, for N >= 1: 1 up to rounding, of 1. "
+        "By normal forms, at every legal size and for every input, for N >= 1: 1 in exact arithmetic, of 1. "
         "Shapes and integers are as onnxruntime has them, of 3 kinds of node at 8 sizes or more.",
-        "Equalities that are not bit for bit: constants in weights (once), gemm (once), rows times a matrix (once).",
+        "Equalities of exact arithmetic: constants in weights (once), gemm (once), rows times a matrix (once). "
+        "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell.",
     ]
 
 
@@ -189,12 +187,12 @@ def test_normal_forms_that_take_too_long_leave_the_runs() -> None:
 
 
 def test_the_least_exact_output_says_how_exact_all_are() -> None:
-    shown = EquivalenceSummary({"a": "bit for bit", "b": "up to rounding", "c": "up to the sign of zeros"})
+    shown = EquivalenceSummary({"a": "bit for bit", "b": "in exact arithmetic", "c": "bit for bit"})
     assert shown.is_complete
-    assert shown.exactness == "up to rounding"
+    assert shown.exactness == "in exact arithmetic"
     assert [str(block.text) for block in shown.blocks() if isinstance(block, Prose)] == [
-        "By normal forms, at every legal size and for every input: 1 bit for bit, 1 up to the sign of zeros, 1 up to "
-        "rounding, of 3."
+        "By normal forms, at every legal size and for every input: 2 bit for bit, 1 in exact arithmetic, of 3.",
+        "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell.",
     ]
 
 

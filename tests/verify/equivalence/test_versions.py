@@ -375,7 +375,7 @@ def test_averages_of_a_newer_kernel_are_equal_up_to_rounding(attributes: str) ->
     right, made = ([Session(each).run(feed)["y"] for feed in feeds] for each in (before, after))
     np.testing.assert_allclose(right, made, rtol=0, atol=1e-6)
     assert np.array(right).tobytes() != np.array(made).tobytes()
-    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["up to rounding"]
+    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["in exact arithmetic"]
 
 
 @pytest.mark.parametrize(

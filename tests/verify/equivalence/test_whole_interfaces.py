@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
-from real_models import MODEL_NAMES, params
+from real_models import DISTINCT, params
 
 import graphkit
 from graphkit.errors import ModelError
@@ -23,10 +23,10 @@ from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.equivalence import Equivalence, check_equivalence
 from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.narrowing import computed_dims
+from graphkit.verify.interface_changes import computed_dims
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")
-EACH = pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+EACH = pytest.mark.parametrize("name", params(DISTINCT, slow={*DISTINCT} - {*QUICK}))
 ModelFile = Callable[[str], Path]
 
 
@@ -127,10 +127,10 @@ def test_inlined_functions_are_proven(name: str, model_file: ModelFile) -> None:
 
 
 BODIES = ("search/beamsearch-gpt2", "search/loop-greedy")  # declare numbers in bodies whose dims nobody can infer
-DIMS = [name for name in MODEL_NAMES if name not in BODIES]
+DIMS = [name for name in DISTINCT if name not in BODIES]
 
 
-@pytest.mark.parametrize("name", params(DIMS, slow=[name for name in DIMS if name not in QUICK]))
+@pytest.mark.parametrize("name", params(DIMS, slow={*DIMS} - {*QUICK}))
 def test_dims_that_are_set_are_proven(name: str, model_file: ModelFile) -> None:
     model = graphkit.load(model_file(name))
     symbols = [dim.name for dims in input_dims(model).values() for dim in dims or () if dim.name is not None]

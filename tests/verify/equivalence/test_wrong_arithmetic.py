@@ -330,6 +330,6 @@ def test_a_wrong_number_is_not_proven(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", [*PAIRS][::4])
 def test_a_wrong_number_fails_a_proof(name: str) -> None:
     assert not verify_rewrite(*PAIRS[name].models()).passed

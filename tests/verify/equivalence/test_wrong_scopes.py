@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorShapeProto, parser
-from onnx.reference import ReferenceEvaluator
 from small_models import model
 
 from graphkit.errors import ModelError
@@ -91,61 +89,6 @@ def test_a_wrong_model_is_not_proven(name: str) -> None:
     right, made = (Session(each, threads=1).run(pair.feed)["y"] for each in (before, after))
     assert np.abs(right - made).max() > 1e-2
     assert check_equivalence(before, built(pair.before, pair.constants[0], pair.opset)).is_proven
-    assert not check_equivalence(before, after).proven
-
-
-CHAINS = {
-    "what overflows in between": ("t{} = {} (t{}, large)", ("Mul",) * 5 + ("Div",) * 5, 1000.0),
-    "what is lost beside a sum of numbers": ("t{} = {} (t{}, thousand)", ("Add",) * 40 + ("Sub",) * 40, 0.1),
-    "what is scaled down, and lost beside a number": (None, (), 1.0),
-    "what is lost beside one number": ("t{} = {} (t{}, thousand)", ("Add", "Sub"), 0.01),
-}
-LOST = "t = Div (x, large) u = Add (t, thousand) v = Sub (u, thousand) y = Mul (v, large)"
-
-
-@pytest.mark.parametrize("name", CHAINS)
-def test_numbers_in_between_that_are_very_large_do_not_cancel_out(name: str) -> None:
-    step, operators, number = CHAINS[name]
-    steps = " ".join((step or "").format(at + 1, op, at) for at, op in enumerate(operators))
-    body = LOST if step is None else f"t0 = Identity (x) {steps} y = Identity (t{len(operators)})"
-    before, after = (
-        model(f"g (float[n] x) => (float[n] y) {{ {text} }}", large=np.float32(2**24), thousand=np.float32(1000))
-        for text in (body, "y = Identity (x)")
-    )
-    x = np.array([number, number / 3], np.float32)
-    right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
-    assert not np.allclose(right, made, rtol=1e-3, atol=0)
-    assert not check_equivalence(before, after).proven
-
-
-LOST_BESIDE = {  # a number that is added, and taken away by the weight or the bias behind it
-    "of half precision": ("float16", "p = Add (x, k) y = Sub (p, k)", "y = Identity (x)", {"k": 100.0}),
-    "a scale and a weight": ("float", "s = Mul (x, small) p = Add (s, k) y = MatMul (p, w)", "y = MatMul (x, less)",
-                             {"small": 2.0**-16, "k": 100.0, "w": TURNED, "less": TURNED * 2.0**-16}),
-    "a bias": ("float", "u = Unsqueeze (x, i) p = Conv (u, w, b) s = Mul (p, small) t = Sub (s, k) y = Squeeze (t, i)",
-               "u = Unsqueeze (x, i) p = Conv (u, less) y = Squeeze (p, i)",
-               {"w": TURNED[..., None], "b": np.full(2, 2.0**19), "small": 2.0**-14, "k": 32.0,
-                "less": TURNED[..., None] * 2.0**-14, "i": np.array([-1])}),
-    "a factor of half precision": ("float16", "p = Mul (x, f) y = Div (p, f)", "y = Identity (x)", {"f": 60000.0}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LOST_BESIDE)
-def test_what_is_lost_beside_one_number_does_not_come_back(name: str) -> None:
-    dtype, *bodies, numbers = LOST_BESIDE[name]
-    kind = np.float32 if dtype == "float" else np.float16
-    before, after = (
-        model(f"g ({dtype}[n, 2] x) => ({dtype}[n, 2] y) {{ {body} }}",
-              **{each: np.asarray(number, None if each == "i" else kind)
-                 for each, number in numbers.items() if each in re.findall(r"\w+", body)})
-        for body in bodies
-    )  # fmt: skip
-    x = np.array([[1.2345, 1.3337]], kind)
-    with np.errstate(over="ignore"):  # the reference computes in half precision, as onnxruntime does not everywhere
-        runs = [ReferenceEvaluator(each.proto).run(None, {"x": x}) for each in (before, after)]
-    right, made = (np.asarray(run[0], np.float64) for run in runs)
-    assert np.abs(right - made).max() > 2e-3 * np.abs(made).max()
-    assert check_equivalence(before, before).is_proven
     assert not check_equivalence(before, after).proven
 
 
@@ -244,11 +187,11 @@ def test_a_call_of_fused_attention_has_what_the_function_reads_and_nothing_else(
             check_equivalence(*pair)
 
 
-def test_fused_attention_is_its_function_up_to_rounding() -> None:
+def test_fused_attention_is_its_function_in_exact_arithmetic() -> None:
     fused = with_function(attention(17))
     plain = InlineFunctions().run(fused).model
     for pair in ((fused, plain), (plain, fused)):
-        assert [output.exactness for output in check_equivalence(*pair).outputs] == ["up to rounding"]
+        assert [output.exactness for output in check_equivalence(*pair).outputs] == ["in exact arithmetic"]
     for pair in ((fused, fused), (plain, plain)):
         assert [output.exactness for output in check_equivalence(*pair).outputs] == ["bit for bit"]
 
@@ -273,7 +216,7 @@ def test_fused_attention_takes_the_axes_of_its_kernel_alone(declared: str, other
     assert "takes three axes, a matrix and a bias of its columns" in str(check_equivalence(fused, fused))
 
 
-def test_fused_attention_of_constants_is_its_function_up_to_rounding() -> None:
+def test_fused_attention_of_constants_is_its_function_in_exact_arithmetic() -> None:
     proto = with_function(attention(17)).restore()
     del proto.graph.input[:]
     arrays = {"x": RNG.normal(size=(1, 2, 4)), "w": RNG.normal(size=(4, 12)), "v": RNG.normal(size=12)}

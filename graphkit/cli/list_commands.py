@@ -1,0 +1,98 @@
+"""Commands that list what there is: passes and findings, targets, examples, JSON Schemas."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from graphkit.cli.flags import Format, output_format_option, output_option
+from graphkit.cli.output import put, put_list, show
+from graphkit.cli.rewrite_commands import current_folder_importable
+from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target
+
+__all__ = ["examples", "explain", "schema", "targets"]
+
+
+@click.command()
+@click.argument("name", metavar="[PASS|FINDING]", required=False, shell_complete=complete_explained)
+@output_option("FILE", "Write it to a file.")
+def explain(name: str | None, output: Path | None) -> None:
+    """Explain a pass or a kind of finding, or list all passes and findings.
+
+    PASS is one of the passes, or package.module:Pass. FINDING is a kind of finding, such as merged-if: what it is, why
+    it hurts, where it was seen, what to do.
+    """
+    from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
+    from graphkit.passes.pipeline import explain as explain_pass
+    from graphkit.passes.registry import PASSES
+    from graphkit.render.document_blocks import printable
+
+    if name is None:
+        passes = [(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES]
+        put_list([*passes, *((kind.name, f"Finding: {kind.says}.") for kind in KINDS)], output)
+        return
+    if name in KIND_NAMES:
+        put(finding_page(name), output)
+        return
+    with current_folder_importable():
+        text = explain_pass(name)
+    put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
+
+
+@click.command(short_help="List the NPU compilers to lint for, or the facts about one.")
+@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
+@output_format_option
+def targets(target: str | None, format: str) -> None:
+    """List the NPU compilers that models can be linted for, or the facts about one, with sources.
+
+    NAME is a target of the list. FILE is a TOML file of your own.
+    """
+    from graphkit.analysis.target_facts import target_facts
+    from graphkit.analysis.target_facts import targets as every_target
+    from graphkit.deploy.targets import load_target
+
+    show(every_target() if target is None else target_facts(load_target(target)), Format(format))
+
+
+@click.command(short_help="List the models that ship with graphkit, or copy them.")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_example)
+@click.option("--copy", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Copy them to a folder.")
+@output_option("FILE", "Write the list to a file.")
+def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -> None:
+    """List the models that ship with graphkit, or copy them to a folder, as FOLDER/NAME.onnx.
+
+    NAME is one of the list, with or without `example:`; all of them by default.
+    """
+    from graphkit.errors import OutputError
+    from graphkit.examples import EXAMPLES, resolve
+    from graphkit.io.transaction import made_folder, transaction
+
+    chosen = list(dict.fromkeys(name.removeprefix("example:") for name in names or EXAMPLES))
+    sources = {name: resolve(f"example:{name}") for name in chosen}
+    if folder is not None:
+        copies = {folder / path.name: path for path in sources.values()}
+        hint = "name another folder"
+        if taken := next(filter(os.path.lexists, copies), None):
+            raise OutputError(f"{taken}: exists - {hint}")
+        with made_folder(folder), transaction([*copies], key=next(iter(copies)), overwrite=False, hint=hint) as place:
+            for target, path in copies.items():
+                shutil.copyfile(path, place(target))
+    put_list(
+        [(f"example:{name}" if folder is None else f"{folder / name}.onnx", EXAMPLES[name]) for name in chosen], output
+    )
+
+
+@click.command(short_help="Print the JSON Schema of an output, or list the schemas.")
+@click.argument("name", metavar="[NAME]", required=False)
+@output_option("FILE", "Write to a file.")
+def schema(name: str | None, output: Path | None) -> None:
+    """Print the JSON Schema of a command's JSON, or list the schemas.
+
+    The JSON itself names its schema, such as "report/1". contract and bundle are for contract.json and bundle.json.
+    """
+    from graphkit.workflows.output_schemas import SCHEMAS, schema_text
+
+    put("".join(f"{known}\n" for known in SCHEMAS) if name is None else schema_text(name), output)

@@ -1,0 +1,110 @@
+"""The inputs and outputs of two models: which are the same, gone, new, of another type, or in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+
+__all__ = ["Interfaces", "Ports", "compare_interfaces", "compare_ports"]
+
+Kind = Callable[[Value], Hashable]
+
+
+@dataclass(frozen=True, eq=False)
+class Ports:
+    """The inputs, or the outputs, of two models.
+
+    Attributes:
+        pairs: Those of A, with those of B that they are.
+        lost: Those that B lacks.
+        new: Those that A lacks.
+        order_a, order_b: What both have, as it is called in B, in the order of each.
+    """
+
+    pairs: tuple[tuple[Value, Value], ...]
+    lost: tuple[Value, ...]
+    new: tuple[Value, ...]
+    order_a: tuple[str, ...]
+    order_b: tuple[str, ...]
+
+    @cached_property
+    def retyped(self) -> list[str]:
+        """The names of those that have another dtype or rank, as far as both are known."""
+        types = [(b.name, declared_type(a), declared_type(b)) for a, b in self.pairs]
+        known = [(name, a, b) for name, a, b in types if a is not None and b is not None]
+        return [name for name, a, b in known if a.dtype != b.dtype or len({a.rank, b.rank} - {None}) > 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Interfaces:
+    """The inputs and outputs of two models."""
+
+    inputs: Ports
+    outputs: Ports
+
+    @cached_property
+    def names(self) -> dict[Value, str]:
+        """The names in A of what is called otherwise in B."""
+        return {b: a.name for a, b in (*self.inputs.pairs, *self.outputs.pairs) if a.name != b.name}
+
+
+def compare_interfaces(a: Model, b: Model) -> Interfaces:
+    """Compare inputs and outputs, those that were only renamed included: dtype, rank and the operators beside agree.
+
+    Of these, what stands at the same place of both models comes first, then what is the only one of its kind in either.
+    """
+    return Interfaces(
+        inputs=compare_ports(a.graph.inputs, b.graph.inputs, _kind_of_input),
+        outputs=compare_ports(a.graph.outputs, b.graph.outputs, _kind_of_output),
+    )
+
+
+def compare_ports(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None = None) -> Ports:
+    """Compare inputs, or outputs, by name; what is left by place and by its kind, where that is given."""
+    pairs = dict(_pairs(ports_a, ports_b, kind_of))
+    twins = set(pairs.values())
+    return Ports(
+        pairs=tuple((value, pairs[value]) for value in dict.fromkeys(ports_a) if value in pairs),
+        lost=tuple(dict.fromkeys(value for value in ports_a if value not in pairs)),
+        new=tuple(dict.fromkeys(value for value in ports_b if value not in twins)),
+        order_a=tuple(pairs[value].name for value in ports_a if value in pairs),
+        order_b=tuple(value.name for value in ports_b if value in twins),
+    )
+
+
+def _pairs(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None) -> Iterator[tuple[Value, Value]]:
+    names = [{value.name: value for value in values} for values in (ports_a, ports_b)]
+    yield from ((value_a, names[1][name]) for name, value_a in names[0].items() if name in names[1])
+    if kind_of is None:
+        return
+    rest_a = [value if value.name not in names[1] else None for value in ports_a]
+    rest_b = [value if value.name not in names[0] else None for value in ports_b]
+    for place, (value_a, value_b) in enumerate(zip(rest_a, rest_b, strict=False)):
+        if value_a is not None and value_b is not None and kind_of(value_a) == kind_of(value_b):
+            rest_a[place] = rest_b[place] = None
+            yield value_a, value_b
+    groups: tuple[dict[Hashable, list[Value]], ...] = ({}, {})
+    for group, values in zip(groups, (rest_a, rest_b), strict=True):
+        for value in filter(None, values):
+            group.setdefault(kind_of(value), []).append(value)
+    both = [(values, groups[1].get(key, [])) for key, values in groups[0].items()]
+    yield from ((first[0], second[0]) for first, second in both if len(first) == len(second) == 1)
+
+
+def _kind_of_input(value: Value) -> Hashable:
+    return _type(value), frozenset((node.operator, place) for node, place in value.consumers)
+
+
+def _kind_of_output(value: Value) -> Hashable:
+    producer = value.producer.operator if value.producer is not None else None
+    return _type(value), producer, value.output_index
+
+
+def _type(value: Value) -> Hashable:
+    declared = declared_type(value)
+    return None if declared is None else (declared.dtype, declared.rank)

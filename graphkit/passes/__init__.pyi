@@ -1,0 +1,5 @@
+from .fold_passes import FOLDING
+from .fuse_passes import FUSING, SHARING
+from .registry import PASSES
+
+__all__ = ["FOLDING", "FUSING", "PASSES", "SHARING"]

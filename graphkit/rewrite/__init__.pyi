@@ -1,0 +1,21 @@
+from .base import (
+    ROUNDING,
+    Declined,
+    Matched,
+    MatchFailure,
+    Outcome,
+    Pass,
+    Premise,
+    copy_proto,
+    drop_inputs,
+    keep,
+)
+from .builder import Builder
+from .editor import Editor
+from .edits import NewNode, NodeInput, attributes_of
+from .fixpoint import NodeRewrite, Rewrite, run_to_fixpoint
+
+__all__ = [
+    "ROUNDING", "Builder", "Declined", "Editor", "MatchFailure", "Matched", "NewNode", "NodeInput", "NodeRewrite",
+    "Outcome", "Pass", "Premise", "Rewrite", "attributes_of", "copy_proto", "drop_inputs", "keep", "run_to_fixpoint",
+]  # fmt: skip

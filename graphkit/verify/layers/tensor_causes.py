@@ -1,0 +1,434 @@
+"""The causes that a comparison knows: for each, what undoes it in the second model, so that a tensor is right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnx
+
+from graphkit.errors import ModelError
+from graphkit.graph.mask_polarity import unmasked
+from graphkit.graph.view import Node, Value
+from graphkit.matching.constant_numbers import first_difference
+from graphkit.matching.graph_side import known
+from graphkit.matching.value_numbering import default_of
+from graphkit.verify.array_relations import array_relations, describe_difference
+from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, multiple, with_attributes
+from graphkit.verify.comparator import elementwise, magnitude, odd_elements
+from graphkit.verify.layers.compared_model import FLOATS, Pair, Side, Steps, constant_array
+from graphkit.verify.layers.legal_feeds import ArrayFile
+from graphkit.verify.layers.measuring import FLOOR, plain
+
+__all__ = ["find_tensor_cause"]
+
+HOPS = 3
+MAX_NEARBY = 24  # tensors whose arrays are looked at
+MAX_ROWS = 32  # rows of a tensor that are looked for in a table
+CHUNK = 1 << 22  # elements of a table
+CLOSE = 1e-3  # relative, of a factor
+NUMBERS = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
+Arrays = Mapping[Value, np.ndarray]
+
+
+def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float) -> Cause:
+    """Return the cause of the difference of two tensors whose sources agree: the first that mends it when undone."""
+    near_a, near_b = Neighbourhood.of(a, pair.a), None
+    right = near_a.arrays[pair.a]
+    if isinstance(b, ArrayFile):
+        wrong = b.beside(pair.theirs, right)
+    else:
+        assert isinstance(pair.b, Value)
+        near_b = Neighbourhood.of(b, pair.b)
+        wrong = near_b.arrays[pair.b]
+    unknown = Cause("unknown", "no simple relation was found between the two.")
+    if right.dtype.kind in "OUS" or wrong.dtype.kind in "OUS":
+        return unknown
+    if wrong.size > right.size and not any(wrong.strides):  # it was not read
+        return Cause("dims", f"dims: B has {list(wrong.shape)}, and A {list(right.shape)}.")
+    is_finite = right.shape == wrong.shape and bool(np.isfinite(right).all())
+    if is_finite and (odd := odd_elements(right, wrong, FLOOR)):
+        return Cause("unknown", f"B has {odd}.")
+    case = TensorCase(near_a, near_b, plain(right), plain(wrong), tolerance, is_integer=right.dtype.kind != "f")
+    causes = itertools.chain.from_iterable(find(case) for find in TABLE)
+    return find_first_cause(case.distances, causes) or unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A tensor of a model, and what it is computed from in a few steps.
+
+    Attributes:
+        side: The model.
+        value: The tensor.
+        arrays: What these tensors hold, its own included.
+        nodes: The nodes of these steps.
+    """
+
+    side: Side
+    value: Value
+    arrays: Arrays
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def of(cls, side: Side, value: Value) -> Neighbourhood:
+        """Run a model up to a tensor."""
+        values, nodes, border = dict[Value, None](), dict[Node, None](), [value]
+        for _ in range(HOPS):
+            producers = [each.producer for each in border if each.producer and each.producer not in nodes]
+            nodes.update(dict.fromkeys(producers))
+            border = [each for node in producers for each in side.reads[node] if each in side.place]
+            values.update(dict.fromkeys(sorted(border, key=side.place.__getitem__)))
+        holdable = [each for each in values if each not in side.unholdable and each is not value]
+        tensors = [value, *holdable[:MAX_NEARBY]]
+        arrays = Steps(side, side.feed, tensors).values(tensors)
+        return cls(side, value, dict(zip(tensors, arrays, strict=True)), tuple(nodes))
+
+    def constants(self, nodes: Sequence[Node], size: int = 0) -> Iterator[tuple[Value, Node, np.ndarray]]:
+        """Yield the floating-point constants that nodes read, each once: all, or those of so many elements."""
+        readers = {value: node for node in nodes for value in node.inputs if value is not None}
+        for value, node in readers.items():
+            tensor = known(value)
+            if tensor is not None and tensor.data_type in FLOATS and size in (0, math.prod(tensor.dims)):
+                yield value, node, constant_array(self.side.model, tensor)
+
+    def reads(self, name: str) -> bool:
+        """Whether the tensor is computed from a value of this name in a few steps."""
+        return any(value is not None and value.name == name for node in self.nodes for value in node.inputs)
+
+
+@dataclass(eq=False)
+class TensorCase:
+    """Two arrays that should be equal; causes are undone in them.
+
+    Attributes:
+        a: What is around it in A.
+        b: The same in B, None where B is a file of arrays.
+        x: What A has, in float64, 0 in the place of minus infinity.
+        y: What B has.
+        tolerance: The largest difference that counts as none, times the largest magnitude where that is above 1.
+        is_integer: Whether A has integers or booleans, which have to be equal.
+    """
+
+    a: Neighbourhood
+    b: Neighbourhood | None
+    x: np.ndarray
+    y: np.ndarray
+    tolerance: float
+    is_integer: bool
+    parts: tuple[tuple[str, Neighbourhood], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = (("A", self.a), *([("B", self.b)] if self.b is not None else []))
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether both have floats of the same dims."""
+        return not self.is_integer and self.x.shape == self.y.shape and self.x.size > 0
+
+    def distances(self) -> Iterator[float]:
+        """Yield how far apart they are, in multiples of the tolerance."""
+        allowed = 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
+        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), allowed)
+
+    def compared(self, x: np.ndarray, y: np.ndarray) -> Undo:
+        """Return the undoing after which these are compared."""
+        return partial(with_attributes, self, x=x, y=y)
+
+    def run_again(self, given: Callable[[], Arrays], fed: Mapping[str, np.ndarray] = {}, *, both: bool = False) -> Undo:
+        """Return the undoing that runs B with other tensors or inputs, and A with these inputs too if `both`."""
+
+        @contextmanager
+        def undo() -> Iterator[None]:
+            assert self.b is not None
+            try:
+                x = _run(self.a, {}, fed) if both else self.x
+                y = _run(self.b, given(), fed)
+            except ModelError:
+                x, y = self.x, self.y
+            with with_attributes(self, x=x, y=y):
+                yield
+
+        return undo
+
+
+def _run(near: Neighbourhood, given: Arrays, fed: Mapping[str, np.ndarray]) -> np.ndarray:
+    feed = {name: fed.get(name, array) for name, array in near.side.feed.items()}
+    return plain(Steps(near.side, feed, [near.value], given=given).values([near.value])[0])
+
+
+def node_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield nodes of B with another operator or attribute: with the result of A's on what they read, the rest is right.
+
+    Where the nodes are the same, those that they read are looked at, as far as their tensors differ.
+    """
+    pairs = [(case.a.value, case.b.value)] if case.b is not None else []
+    for _ in range(HOPS):
+        nodes = [(x.producer, y.producer) for x, y in pairs if x.producer is not None and y.producer is not None]
+        for node_a, node_b in nodes:
+            if text := _node_difference(node_a, node_b):
+                yield Cause("weights", text, undo=case.run_again(partial(_results, case, node_a, node_b)))
+        alike = [both for both in nodes if both[0].operator == both[1].operator]
+        inputs = (zip(x.inputs, y.inputs, strict=False) for x, y in alike)
+        pairs = [(x, y) for both in inputs for x, y in both if x and y and _differ(case, x, y)]
+
+
+def _differ(case: TensorCase, value_a: Value, value_b: Value) -> bool:
+    assert case.b is not None
+    x, y = case.a.arrays.get(value_a), case.b.arrays.get(value_b)
+    return x is not None and y is not None and not (x.shape == y.shape and np.allclose(x, y, equal_nan=True))
+
+
+def _node_difference(node_a: Node, node_b: Node) -> str:
+    """Return how two nodes differ, "" where they do not; an attribute that is not set has its default."""
+    if node_a.operator != node_b.operator:
+        is_alike = len(node_a.inputs) == len(node_b.inputs)
+        text = f"'{node_b.label}' of B computes {node_b.operator}, and '{node_a.label}' of A {node_a.operator}."
+        return text if is_alike else ""
+    texts = []
+    for name in sorted(node_a.attributes.keys() | node_b.attributes.keys()):
+        x, y = (node.attributes.get(name, default_of(node, name)) for node in (node_a, node_b))
+        if x is not None and y is not None and x.type == y.type and x.type in NUMBERS and x != y:
+            numbers = [onnx.helper.get_attribute_value(each) for each in (y, x)]
+            has, had = (f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
+            texts.append(
+                f"'{node_b.label}' ({node_b.operator}) of B has {name} {has}, and '{node_a.label}' of A has {had}."
+            )
+    return " ".join(texts)
+
+
+def _results(case: TensorCase, node_a: Node, node_b: Node) -> Arrays:
+    """Return what a node of A computes of what a node of B reads, as the results of that."""
+    assert case.b is not None
+    pairs = zip(node_a.inputs, node_b.inputs, strict=False)
+    read = [(x, y) for x, y in pairs if x is not None and y is not None and known(x) is None]
+    arrays = Steps(case.b.side, case.b.side.feed, []).values([y for _, y in read])
+    given = {x: array for (x, _), array in zip(read, arrays, strict=True)}
+    outputs = [(x, y) for x, y in zip(node_a.outputs, node_b.outputs, strict=False) if x is not None and y is not None]
+    results = Steps(case.a.side, case.a.side.feed, [], given=given).values([x for x, _ in outputs])
+    return {y: array for (_, y), array in zip(outputs, results, strict=True)}
+
+
+def mask_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield masks that B ignores, inverts or shifts: with another mask, or none, both agree."""
+    feed = case.a.side.feed
+    polarities = {value.name: polarity for value, polarity in case.a.side.model.roles.polarities.items()}
+    masks = {name: (feed[name], unmasked(feed[name], each)) for name, each in polarities.items() if name in feed}
+    hiding = {name: pair for name, pair in masks.items() if not np.array_equal(*pair)}
+    if case.b is None:
+        return
+    for name, (mask, whole) in hiding.items():
+        inverted = np.where(mask == whole, mask.min(), whole).astype(mask.dtype)
+        text = f"mask inverted: the two agree where B is given '{name}' inverted."
+        yield Cause("mask", text, undo=case.run_again(dict, {name: inverted}))
+        for step, where in ((1, "after"), (-1, "before")):
+            edge = slice(0, 1) if step > 0 else slice(-1, None)
+            shifted = np.roll(mask, step, -1)
+            shifted[..., edge] = mask[..., edge]
+            text = f"mask shifted: the two agree where B is given '{name}' shifted by one; it reads the place {where}."
+            yield Cause("mask", text, undo=case.run_again(dict, {name: shifted}))
+    for name, (mask, whole) in hiding.items():
+        text = f"padding leak: the two agree where '{name}' masks nothing; padding changes what one of them computes."
+        if _differs_only_where(case, mask != whole):
+            text = f"padding: only positions that '{name}' masks differ; what counts agrees."
+        yield Cause("padding", text, undo=case.run_again(dict, {name: whole}, both=True))
+    if len(hiding) > 1:
+        names = " and ".join(f"'{name}'" for name in hiding)
+        fed = {name: whole for name, (_, whole) in hiding.items()}
+        text = f"padding leak: the two agree where {names} mask nothing."
+        yield Cause("padding", text, undo=case.run_again(dict, fed, both=True))
+
+
+def _differs_only_where(case: TensorCase, hidden: np.ndarray) -> bool:
+    """Whether only padded positions differ: dims [batch, length, ...] beside a mask [batch, length]."""
+    if hidden.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != hidden.shape:
+        return False
+    with case.compared(case.x[~hidden], case.y[~hidden])():
+        return max(case.distances()) <= 1
+
+
+def weight_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield the weights that B's node reads and that are not those of A: with those of A, the tensor is right."""
+    node_a, node_b = case.a.value.producer, case.b.value.producer if case.b is not None else None
+    if case.b is None or node_a is None or node_b is None or node_a.operator != node_b.operator:
+        return
+    models, right, texts, name = (case.a.side.model, case.b.side.model), dict[Value, np.ndarray](), list[str](), ""
+    for value_a, value_b in zip(node_a.inputs, node_b.inputs, strict=False):
+        tensor_a, tensor_b = (known(value) if value is not None else None for value in (value_a, value_b))
+        if (
+            tensor_a is None
+            or tensor_b is None
+            or tensor_a.data_type != tensor_b.data_type
+            or not value_a
+            or not value_b
+        ):
+            continue
+        if tensor_a.dims == tensor_b.dims and first_difference(models[0], tensor_a, models[1], tensor_b) is None:
+            continue
+        right[value_b] = constant_array(models[0], tensor_a)
+        how = describe_difference(right[value_b], constant_array(models[1], tensor_b))
+        texts.append(f"'{value_b.name}' of B is not '{value_a.name}' of A: {how}.")
+        name = name or value_a.name
+    if right:
+        yield Cause("weights", " ".join(texts), name, case.run_again(lambda: right))
+
+
+def constant_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield a constant that is added by one model alone, or twice: without it, or with it, the arrays are equal."""
+    if case.x.shape != case.y.shape or not case.x.size:
+        return
+    difference = case.x - case.y
+    for kept in [(), *((axis,) for axis in reversed(range(case.x.ndim)))]:
+        others = tuple(axis for axis in range(case.x.ndim) if axis not in kept)
+        column = difference.mean(axis=others, keepdims=True)
+        if case.x.size == column.size > 1 or np.abs(difference - column).max() > np.abs(difference).max() / CLEAR:
+            continue
+        text, name = _added_constant(case, column.ravel())
+        if not text:
+            mean = float(column.ravel()[0])
+            number = f"{abs(mean):g}" if case.is_integer else f"{abs(mean):.4g}"
+            text = f"B has {number} {'less' if mean > 0 else 'more'} than A in every element"
+            text += "; positions, or a length, are off by one" if case.is_integer and abs(mean) == 1 else ""
+            text += "" if case.is_integer else "; no initializer of either has this value"
+            if kept:
+                text = f"along axis {kept[0]}, B differs from A by the same numbers everywhere; no initializer has them"
+        yield Cause("offset", f"constant offset: {text}.", name, case.compared(case.x, case.y + column))
+
+
+def _added_constant(case: TensorCase, column: np.ndarray) -> tuple[str, str]:
+    """Return the constant that has the numbers by which A is larger, or smaller: what is done with it, and its name."""
+    for owner, part in () if case.is_integer else case.parts:
+        for value, _, array in part.constants(part.side.nodes, column.size):
+            for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
+                if np.allclose(array.ravel(), sign * column, CLOSE, case.tolerance):
+                    is_twice = owner != more or (less is not None and less.reads(value.name))
+                    whose = "the" if is_twice else "its"
+                    return _added_text(more, f"{whose} initializer '{value.name}'", is_twice=is_twice), value.name
+    return "", ""
+
+
+def _added_text(more: str, what: str, *, is_twice: bool) -> str:
+    less = "B" if more == "A" else "A"
+    return f"{more} adds {what} twice, {less} once" if is_twice else f"{more} adds {what}, and {less} does not"
+
+
+def scale_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield a factor that one of the models lacks, or has twice: without it, the arrays are equal."""
+    if not case.has_floats or case.x.size < 2:
+        return
+    for owner, part in case.parts:
+        nodes = [*part.nodes, *(node for node, _ in part.value.consumers)]
+        for value, node, array in part.constants([node for node in nodes if node.is_op("Mul", "Div")]):
+            if not _broadcasts(array.shape, case.x.shape) or not array.all():
+                continue
+            number = array if node.op_type == "Mul" else 1 / array.astype(np.float64)
+            operation = f"the {node.op_type} by '{value.name}' of {owner}"
+            more = " twice" if owner == "A" else ", and A does not"
+            texts = f"B applies {operation}{more}", f"B lacks {operation}, or A applies it twice"
+            for factor, text in zip((number, 1 / number), texts, strict=True):
+                times = f"{factor.ravel()[0]:.6g} times" if factor.size == 1 else "a multiple of"
+                undo = case.compared(factor * case.x, case.y)
+                yield Cause("scale", f"scale: B is {times} A: {text}.", value.name, undo)
+    squares = float((case.x * case.x).sum())
+    if squares and (least := float((case.x * case.y).sum()) / squares):
+        text = f"scale: B is {least:.6g} times A; no constant nearby has that factor."
+        yield Cause("scale", text, undo=case.compared(least * case.x, case.y))
+
+
+def _broadcasts(dims: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(dims) <= len(to) and all(d in (1, t) for d, t in zip(dims[::-1], to[::-1], strict=False))
+
+
+def row_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield rows of a table that are added by one model alone, or twice, or looked up elsewhere in B."""
+    if not case.has_floats or not case.x.ndim:
+        return
+    x, y = (array.reshape(-1, array.shape[-1])[:MAX_ROWS] for array in (case.x, case.y))
+    length = case.x.shape[-2] if case.x.ndim > 1 else 1
+    for name, table in _tables(case):
+        for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
+            if (rows := _nearest_rows(table, sign * (x - y))) is not None:
+                ends = f"rows {_ends(rows[:length])} of '{name}'"
+                is_counting = length > 1 and all(b == a + 1 for a, b in itertools.pairwise(rows[:length]))
+                text = _added_text(
+                    more, f"positions ({ends})" if is_counting else ends, is_twice=bool(less and less.reads(name))
+                )
+                yield Cause("positions", f"{text}.", name, case.compared(x, y + sign * table[rows]))
+        rows_a, rows_b = _nearest_rows(table, x), _nearest_rows(table, y)
+        if rows_a is not None and rows_b is not None:
+            steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
+            text = (
+                f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_ends(rows_a)} of '{name}', B rows"
+            )
+            undo = case.compared(x, y - table[rows_b] + table[rows_a])
+            yield Cause("positions", f"{text} {_ends(rows_b)}.", name, undo)
+
+
+def _tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tables with rows of this length that a model looks rows up in, or adds parts of; each name once."""
+    names = set[str]()
+    for _, part in case.parts:
+        nodes = [node for node in part.side.nodes if node.is_op("Gather", "Slice", "Add", "GatherND", "Expand")]
+        for value, _, array in part.constants(nodes):
+            if array.ndim == 2 and array.shape[1] == case.x.shape[-1] and len(array) > 1 and value.name not in names:
+                names.add(value.name)
+                yield value.name, array
+
+
+def _nearest_rows(table: np.ndarray, array: np.ndarray) -> list[int] | None:
+    """Return which row of a table each row of an array may be, None where one is none."""
+    rows = []
+    for row in array:
+        best, at, step = np.inf, -1, max(1, CHUNK // table.shape[1])
+        for start in range(0, len(table), step):
+            apart = np.abs(table[start : start + step] - row).max(axis=1)
+            if apart.min() < best:
+                best, at = float(apart.min()), start + int(apart.argmin())
+        if not row.any() or best > float(np.abs(row).max()) / CLEAR:
+            return None
+        rows.append(at)
+    return rows
+
+
+def _ends(numbers: Sequence[int]) -> str:
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
+
+
+def term_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield a tensor nearby that one model adds and the other does not, such as a residual, or that B has instead."""
+    if not case.has_floats:
+        return
+    for (owner, part), sign in zip(case.parts, (1.0, -1.0), strict=False):
+        other = "B" if owner == "A" else "A"
+        for value, array in part.arrays.items():
+            if value is part.value or array.dtype.kind != "f" or not _broadcasts(array.shape, case.x.shape):
+                continue
+            term, is_residual = plain(array), len(value.consumers) > 1 and value.producer is not None
+            text = (
+                f"{owner} adds its tensor '{value.name}'{' (a residual)' if is_residual else ''}, and {other} does not."
+            )
+            yield Cause("term", text, undo=case.compared(case.x, case.y + sign * term))
+            text = f"{other} adds the tensor '{value.name}' of {owner} once more than {owner}."
+            yield Cause("term", text, undo=case.compared(case.x, case.y - sign * term))
+            if owner == "A" and term.shape == case.y.shape:
+                text = f"B has what A has in '{value.name}': what A computes from that is left out."
+                yield Cause("term", text, undo=case.compared(term, case.y))
+
+
+def order_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield the same elements in another order: transposed, rotated, permuted, or without some at an end."""
+    for relation in array_relations(case.x, case.y):
+        yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
+
+
+TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
+    *(node_causes, mask_causes, weight_causes),
+    *(constant_causes, scale_causes, row_causes, term_causes, order_causes),
+)

@@ -1,0 +1,334 @@
+"""Compare the weights of models with those of the originals that they were made of: no run reads every row of a table.
+
+A rewrite gives what it changes another name; so what stands under a name of an original, with its dtype and dims, has
+to have its elements, and a number in an attribute of a node of that name has to be its number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from graphkit.dtypes import BITS, dtype_name
+from graphkit.graph.names import counted
+from graphkit.graph.traversal import reachable
+from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes
+from graphkit.io.tensors import element_count
+from graphkit.matching.constant_numbers import ConstantNumbers, first_difference
+from graphkit.model import Model
+from graphkit.passes.control_flow.split_merged import SUFFIX
+from graphkit.verify.first_difference import run_part
+from graphkit.verify.rewrite_proof import WeightProof
+
+__all__ = [
+    "WrongAttribute",
+    "WrongPart",
+    "WrongWeight",
+    "changed_weights",
+    "find_wrong_parts",
+    "foreign_weights",
+    "mend_models",
+]
+
+SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
+SHOWN = 3
+READING_ALL = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "BatchNormalization")
+CLOSE = 1e-6  # of what was computed once, by another program
+PREFIX = "encoder/"  # of what a bundle takes from the encoder
+MERGED = "_merged_0"  # behind the names in a merged decoder
+ADDED = re.compile(r"_(\d+|value)$")
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A constant tensor of a model, under the name of its value, or of the node whose attribute it is."""
+
+    name: str
+    scope: str
+    tensor: TensorProto
+    model: Model
+    value: Value | None = None
+
+    @property
+    def kind(self) -> tuple[int, tuple[int, ...]]:
+        """Its dtype and dims."""
+        return self.tensor.data_type, tuple(self.tensor.dims)
+
+    @cached_property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return sum(map(len, self.tensor.string_data)) or len(self.model.payload(self.tensor))
+
+    def difference(self, other: Weight) -> int | None:
+        """Return the first byte in which another weight differs, None where there is none."""
+        return first_difference(self.model, self.tensor, other.model, other.tensor)
+
+    def __str__(self) -> str:
+        return f"'{self.name}' ({dtype_name(self.tensor.data_type)}{list(self.tensor.dims)})"
+
+
+def _weights(model: Model, scopes: Iterable[Scope]) -> Iterator[Weight]:
+    """Yield initializers, defaults of inputs, tensors of Constant nodes, and those in attributes of other nodes."""
+    for scope in scopes:
+        for value in scope.values.values():
+            sparse = value.sparse.values if value.sparse is not None else None
+            if (tensor := sparse or value.constant or value.tensor) is not None:
+                yield Weight(value.name, scope.path, tensor, model, value)
+        for node in scope.nodes:
+            for attribute in node.proto.attribute if not node.is_op("Constant") else ():
+                tensors = [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+                for number, tensor in enumerate(tensors):
+                    yield Weight(f"{node.label}.{attribute.name}.{number}", scope.path, tensor, model)
+
+
+def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool = False) -> WeightProof:
+    """Compare the weights that stand under one name in two models, with the same dtype and dims.
+
+    A rewrite may have made constants of its own, under names of their own, and may have changed the numbers that shapes
+    are computed from. With `only_partly_read` those may differ that each run reads as a whole.
+    """
+    known = {
+        (weight.scope, weight.name, weight.kind): weight for weight in _weights(original, all_scopes(original.scopes))
+    }
+    compared = []
+    for weight in _weights(rewritten, all_scopes(rewritten.scopes)):
+        same = known.get((weight.scope, weight.name, weight.kind))
+        if same is not None and not rewritten.shape_tensors.is_shape(weight.value):
+            difference = same.difference(weight)
+            if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
+                compared.append((weight, same, difference))
+    return _proof(compared, "the original's")
+
+
+def _is_read_whole(value: Value | None) -> bool:
+    """Whether every run reads all elements of a weight: the nodes that read it run always, and look nothing up."""
+    if value is None or value.scope.path:
+        return False
+    return all(node.scope is value.scope and node.is_op(*READING_ALL) for node, _ in value.consumers)
+
+
+def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:
+    """Look for the weights of a model made from one branch of a merged decoder among the tensors that branch can read.
+
+    The exporter's suffix `_merged_0` does not count in names. A tensor that has no equal of its name may have one of
+    another name: models that were merged may have called it otherwise.
+    """
+    numbers, equal, named = ConstantNumbers(), dict[int, Weight](), dict[tuple[str, object], Weight]()
+    for weight in _weights(merged, scopes):
+        named[SUFFIX.sub("", weight.name), weight.kind] = named[weight.name, weight.kind] = weight
+        equal[numbers.of(merged, weight.tensor)] = weight
+    compared = []
+    for weight in _weights(model, all_scopes(model.scopes)):
+        same = equal.get(numbers.of(model, weight.tensor))
+        other = named.get((weight.name, weight.kind)) or named.get((SUFFIX.sub("", weight.name), weight.kind))
+        difference = other.difference(weight) if same is None and other is not None else None
+        compared.append((weight, same or other, difference))
+    return _proof(compared, "the merged decoder's")
+
+
+def _proof(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: str) -> WeightProof:
+    """Return the proof of weights with those that they should be, and the first bytes in which they differ."""
+    equal = [weight.size for weight, same, difference in compared if same is not None and difference is None]
+    new = [weight for weight, same, _ in compared if same is None]
+    failures = [f"weight {weight} is none of {whose}" for weight in new if weight.size >= SMALL]
+    failures += [
+        f"weight {weight} differs from {whose} '{same.name}', first at element {_element(weight.tensor, difference)}"
+        for weight, same, difference in compared
+        if same is not None and difference is not None
+    ]
+    more = [f"and {len(failures) - SHOWN} weights more"] if len(failures) > SHOWN else []
+    made = sum(weight.size < SMALL for weight in new)
+    return WeightProof(len(equal), sum(equal), made, (*failures[:SHOWN], *more))
+
+
+def _element(tensor: TensorProto, offset: int) -> str:
+    """Return the index of the element at a byte."""
+    bits = BITS.get(tensor.data_type)
+    index = offset * 8 // bits if bits is not None else 0
+    if index >= element_count(tensor):
+        return "0"
+    return str([int(position) for position in np.unravel_index(index, tuple(tensor.dims))])
+
+
+@dataclass(frozen=True, eq=False)
+class WrongWeight:
+    """A weight that has other elements than that of the same name.
+
+    Attributes:
+        file: The file that it is in.
+        name: Its name.
+        count, total: How many elements differ, of how many.
+        first: The index of the first of them.
+        right: What it should be.
+        is_sure: Whether its name is that of the original; else something was added, and it may be another constant.
+    """
+
+    file: str
+    name: str
+    count: int
+    total: int
+    first: tuple[int, ...]
+    right: np.ndarray
+    is_sure: bool = True
+
+    def __str__(self) -> str:
+        differ = f"{self.count:,} of {counted(self.total, 'element(s)')} differ{'s' if self.count == 1 else ''}"
+        where = f", first [{', '.join(map(str, self.first))}]" if self.first else ""
+        return f"Weight '{self.name}' of {self.file} is not that of the export: {differ}{where}."
+
+
+@dataclass(frozen=True, eq=False)
+class WrongAttribute:
+    """A number in an attribute that is another one than in the node of the same name.
+
+    Attributes:
+        file: The file that the node is in.
+        node: The node.
+        name: The attribute.
+        number, right: What it is, and what it should be.
+    """
+
+    file: str
+    node: str
+    operator: str
+    name: str
+    number: float
+    right: float
+    is_sure: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        place = f"'{self.node}' ({self.operator}) of {self.file}"
+        return f"{place} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
+
+
+WrongPart = WrongWeight | WrongAttribute
+
+
+def _find_wrong_weights(originals: Sequence[Model], candidates: Collection[Model]) -> Iterator[WrongWeight]:
+    """Yield the weights of models that none of the originals' weights of that name, dtype and dims is equal to.
+
+    What an original computes of constants, and a model has as a constant, is computed once more. Constants of no such
+    name are not compared: the runs tell of them.
+    """
+    known: dict[str, list[tuple[Model, Value]]] = {}
+    for model in dict.fromkeys(originals):
+        for scope in all_scopes(model.scopes):
+            for value in scope.values.values():
+                known.setdefault(value.name.removesuffix(MERGED), []).append((model, value))
+    numbers = ConstantNumbers()
+    for candidate in candidates:
+        for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
+            if value.constant is None or candidate.shape_tensors.is_shape(value):
+                continue
+            plain = value.name.rsplit("//", 1)[-1].removesuffix(MERGED)
+            names = ((plain, True), (plain.removeprefix(PREFIX), True), (ADDED.sub("", plain), False))
+            name, is_sure = next((pair for pair in names if pair[0] in known), ("", False))
+            compared = [_compare(candidate, value, *same, numbers) for same in known.get(name, ())]
+            faults = [wrong for wrong in compared if wrong is not None]
+            if faults and all(wrong.count for wrong in faults):
+                yield replace(min(faults, key=lambda wrong: wrong.count), is_sure=is_sure)
+
+
+def _compare(
+    candidate: Model, value: Value, original: Model, twin: Value, numbers: ConstantNumbers
+) -> WrongWeight | None:
+    """Compare two weights; None where they are not of one dtype and dims, or the other is no constant."""
+    mine, theirs = value.constant, twin.constant
+    assert mine is not None
+    if theirs is not None and (theirs.data_type, list(theirs.dims)) != (mine.data_type, list(mine.dims)):
+        return None
+    if theirs is not None and numbers.of(original, theirs) == numbers.of(candidate, mine):
+        return WrongWeight(candidate.name, value.name, 0, 0, (), np.zeros(0))
+    if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == TensorProto.STRING:
+        return None
+    right = original.array(theirs) if theirs is not None else _computed(original, twin)
+    array = candidate.array(mine)
+    if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
+        return None
+    differ = right != array if theirs is not None else ~np.isclose(right, array, CLOSE, CLOSE, equal_nan=True)
+    if theirs is not None and not differ.any():  # NaN, or zeros of another sign
+        differ = np.ones_like(differ)
+    count = int(differ.sum())
+    first = tuple(int(index) for index in np.argwhere(differ)[0]) if count else ()
+    return WrongWeight(candidate.name, value.name, count, array.size, first, right)
+
+
+def _computed(model: Model, value: Value) -> np.ndarray | None:
+    """Return a value that a model computes of constants alone; None for another value."""
+    if value.producer is None or not _is_constant(value):
+        return None
+    computed = next(run_part(model, [value], lambda inputs: () if inputs else ({},)), None)
+    return None if computed is None else computed[value.name]
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value follows from constants alone."""
+
+    def sources(source: Value) -> Sequence[Value | None]:
+        return () if source.is_constant or source.producer is None else source.producer.inputs
+
+    computed = (source for source in reachable([value], sources) if not source.is_constant)
+    nodes = (source.producer for source in computed)
+    return not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes)
+
+
+def _find_wrong_attributes(originals: Sequence[Model], candidate: Model) -> Iterator[WrongAttribute]:
+    """Yield the numbers in attributes, such as an epsilon, that no node of that name and operator has."""
+    known: dict[tuple[str, str], list[Node]] = {}
+    for model in dict.fromkeys(originals):
+        for node in all_nodes(model.scopes):
+            if node.proto.name:
+                known.setdefault((node.proto.name, node.operator), []).append(node)
+    for node in all_nodes(candidate.scopes):
+        same = known.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
+        for name, attribute in node.attributes.items():
+            if attribute.type != AttributeProto.FLOAT:
+                continue
+            right = [original_node.attributes[name].f for original_node in same if name in original_node.attributes]
+            if right and attribute.f not in right:
+                yield WrongAttribute(candidate.name, node.proto.name, node.operator, name, attribute.f, right[0])
+
+
+def find_wrong_parts(originals: Sequence[Model], candidates: Collection[Model]) -> list[WrongPart]:
+    """Return the weights of models, and the numbers in attributes, that are not, or may not be, the originals'."""
+    attributes = (wrong for model in candidates for wrong in _find_wrong_attributes(originals, model))
+    return [*_find_wrong_weights(originals, candidates), *attributes]
+
+
+def mend_models(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict[str, Model]:
+    """Return those of some models in which weights and attributes are wrong, by name, with these as they should be."""
+    parts = {name: [part for part in wrong if part.file == model.name] for name, model in models.items()}
+    return {name: _mended(models[name], faults) for name, faults in parts.items() if faults}
+
+
+def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
+    numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
+    for graph in _graphs(proto.graph):
+        for tensor in graph.initializer:
+            if tensor.name in weights:
+                tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+        for node in graph.node:
+            for attribute in node.attribute:
+                if (node.name, attribute.name) in numbers:
+                    attribute.f = numbers[node.name, attribute.name]
+                elif node.op_type == "Constant" and attribute.name == "value" and node.output[0] in weights:
+                    attribute.t.CopyFrom(numpy_helper.from_array(weights[node.output[0]]))
+    return model.with_proto(proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
