@@ -85,7 +85,7 @@ FUSED = [name for name in DISTINCT if name != "cache-styles/static-cache"]  # wh
 
 
 @pytest.mark.parametrize("name", params(FUSED, slow={*FUSED} - {*QUICK}))
-def test_a_fused_fold_is_proven_up_to_rounding(name: str, model_file: Callable[[str], Path]) -> None:
+def test_a_fused_fold_is_proven_in_exact_arithmetic(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     found = check_equivalence(model, graphkit.fold(model, options=FoldingOptions(fuse=True)).model)
     assert found.is_proven, str(found)
