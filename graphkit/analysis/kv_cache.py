@@ -57,14 +57,24 @@ class Memory:
     bytes: int
 
     @property
-    def megabytes(self) -> str:
+    def megabytes(self) -> float:
         """In units of 10^6 bytes."""
-        return f"{self.bytes / 1e6:,.1f}"
+        return self.bytes / 1e6
 
     @property
-    def mebibytes(self) -> str:
+    def mebibytes(self) -> float:
         """In units of 2^20 bytes."""
-        return f"{self.bytes / (1 << 20):,.2f}".rstrip("0").rstrip(".")
+        return self.bytes / (1 << 20)
+
+    @property
+    def in_megabytes(self) -> str:
+        """Its megabytes as text."""
+        return f"{self.megabytes:,.1f}"
+
+    @property
+    def in_mebibytes(self) -> str:
+        """Its mebibytes as text."""
+        return f"{self.mebibytes:,.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -156,10 +166,10 @@ class KVCache(Judged):
             f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
         )
         yield Prose(
-            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.megabytes} MB = {first.mebibytes} "
+            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.in_megabytes} MB = {first.in_mebibytes} "
             f"MiB; {tables}."
         )
-        headings = "Context:number | Bytes:number | MB:number=megabytes | MiB:number=mebibytes"
+        headings = "Context:number | Bytes:number | MB:number=in_megabytes | MiB:number=in_mebibytes"
         yield table_of(headings, self.memory, "Memory of one sequence")
         sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
         points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]

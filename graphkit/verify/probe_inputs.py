@@ -184,7 +184,10 @@ def fixed_length(encoder: Model) -> int | None:
     if (declared := _declared_length(encoder)) is not None or encoder.roles.first("tokens") is None:
         return declared
     least = nearest_length(encoder, 1)
-    return least if least is not None and nearest_length(encoder, least + 1) == least else None
+    if least is None:
+        return None
+    others = (nearest_length(encoder, length) for length in (least + 1, 2 * least, 3 * least, least + REACH))
+    return least if all(other in (least, None) for other in others) else None
 
 
 def _declared_length(encoder: Model) -> int | None:
