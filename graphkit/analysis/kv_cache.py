@@ -166,8 +166,8 @@ class KVCache(Judged):
             f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
         )
         yield Prose(
-            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.in_megabytes} MB = {first.in_mebibytes} "
-            f"MiB; {tables}."
+            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.in_megabytes} MB = "
+            f"{first.in_mebibytes} MiB; {tables}."
         )
         headings = "Context:number | Bytes:number | MB:number=in_megabytes | MiB:number=in_mebibytes"
         yield table_of(headings, self.memory, "Memory of one sequence")

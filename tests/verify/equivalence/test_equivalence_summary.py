@@ -71,7 +71,7 @@ def test_what_does_not_load_or_run_is_compared_with_its_original(nodes: str) -> 
 
 
 @pytest.mark.usefixtures("all_is_proven")
-def test_the_original_of_what_is_proven_bit_for_bit_is_loaded_for_dims_of_0_alone(
+def test_the_original_of_what_is_proven_bit_for_bit_runs_at_dims_of_0_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sources, init = list[object](), IsolatedSession.__init__
