@@ -289,6 +289,57 @@ def test_a_float_mask_of_the_host_needs_no_guard(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[:, :3], expected[:, :3], atol=CLOSE, rtol=0)
 
 
+ATTENTION = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (int64[batch, %LENGTH%] input_ids %MASK%) => (float[batch, %LENGTH%, 8] y)
+<float nothing = {0}, float lowest = {-3.4e38}, int64[1] one = {1}, int64[3] whole = {-1, 5, 8}> {
+    words = Gather (token_table, input_ids)
+    x = Reshape (words, whole)
+    keys = Transpose <perm = [0, 2, 1]> (x)
+    scores = MatMul (x, keys)
+    %HIDE%
+    p = Softmax <axis = -1> (masked)
+    y = MatMul (p, x)
+}
+"""
+PAD_MASK = ", bool[batch, %LENGTH%] pad_mask"
+HIDE = "row = Unsqueeze (pad_mask, one) bias = Where (row, lowest, nothing) masked = Add (scores, bias)"
+
+
+def attention(folder: Path, length: str, mask: str, hide: str) -> Path:
+    model = parser.parse_model(ATTENTION.replace("%MASK%", mask).replace("%LENGTH%", length).replace("%HIDE%", hide))
+    table = np.random.default_rng(3).normal(0, 1, (11, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
+    return saved(model, folder)
+
+
+def test_a_text_of_fixed_length_is_padded_with_a_token_that_is_known(tmp_path: Path) -> None:
+    source = attention(tmp_path / "model", "5", "", "masked = Identity (scores)")
+    with pytest.raises(UsageError, match=r"nothing says which token does - give it with --pad$"):
+        lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
+    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5, pad=1))
+    assert passed(report), report.findings()
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 2, 4, 5]
+    assert "Shorter texts are padded with token 1, which no mask hides." in report.proof.proven()
+    (expected,) = onnx_session(source / "model.onnx").run(None, {"input_ids": np.array([[3, 4, 1, 1, 1]])})
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4]).values()
+    np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("length", ["5", "length"])  # which only one length fits
+def test_shorter_texts_of_one_length_are_compared_with_their_mask(length: str, tmp_path: Path) -> None:
+    source = attention(tmp_path / "model", length, PAD_MASK, HIDE)
+    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
+    assert passed(report), report.findings()
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs][:4] == [1, 2, 4, 5]
+    feed = {"input_ids": np.array([[3, 4, 0, 0, 0]]), "pad_mask": np.array([[False] * 2 + [True] * 3])}
+    (expected,) = onnx_session(source / "model.onnx").run(None, feed)
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4]).values()
+    np.testing.assert_allclose(found[:, :2], expected[:, :2], atol=CLOSE, rtol=0)
+
+
 IMAGE = """
 <ir_version: 10, opset_import: ["" : 18]>
 g (float[batch, 3, 8, 8] pixel_values, int64[batch, 8, 8] pixel_mask) => (float[batch, 3, 8, 8] y)
