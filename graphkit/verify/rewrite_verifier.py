@@ -72,6 +72,7 @@ from graphkit.verify.original_runs import (
     KINDS,
     Feeder,
     Run,
+    RunRecord,
     at_both_levels,
     caveats,
     coverage,
@@ -280,7 +281,8 @@ class _Proof:
         del session  # so that the two are not in memory at once
         # no length is too short for a caller, and normal forms begin at 1
         is_large = sum(source_of(path).size for path in before.files) > LARGE
-        if not (is_large or self._agrees(record.empty)):
+        agrees, refused = (True, {}) if is_large else self._beside_original(record)
+        if not agrees:
             return self._tested(1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
@@ -291,36 +293,31 @@ class _Proof:
             coverage=coverage(feeder, record.runs),
             caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
         )
-        zeros = dict.fromkeys(chain.from_iterable(run.empty for run in record.empty))
+        at_zero = [*record.empty, *(record.refused if is_large else ())]
+        zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
         if is_large and zeros:
             gap = f"{listed(list(zeros))} of 0, at which so large a model is not compared"
             proof = replace(proof, caveats=(*proof.caveats, gap))
-        refused = self._only_refused_by_rewritten(record.refused)
         proof = with_zeros(proof, () if is_large else zeros, refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
 
-    def _only_refused_by_rewritten(self, refused: Sequence[Run]) -> dict[str, None]:
-        """Return the dims with a 0 that the rewritten model refuses and the original takes."""
-        if not refused:
-            return {}
-        self._tell(0.9, "loading the original, to see whether it takes dims of 0")
-        session, taken = self.two.original(), dict[str, None]()
-        for run in refused:
-            with suppress(RunError):
-                session.run(self.two.feed(run))
-                taken[listed(run.empty)] = None
-        return taken
-
-    def _agrees(self, runs: Sequence[Run]) -> bool:
-        """Whether the original gives what the rewritten model gave, as far as it loads and runs."""
+    def _beside_original(self, record: RunRecord) -> tuple[bool, dict[str, None]]:
+        """Return whether the original gives the same with dims of 0, and the dims with a 0 that it alone takes."""
+        agrees, taken = True, dict[str, None]()
+        if not (record.empty or record.refused):
+            return agrees, taken
+        self._tell(0.9, "loading the original, to see what it gives with dims of 0")
         with suppress(ModelError):
-            session = self.two.original() if runs else None
-            for outcome in outcomes(runs, lambda run: session.run(self.two.feed(run)) if session else {}):
-                if not all(difference.within(0.0) for difference in outcome.differences):
-                    return False
-        return True
+            session = self.two.original()
+            found = outcomes(record.empty, lambda run: session.run(self.two.feed(run)))
+            agrees = all(difference.within(0.0) for outcome in found for difference in outcome.differences)
+            for run in record.refused:
+                with suppress(RunError):
+                    session.run(self.two.feed(run))
+                    taken[listed(run.empty)] = None
+        return agrees, taken
 
     def _turns(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""

@@ -157,6 +157,7 @@ HOSTED = sorted({*WORDS} - {"whisper-tiny"})
     ("name", "words", "slots"),
     [(name, SIZES[place % 2][0], slots) for place, name in enumerate(HOSTED) for slots in (64, SIZES[place % 2][1])],
 )
+@pytest.mark.filterwarnings("ignore::graphkit.errors.UnprovenWarning")
 def test_a_host_of_many_words_chooses_the_tokens_of_the_export(
     name: str, words: int, slots: int, enlarged: ExportOf, tmp_path: Path
 ) -> None:
