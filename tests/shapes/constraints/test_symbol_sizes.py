@@ -72,7 +72,9 @@ def test_a_size_that_depends_on_another_one_has_no_rule() -> None:
 
 def test_dims_that_have_numbers_need_no_role() -> None:
     """The mask of a sound is as long as it is, also where one of both has a number and the other has none."""
-    model = made("float[b, n] input_values, int64[b, m] attention_mask, float[1, k] other", "y = ReduceSum (input_values)")
+    model = made(
+        "float[b, n] input_values, int64[b, m] attention_mask, float[1, k] other", "y = ReduceSum (input_values)"
+    )
     dims = {
         "input_values": (symbol("b"), const(9)),
         "attention_mask": (symbol("b"), symbol("m")),
