@@ -14,6 +14,7 @@ import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import unmasked
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
 from graphkit.matching.constant_numbers import first_difference
 from graphkit.matching.graph_side import known
@@ -97,6 +98,13 @@ class Neighbourhood:
             if tensor is not None and tensor.data_type in FLOATS and size in (0, math.prod(tensor.dims)):
                 yield value, node, constant_array(self.side.model, tensor)
 
+    @property
+    def inputs(self) -> set[str]:
+        """The names of the inputs that the tensor is computed from."""
+        reads = self.side.reads
+        sources = reachable([self.value], lambda value: reads.get(value.producer, ()) if value.producer else ())
+        return {value.name for value in sources if value.producer is None}
+
     def reads(self, name: str) -> bool:
         """Whether the tensor is computed from a value of this name in a few steps."""
         return any(value is not None and value.name == name for node in self.nodes for value in node.inputs)
@@ -131,10 +139,14 @@ class TensorCase:
         """Whether both have floats of the same dims."""
         return not self.is_integer and self.x.shape == self.y.shape and self.x.size > 0
 
+    @property
+    def allowed(self) -> float:
+        """The largest difference that counts as none."""
+        return 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
+
     def distances(self) -> Iterator[float]:
         """Yield how far apart they are, in multiples of the tolerance."""
-        allowed = 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
-        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), allowed)
+        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), self.allowed)
 
     def compared(self, x: np.ndarray, y: np.ndarray) -> Undo:
         """Return the undoing after which these are compared."""
@@ -219,11 +231,12 @@ def mask_causes(case: TensorCase) -> Iterator[Cause]:
     feed = case.a.side.feed
     polarities = {value.name: polarity for value, polarity in case.a.side.model.roles.polarities.items()}
     masks = {name: (feed[name], unmasked(feed[name], each)) for name, each in polarities.items() if name in feed}
-    hiding = {name: pair for name, pair in masks.items() if not np.array_equal(*pair)}
     if case.b is None:
         return
-    for name, (mask, whole) in hiding.items():
-        inverted = np.where(mask == whole, mask.min(), whole).astype(mask.dtype)
+    read = case.a.inputs, case.b.inputs
+    hiding = {name: pair for name, pair in masks.items() if name in read[0] | read[1] and not np.array_equal(*pair)}
+    for name, (mask, whole) in ((name, pair) for name, pair in hiding.items() if name in read[1] and pair[0].ndim):
+        inverted = np.where(mask == whole, mask[mask != whole][0], whole).astype(mask.dtype)
         text = f"mask inverted: the two agree where B is given '{name}' inverted."
         yield Cause("mask", text, undo=case.run_again(dict, {name: inverted}))
         for step, where in ((1, "after"), (-1, "before")):
@@ -424,8 +437,10 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
 
 def order_causes(case: TensorCase) -> Iterator[Cause]:
     """Yield the same elements in another order: transposed, rotated, permuted, or without some at an end."""
+    allowed = case.allowed
     for relation in array_relations(case.x, case.y):
-        yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
+        if relation.may_hold(allowed):
+            yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
