@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from graphkit.analysis.position_tables import table_positions
+from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.deploy.source_lengths import MAX_REACH, SourceLengths
 from graphkit.deploy.targets import Target, load_target

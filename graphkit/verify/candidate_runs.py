@@ -93,9 +93,9 @@ def compared(
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         if run.empty and outcome.failure:
-            refused[run.empty] = None
+            refused |= {listed(run.empty): None} if not refused.keys() & {*run.empty} else {}
         elif run.empty and not failing:
-            at_zero[run.empty] = None
+            at_zero |= dict.fromkeys(run.empty)
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]

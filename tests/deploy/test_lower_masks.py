@@ -237,6 +237,58 @@ def test_a_mask_over_what_no_input_measures_is_the_callers(tmp_path: Path) -> No
     assert mask.meaning == "'memory_mask' of the original: 1 for padding, 0 for what counts"
 
 
+GUARDED = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (int64[batch, length] input_ids, %INPUTS%) => (float[batch, length, 8] y)
+<float nothing = {0}, int64[1] one = {1}> {
+    x = Gather (token_table, input_ids)
+    states = Identity (%STATES%)
+    keys = Transpose <perm = [0, 2, 1]> (states)
+    scores = MatMul (x, keys)
+    row = Unsqueeze (mask, one)
+    masked = Add (scores, row)
+    p = Softmax <axis = -1> (masked)
+    %GUARD%
+    y = MatMul (q, states)
+}
+"""
+GUARD = "nan = IsNaN (p) q = Where (nan, nothing, p)"
+
+
+def guarded(folder: Path, guard: str, inputs: str, states: str) -> Path:
+    text = GUARDED.replace("%GUARD%", guard).replace("%INPUTS%", inputs).replace("%STATES%", states)
+    model = parser.parse_model(text)
+    table = np.random.default_rng(2).normal(0, 1, (11, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
+    return saved(model, folder)
+
+
+@pytest.mark.parametrize("guard", [GUARD, "q = Identity (p)"])
+def test_a_float_mask_of_the_caller_keeps_its_guard(guard: str, tmp_path: Path) -> None:
+    """A row that hides all with -inf gives 0 where the export says so, and NaN where it does."""
+    inputs = "float[batch, places, 8] memory, float[batch, places] mask"
+    source, rng = guarded(tmp_path / "model", guard, inputs, "memory"), np.random.default_rng(1)
+    assert passed(lower_folder(source, tmp_path / "out", replace(TEXT, dims=(("places", 5),))))
+    host, session = Host(tmp_path / "out", unchecked=True), onnx_session(source / "model.onnx")
+    memory = rng.normal(0, 1, (1, 5, 8)).astype(np.float32)
+    for hidden in (0, 2, 5):
+        mask = np.where(np.arange(5) < 5 - hidden, 0, -np.inf).astype(np.float32)[None]
+        user = {"memory": memory, "mask": mask}
+        (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5]]), **user})
+        (found,) = host.start([3, 4, 5], user).values()
+        np.testing.assert_allclose(found[:, :3], expected, atol=CLOSE, rtol=0)
+
+
+def test_a_float_mask_of_the_host_needs_no_guard(tmp_path: Path) -> None:
+    source = guarded(tmp_path / "model", GUARD, "float[batch, length] mask", "x")
+    assert passed(lower_folder(source, tmp_path / "out", TEXT))
+    assert "IsNaN" not in {node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node}
+    session, mask = onnx_session(source / "model.onnx"), np.float32([[0, 0, 0, -np.inf, -np.inf]])
+    (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5, 0, 0]]), "mask": mask})
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4, 5]).values()
+    np.testing.assert_allclose(found[:, :3], expected[:, :3], atol=CLOSE, rtol=0)
+
+
 IMAGE = """
 <ir_version: 10, opset_import: ["" : 18]>
 g (float[batch, 3, 8, 8] pixel_values, int64[batch, 8, 8] pixel_mask) => (float[batch, 3, 8, 8] y)
