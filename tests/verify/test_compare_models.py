@@ -140,6 +140,12 @@ def test_a_mask_whose_ones_pad_and_that_is_dropped_is_a_leak_of_padding() -> Non
     assert told(compare_models(a, b), "masked").startswith("padding leak: the two agree where 'attention_mask' masks")
 
 
+def test_a_mask_whose_ones_pad_and_that_is_inverted_is_named() -> None:
+    turned = PADS.replace("padded = Cast <to = 9> (kept)", "other = Sub (unit, kept) padded = Cast <to = 9> (other)")
+    text = told(compare_models(small(PADS, **ENDS), small(turned, **ENDS)), "padded")
+    assert text == "mask inverted: B is A with 'attention_mask' inverted."
+
+
 FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
     "bias removed": (
         lambda: layer(
@@ -215,7 +221,7 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
     "mask inverted": (
         lambda: layer("dropped = Sub (unit, kept)", "dropped = Identity (kept)"),
         "dropped",
-        "mask inverted: the two agree where B is given 'attention_mask' inverted.",
+        "mask inverted: B is A with 'attention_mask' inverted.",
     ),
     "mask shifted": (
         lambda: layer(
@@ -228,7 +234,7 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
             minus=np.array([-1]),
         ),
         "kept",
-        "mask shifted: the two agree where B is given 'attention_mask' shifted by one; it reads the place after.",
+        "mask shifted: B is A with 'attention_mask' shifted by one: it reads the place after.",
     ),
     "two faults at once": (
         lambda: layer("logits = Add (raw, final_logits_bias)", "once = Mul (raw, raw) logits = Sin (once)"),
