@@ -45,11 +45,11 @@ class Axiom:
     function: Callable[[Application], Result]
 
 
-def identity(app: Application) -> Result:
+def take_input(app: Application) -> Result:
     return None if app.node.proto.overload == OF_KERNEL else app.arg(0)
 
 
-def constant_of_shape(app: Application) -> Result:
+def fill_dims(app: Application) -> Result:
     if app.dims is None:
         return UNKNOWN
     value = app.attr("value", TensorProto)
@@ -60,7 +60,7 @@ def constant_of_shape(app: Application) -> Result:
     return app.tools.movement.expand(number, app.dims)
 
 
-def shape(app: Application) -> Result:
+def read_dims(app: Application) -> Result:
     """A Shape depends on dims alone, those included that are not known."""
     source = app.arg(0)
     if source is None or source.dims is None:
@@ -73,7 +73,7 @@ def shape(app: Application) -> Result:
     return app.tools.terms.make("Shape", dims, (), app.dtype, (const(len(dims)),))
 
 
-def reshape(app: Application) -> Result:
+def merge_reshapes(app: Application) -> Result:
     source = app.arg(0)
     if source is None or app.dims is None or source.dims is None:
         return UNKNOWN
@@ -118,7 +118,7 @@ def _is_zero_with(dim: Expr, other: Expr) -> bool:
     )
 
 
-def transpose(app: Application) -> Result:
+def merge_transposes(app: Application) -> Result:
     source = app.arg(0)
     if source is None or source.dims is None:
         return UNKNOWN
@@ -128,7 +128,7 @@ def transpose(app: Application) -> Result:
     return app.tools.movement.transpose(source, perm)
 
 
-def expand(app: Application) -> Result:
+def merge_expands(app: Application) -> Result:
     source = app.arg(0)
     if source is None or source.dims is None or app.dims is None:
         return UNKNOWN
@@ -137,7 +137,7 @@ def expand(app: Application) -> Result:
     return app.tools.movement.expand(source, app.dims)
 
 
-def tile(app: Application) -> Result:
+def repeat_axes(app: Application) -> Result:
     """Repeat each axis as an Expand of an axis before it, which is merged with it afterwards."""
     source, counts = app.arg(0), app.elements(1)
     if source is None or source.dims is None or app.dims is None or counts is None or len(counts) != len(source.dims):
@@ -150,7 +150,7 @@ def tile(app: Application) -> Result:
     return move.reshape(move.expand(move.reshape(source, apart), repeated), app.dims)
 
 
-def concat(app: Application) -> Result:
+def join_parts(app: Application) -> Result:
     parts = [term for term in app.args if term is not None]
     ranks = {None if part.dims is None else len(part.dims) for part in parts}
     rank = ranks.pop() if len(ranks) == 1 else None
@@ -159,7 +159,7 @@ def concat(app: Application) -> Result:
     return UNKNOWN if position is None else app.tools.movement.concat(parts, position, app.dims)
 
 
-def zero_states(app: Application) -> Result:
+def drop_zero_states(app: Application) -> Result:
     """An initial state of zeros may be left out; of an RNN onnxruntime leaves out the product with it, NaN included."""
     recurrent = app.arg(2)
     array = app.tools.constants.array(recurrent) if recurrent is not None and recurrent.is_constant else None
@@ -175,7 +175,7 @@ def zero_states(app: Application) -> Result:
     return app.tools.terms.make(app.node.operator, key, args, app.dtype, app.dims)
 
 
-def cast(app: Application) -> Result:
+def drop_cast(app: Application) -> Result:
     source = app.arg(0)
     if source is None or source.dtype != app.dtype or not app.dtype:
         return None
@@ -186,7 +186,7 @@ def cast(app: Application) -> Result:
 RIGHT = {"Mul": 1.0, "Div": 1.0, "Add": -0.0, "Sub": 0.0, "And": 1.0, "Or": 0.0}
 
 
-def neutral(app: Application) -> Result:
+def drop_neutral(app: Application) -> Result:
     left, right, op, constants = app.arg(0), app.arg(1), app.node.op_type, app.tools.constants
     if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
@@ -200,7 +200,7 @@ def neutral(app: Application) -> Result:
     return None
 
 
-def inverted(app: Application) -> Result:
+def swap_branches(app: Application) -> Result:
     """Choose by what is negated, the other way round, where there is no -0, which one of the branches loses."""
     is_signed = app.has_sign and app.dtype in (*FLOATS, *HALVES)
     if is_signed and not all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
@@ -210,7 +210,7 @@ def inverted(app: Application) -> Result:
     if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.dims)
-    return flat.elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
+    return flat.merge_elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -219,47 +219,50 @@ def _ops(text: str) -> frozenset[str]:
 
 BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})
 FIRST_AXIOMS: tuple[Axiom, ...] = (  # before those of exact arithmetic, too
-    Axiom("identity", "Identity gives its input.", _ops("Identity"), identity),
+    Axiom("identity", "Identity gives its input.", _ops("Identity"), take_input),
     Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None,
-          evaluation.constants_run_once),
+          evaluation.run_constants),
     Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where the sign of zeros is lost.",
-          _ops("Add Sub Mul Div And Or"), neutral),
+          _ops("Add Sub Mul Div And Or"), drop_neutral),
 )  # fmt: skip
 AXIOMS: tuple[Axiom, ...] = (
     *FIRST_AXIOMS,
-    Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), constant_of_shape),
-    Axiom("shape", "A Shape is known by the dims of its input.", _ops("Shape"), shape),
-    Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
-    Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
-    Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), expand),
-    Axiom("tile", "A Tile is an Expand of axes that are put before those it repeats.", _ops("Tile"), tile),
-    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"), cutting.cut),
+    Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), fill_dims),
+    Axiom("shape", "A Shape is known by the dims of its input.", _ops("Shape"), read_dims),
+    Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"),
+          merge_reshapes),
+    Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), merge_transposes),
+    Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), merge_expands),
+    Axiom("tile", "A Tile is an Expand of axes that are put before those it repeats.", _ops("Tile"), repeat_axes),
+    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"),
+          cutting.cut_axes),
     Axiom("strides", "A Slice by other steps is known by its first element, its length and its step, axis by axis.",
-          _ops("Slice"), cutting.strided),
-    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), cutting.split),
+          _ops("Slice"), cutting.cut_strides),
+    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), cutting.cut_part),
     Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), cutting.gather_one),
-    Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.lookup),
+    Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.look_up_rows),
     Axiom("concat", "Nested Concats are one, empty parts have nothing, and copies along an axis of 1 are an Expand.",
-          _ops("Concat"), concat),
-    Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
-    Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"), writing.count),
-    Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shifted_count),
-    Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.signs),
-    Axiom("reciprocal", "A Reciprocal is a Div of 1.", _ops("Reciprocal"), target_forms.reciprocal),
-    Axiom("inverted", "A Where by a Not is one by its input, the other way round.", _ops("Where"), inverted),
-    Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
-    Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
-    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.sequence_at),
-    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), cutting.pad),
-    Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
+          _ops("Concat"), join_parts),
+    Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), drop_cast),
+    Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"),
+          writing.count_up),
+    Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shift_count),
+    Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), target_forms.move_signs),
+    Axiom("reciprocal", "A Reciprocal is a Div of 1.", _ops("Reciprocal"), target_forms.divide_one),
+    Axiom("inverted", "A Where by a Not is one by its input, the other way round.", _ops("Where"), swap_branches),
+    Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.merge_elementwise),
+    Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.multiply_matrices),
+    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.take_element),
+    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), cutting.pad_axes),
+    Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), drop_zero_states),
     Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",
-          _ops("ScatterND"), writing.scatter_nd),
+          _ops("ScatterND"), writing.write_box),
     Axiom("tensor scatter", "A TensorScatter gives what is before, new and behind.", _ops("TensorScatter"),
-          writing.tensor_scatter),
+          writing.write_slots),
     Axiom("quantize", "Quantizing with one scale works on a list of elements.",
-          _ops("DynamicQuantizeLinear QuantizeLinear DequantizeLinear"), flat.whole),
+          _ops("DynamicQuantizeLinear QuantizeLinear DequantizeLinear"), flat.quantize_list),
     Axiom("rows", "Softmax and normalisations over the last axis work on rows.",
-          _ops("Softmax LogSoftmax LayerNormalization RMSNormalization"), flat.over_last_axis),
+          _ops("Softmax LogSoftmax LayerNormalization RMSNormalization"), flat.work_on_rows),
     Axiom("row sums", "A reduction of the last axis works on rows.",
-          _ops("ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd"), flat.sum_over_last_axis),
+          _ops("ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd"), flat.reduce_rows),
 )  # fmt: skip

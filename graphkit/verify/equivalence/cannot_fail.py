@@ -265,7 +265,7 @@ def _scatters(app: Application) -> bool:
     is_nd, data = app.node.op_type == "ScatterND", _dims(app, 0)
     if not is_nd and app.arg(2) is not None and (data is None or _dims(app, 2) != data[:1]):
         return False  # it has other rows to begin in than rows
-    write = writing.scatter_nd if is_nd else writing.tensor_scatter
+    write = writing.write_box if is_nd else writing.write_slots
     return len(kinds) == 1 and isinstance(write(app), Term)
 
 

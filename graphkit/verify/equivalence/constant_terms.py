@@ -71,16 +71,15 @@ class Constants:
         self.read.add(identity)
         return term
 
-    def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False, is_apart: bool = False) -> Term:
+    def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False) -> Term:
         """Return the term of an array.
 
         Args:
             array: The array.
             dtype: Its dtype.
             is_computed: Whether another order of its steps may give another one.
-            is_apart: Whether it is none of those that a model holds, whatever its bytes are.
         """
-        identity = self._as_placed(array.nbytes, _hashed(np.ascontiguousarray(array).tobytes())) + b"apart" * is_apart
+        identity = self._as_placed(array.nbytes, _hashed(np.ascontiguousarray(array).tobytes()))
         term = self._term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:

@@ -11,13 +11,22 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, is_within, product
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["cut", "ends_by_axis", "gather_one", "pad", "padded", "sequence_at", "split", "strided"]
+__all__ = [
+    "cut_axes",
+    "cut_part",
+    "cut_strides",
+    "ends_by_axis",
+    "find_padding",
+    "gather_one",
+    "pad_axes",
+    "take_element",
+]
 
 UNKNOWN = "some dims are not known"
 Ends = tuple[Expr, Expr]  # how many elements come before an axis and behind it
 
 
-def cut(app: Application) -> Result:
+def cut_axes(app: Application) -> Result:
     """Know a cut by steps of 1 by its first element and its length."""
     source, bounds = app.arg(0), _bounds(app)
     if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
@@ -36,7 +45,7 @@ def cut(app: Application) -> Result:
     return term
 
 
-def strided(app: Application) -> Result:
+def cut_strides(app: Application) -> Result:
     """Know a cut by steps above 0 by its first element, its length and its step, axis by axis."""
     source, bounds = app.arg(0), _bounds(app)
     if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
@@ -97,7 +106,7 @@ def _counted(start: Expr, dim: Expr) -> Expr | None:
     return counted if lower(counted) >= 0 else const(0) if upper(counted) <= 0 else None
 
 
-def split(app: Application) -> Result:
+def cut_part(app: Application) -> Result:
     """A part of a Split is a Slice, where its parts are known."""
     source = app.arg(0)
     if source is None or source.dims is None or app.dims is None:
@@ -138,7 +147,7 @@ def gather_one(app: Application) -> Result:
     return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
 
 
-def sequence_at(app: Application) -> Result:
+def take_element(app: Application) -> Result:
     """An element of a SplitToSequence is a Slice."""
     sequence, index = app.arg(0), app.numbers(1)
     if sequence is None or sequence.op != "SplitToSequence" or not sequence.args:
@@ -165,7 +174,7 @@ def sequence_at(app: Application) -> Result:
     return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
 
 
-def pad(app: Application) -> Result:
+def pad_axes(app: Application) -> Result:
     """Know a Pad by its mode, what it adds along each axis, and what it fills in; one by nothing gives its input."""
     source, around = app.arg(0), app.elements(1)
     if source is None or around is None:
@@ -208,7 +217,7 @@ def ends_by_axis(app: Application, around: Sequence[Expr], rank: int) -> list[En
     return found
 
 
-def padded(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]]] | None:
+def find_padding(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]]] | None:
     """Return what a Pad sets zeros around, and how many before and behind each axis; None for another term."""
     made = unreshaped(term)
     if made is None or made.op != "Pad" or made.dims is None or term.dims is None or any(made.args[1:]):

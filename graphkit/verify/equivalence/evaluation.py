@@ -18,7 +18,7 @@ from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.inlining import OF_KERNEL
 from graphkit.verify.equivalence.movement import product
 
-__all__ = ["constants_run_once"]
+__all__ = ["run_constants"]
 
 # What gives the elements of its inputs as they are.
 MOVING = names(
@@ -33,7 +33,7 @@ MOVING = names(
 SELECTING = names("Compress NonZero Unique NonMaxSuppression")
 
 
-def constants_run_once(app: Application) -> Result:
+def run_constants(app: Application) -> Result:
     """Return the output of a node of constants as a constant term."""
     if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
         return None

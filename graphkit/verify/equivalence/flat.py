@@ -23,7 +23,15 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["applied", "elementwise", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+__all__ = [
+    "apply_elementwise",
+    "look_up_rows",
+    "merge_elementwise",
+    "multiply_matrices",
+    "quantize_list",
+    "reduce_rows",
+    "work_on_rows",
+]
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
@@ -41,7 +49,7 @@ COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": n
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
-def elementwise(app: Application) -> Result:
+def merge_elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
     op = app.node.operator
     is_placed = _is_placed(app) and (not app.is_real or op == "Cast")
@@ -59,7 +67,7 @@ def elementwise(app: Application) -> Result:
     return _by_element(app, is_placed)
 
 
-def applied(app: Application, op: str, args: Sequence[Term | None], dims: Dims | None) -> Term | None:
+def apply_elementwise(app: Application, op: str, args: Sequence[Term | None], dims: Dims | None) -> Term | None:
     """Return the normal form of another elementwise operator, on terms of a node."""
     arrays = [app.tools.constants.array(arg) for arg in args if arg is not None and arg.is_constant]
     constants = [array for array in arrays if array is not None]
@@ -69,7 +77,7 @@ def applied(app: Application, op: str, args: Sequence[Term | None], dims: Dims |
     node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
     version = 9 if op == "Where" else 7
     made = replace(app, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
-    found = elementwise(made)
+    found = merge_elementwise(made)
     return found if isinstance(found, Term) else None
 
 
@@ -97,7 +105,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     if op in COMMUTATIVE:
         parts.sort(key=lambda term: term.number)
     args = [*parts, *app.args[count:]]
-    run = evaluation.constants_run_once(replace(app, args=args, dims=merged))
+    run = evaluation.run_constants(replace(app, args=args, dims=merged))
     made = run if isinstance(run, Term) else _applied(app, args, merged)
     if _stripped(natural) == _stripped(app.dims):
         return move.reshape(made, app.dims)
@@ -212,7 +220,7 @@ def _applied(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
     return app.tools.terms.make(app.node.operator, key, args, app.dtype, dims)
 
 
-def matmul(app: Application) -> Result:
+def multiply_matrices(app: Application) -> Result:
     """Multiply [rows, inner] with a matrix, and [batches, rows, inner] with as many; equal batch axes are one."""
     left, right = app.arg(0), app.arg(1)
     if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
@@ -274,7 +282,7 @@ def _last(app: Application, axis: int | None) -> bool:
     return bool(rank) and axis in (-1, rank - 1)
 
 
-def over_last_axis(app: Application) -> Result:
+def work_on_rows(app: Application) -> Result:
     """Take a Softmax or a normalisation over the last axis row by row."""
     default = -1 if app.node.op_type == "LayerNormalization" or app.node.scope.opset() >= 13 else 1
     first = app.arg(0)
@@ -295,7 +303,7 @@ def over_last_axis(app: Application) -> Result:
     return app.tools.movement.reshape(made, app.dims)
 
 
-def sum_over_last_axis(app: Application) -> Result:
+def reduce_rows(app: Application) -> Result:
     """Reduce the last axis row by row, and shape the result afterwards."""
     first, given = app.arg(0), app.attr("axes", tuple)
     axes = app.numbers(1) if app.arg(1) is not None else None if given is None else list(given)
@@ -312,7 +320,7 @@ def sum_over_last_axis(app: Application) -> Result:
     return app.tools.movement.reshape(made, app.dims)
 
 
-def whole(app: Application) -> Result:
+def quantize_list(app: Application) -> Result:
     """Quantize a tensor as one list of elements, with one scale."""
     first = app.arg(0)
     if first is None or first.dims is None or app.dims is None:
@@ -325,7 +333,7 @@ def whole(app: Application) -> Result:
     return made if app.index else app.tools.movement.reshape(made, app.dims)
 
 
-def lookup(app: Application) -> Result:
+def look_up_rows(app: Application) -> Result:
     """Look rows up by a list of indices: a Gather from the first axis, whose other axes are one."""
     table, indices = app.arg(0), app.arg(1)
     if table is None or indices is None or app.dims is None or table.dims is None or indices.dims is None:

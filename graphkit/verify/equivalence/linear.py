@@ -17,7 +17,7 @@ from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application, Result, Tools
-from graphkit.verify.equivalence.cutting import padded
+from graphkit.verify.equivalence.cutting import find_padding
 from graphkit.verify.equivalence.movement import expands_to, product
 from graphkit.verify.equivalence.real_constants import RealArray
 from graphkit.verify.equivalence.terms import Key, Term, unreshaped
@@ -297,7 +297,7 @@ def change_by_constant(app: Application) -> Result:
             bare = app.tools.movement.unexpanded(other)
             near = app.tools.reals.of_term(bare, op)
             args = [term, near] if is_left else [near, term]
-            return None if near is bare else flat.elementwise(replace(app, args=args))
+            return None if near is bare else flat.merge_elementwise(replace(app, args=args))
         if term.dims is None or not expands_to(term.dims, app.dims):
             return None
         return _changed_by(app, app.tools.movement.expand(term, app.dims), *found, is_left=is_left)
@@ -368,7 +368,7 @@ def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
     automatic, pads = app.attr("auto_pad", "NOTSET"), app.attr("pads", zeros)
     if automatic != "NOTSET" or pads is None or len(pads) != len(zeros):
         return data, app.attributes, True
-    if (found := padded(app.tools.movement, data)) is not None and not any(map(any, found[1][:2])):
+    if (found := find_padding(app.tools.movement, data)) is not None and not any(map(any, found[1][:2])):
         data, around = found
         sides = (side for ends in zip(*around[2:], strict=True) for side in ends)
         pads = tuple(one + other for one, other in zip(pads, sides, strict=True))

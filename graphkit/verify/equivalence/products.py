@@ -220,9 +220,9 @@ def apply_operator(app: Application, op: str, args: list[Term | None], dims: Dim
     node = Node(proto, app.node.scope, app.node.index)
     made = replace(app, node=node, attributes=(("", 0, version),), args=args, index=0, dims=dims)
     functions: tuple[Callable[[Application], Result], ...] = (
-        (multiply_rows, scale_product, share_heads, flat.matmul)
+        (multiply_rows, scale_product, share_heads, flat.multiply_matrices)
         if op == "MatMul"
-        else (change_by_constant, flat.elementwise)
+        else (change_by_constant, flat.merge_elementwise)
     )
     for function in functions:
         found = function(made)

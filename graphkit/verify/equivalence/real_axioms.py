@@ -21,10 +21,10 @@ from graphkit.verify.equivalence.terms import Term
 __all__ = ["REAL_AXIOMS"]
 
 CUTS: Mapping[str, Callable[[Application], Result]] = {
-    "Slice": cutting.cut,
-    "Split": cutting.split,
+    "Slice": cutting.cut_axes,
+    "Split": cutting.cut_part,
     "Gather": cutting.gather_one,
-    "SequenceAt": cutting.sequence_at,
+    "SequenceAt": cutting.take_element,
 }
 
 

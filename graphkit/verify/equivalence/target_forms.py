@@ -14,20 +14,20 @@ from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import JOINED
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["reciprocal", "signs"]
+__all__ = ["divide_one", "move_signs"]
 
 Result = Term | str | None
 
 
-def reciprocal(app: Application) -> Result:
+def divide_one(app: Application) -> Result:
     """Divide 1 by what a Reciprocal is of."""
     if app.dtype not in FLOATS or app.dims is None:
         return None
     one = app.tools.constants.of_array(np.ones((), FLOATS[app.dtype]), app.dtype)
-    return flat.applied(app, "Div", [one, app.arg(0)], app.dims)
+    return flat.apply_elementwise(app, "Div", [one, app.arg(0)], app.dims)
 
 
-def signs(app: Application) -> Result:
+def move_signs(app: Application) -> Result:
     """Let the table that scales joined parts have the signs of those that are negated, as in a rotation."""
     if app.dtype not in FLOATS or app.dims is None:
         return None
@@ -39,8 +39,10 @@ def signs(app: Application) -> Result:
         plain, factors = found
         if not _takes(table.dims, factors.shape):
             return "its table is the same for all parts"
-        signed = flat.applied(app, "Mul", [table, app.tools.constants.of_array(factors, app.dtype)], table.dims)
-        return None if signed is None else flat.applied(app, "Mul", [plain, signed], app.dims)
+        signed = flat.apply_elementwise(
+            app, "Mul", [table, app.tools.constants.of_array(factors, app.dtype)], table.dims
+        )
+        return None if signed is None else flat.apply_elementwise(app, "Mul", [plain, signed], app.dims)
     return None
 
 

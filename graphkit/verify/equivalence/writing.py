@@ -15,12 +15,12 @@ from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, is_within
 from graphkit.verify.equivalence.terms import Term, unreshaped
 
-__all__ = ["count", "is_count", "scatter_nd", "shifted_count", "tensor_scatter"]
+__all__ = ["count_up", "is_count", "shift_count", "write_box", "write_slots"]
 
 ZERO, ONE = const(0), const(1)
 
 
-def count(app: Application) -> Result:
+def count_up(app: Application) -> Result:
     """Know a Range by steps of 1 by its first element and its length."""
     found = [None if arg is None else app.elements_of(arg) for arg in app.args]
     if app.dims is None or len(app.dims) != 1 or any(each is None or len(each) != 1 for each in found):
@@ -31,7 +31,7 @@ def count(app: Application) -> Result:
     return app.tools.terms.make("Count", (app.dtype, start, app.dims[0]), (), app.dtype, app.dims)
 
 
-def shifted_count(app: Application) -> Result:
+def shift_count(app: Application) -> Result:
     """Add a number to a Range that counts up from another one, in whatever shape it is."""
     for term, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
         if term is None or other is None or term.dims is None or app.dims is None or other.dtype != term.dtype:
@@ -55,7 +55,7 @@ def is_count(term: Term) -> Expr | None:
     return start
 
 
-def scatter_nd(app: Application) -> Result:
+def write_box(app: Application) -> Result:
     """Write a box: along each axis that is indexed, the indices count up from where the first element goes."""
     data, indices, updates = app.arg(0), app.arg(1), app.arg(2)
     if data is None or indices is None or updates is None or not data.dims or not indices.dims or not updates.dims:
@@ -112,7 +112,7 @@ def _start(app: Application, line: Term) -> Expr | None:
     return elements[0] if counts else None
 
 
-def tensor_scatter(app: Application) -> Result:
+def write_slots(app: Application) -> Result:
     """Write along an axis, in all rows from the same place on."""
     data, updates = app.arg(0), app.arg(1)
     if data is None or updates is None or data.dims is None or updates.dims is None:
