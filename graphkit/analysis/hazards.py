@@ -237,7 +237,18 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     shapes = infer_claimed(model, shapes)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
-        Hazard("never", operators.get(each.node, ""), "", (each.node,), each.message, "", None, Sizes(), Sizes(), ())
+        Hazard(
+            kind="never",
+            op=operators.get(each.node, ""),
+            input="",
+            nodes=(each.node,),
+            problem=each.message,
+            says="",
+            shape=None,
+            dims=Sizes(),
+            fine=Sizes(),
+            examples=(),
+        )
         for each in shapes.findings
     ]
     search = find_triggers(shapes)
