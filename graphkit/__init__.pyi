@@ -16,7 +16,7 @@ from .analysis.float16_losses import Float16Losses, float16_losses
 from .analysis.hazards import Hazard, Hazards, hazards
 from .analysis.kv_cache import KVCache, kv_cache
 from .analysis.model_interface import Interface, interface
-from .analysis.node_list import NodeList, node_list
+from .analysis.node_list import NodeList, WeightList, node_list, weight_list
 from .analysis.pipeline_links import Fit, fit
 from .analysis.report import Comparison, Report, compare, report
 from .analysis.report_sections import ReportOptions
@@ -32,7 +32,6 @@ from .analysis.tensor_shapes import (
     why_shape,
 )
 from .analysis.verdict import Verdict
-from .analysis.weight_list import WeightList, weight_list
 from .analysis.what_if import WhatIf, what_if
 from .deploy.hosts import Host
 from .deploy.hosts.bundle_host import Bundle

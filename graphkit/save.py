@@ -93,7 +93,7 @@ def save_models(
     *,
     weights: Placement = "shared",
     data_name: str | None = None,
-    others: Mapping[Path, bytes] | Mapping[str, bytes] = {},
+    others: Mapping[Path, bytes | memoryview] | Mapping[str, bytes | memoryview] = {},
     overwrite: bool = False,
     before: Callable[[Path], None] | None = None,
 ) -> Saved:

@@ -77,15 +77,9 @@ class Architecture(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(f"Role: {self.role} ({self.reason}).")
-        rows = (
-            ("layers", self.layers),
-            ("attention heads", self.heads),
-            ("KV heads", self.kv_heads),
-            ("head dim", self.head_dim),
-            ("vocabulary", self.vocabulary),
-        )
-        known = [row for row in rows if row[1] is not None]
-        if known:
+        names = ("layers", "attention heads", "KV heads", "head dim", "vocabulary")
+        sizes = (self.layers, self.heads, self.kv_heads, self.head_dim, self.vocabulary)
+        if known := [row for row in zip(names, sizes, strict=True) if row[1] is not None]:
             yield table("Size | Value:number", known)
 
 
@@ -107,7 +101,7 @@ def architecture(model: ModelLike) -> Architecture:
         role=role,
         reason=reason,
         reads_encoder="decoder" in role and role not in ("decoder-only", "recurrent decoder") and _reads_encoder(model),
-        layers=cache.layers if cache.layers is not None else _layers(model),
+        layers=cache.layers if cache.layers is not None else _count_layers(model),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -180,18 +174,15 @@ def _is_position(value: Value | None) -> bool:
     return source is not None and source.producer is not None and source.producer.is_op("Range")
 
 
-def _layers(model: Model) -> int | None:
+def _count_layers(model: Model) -> int | None:
     """Return the longest run of numbered layers among the modules, those with attention before all others."""
-    attention: dict[str, set[int]] = {}
-    others: dict[str, set[int]] = {}
-    for node in all_nodes(model.scopes):
-        path = module_path(node)
-        match = LAYER.match(path)
-        if match:
-            is_attention = QUERY.search(path) or FUSED.search(path) or "attn" in path or "attention" in path.lower()
-            numbers_of = attention if is_attention else others
-            numbers_of.setdefault(match[1] + match[2], set()).add(int(match[3]))
-    return max((len(numbers) for numbers in (attention or others).values()), default=None)
+    layers: dict[bool, dict[str, set[int]]] = {True: {}, False: {}}
+    parts = (module_path(node).rpartition("/") for node in all_nodes(model.scopes))
+    for path in dict.fromkeys(module + slash if slash else name for module, slash, name in parts):
+        if (match := LAYER.match(path)) is not None:
+            has_attention = QUERY.search(path) or FUSED.search(path) or "attn" in path or "attention" in path.lower()
+            layers[bool(has_attention)].setdefault(match[1] + match[2], set()).add(int(match[3]))
+    return max((len(numbers) for numbers in (layers[True] or layers[False]).values()), default=None)
 
 
 def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | None]:

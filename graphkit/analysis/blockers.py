@@ -13,16 +13,15 @@ from typing import ClassVar
 
 from onnx import defs
 
-from graphkit.analysis.blocker_remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.analysis.costs.operations import macs
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.target_lint import Lint, Obstacle
+from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, Cause, Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Column, Prose, Table
+from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.shapes.expr_limits import TooComplexError
 
@@ -125,14 +124,8 @@ class Blockers(Judged):
         rows = [("as it is", self.as_is)]
         if self.as_is != self.frozen:
             rows.append(("dims frozen, shapes folded", self.frozen))
-        return Table(
-            (
-                Column("Stays on the CPU"),
-                Column("Nodes", "number"),
-                Column("Of all", "number"),
-                Column("MACs", "number"),
-                Column("Of all", "number"),
-            ),
+        return table(
+            "Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number",
             [
                 (name, share.nodes, _percent(share.nodes / self.nodes), _macs_text(share.macs), _percent(share.part))
                 for name, share in rows
@@ -188,10 +181,7 @@ class _Model:
             if node.is_op("Constant"):
                 continue
             if self.lint.folds(node):
-                self.folded += (
-                    sum(1 for body in node.bodies.values() for scope_inside in body.walk() for _ in scope_inside.nodes)
-                    + 1
-                )
+                self.folded += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
                 continue
             self.linted.append(node)
             self.found[node], unknown = self.lint.obstacles(node)
@@ -222,6 +212,7 @@ class _Model:
         limit, opset = self.target.max_opset, self.shapes.model.graph.opset()
         if limit is not None and opset > limit.value:
             reason = f"at most {limit.value} ({limit.source.key})"
+            remedy = "convert-opset" if self._is_known_in(limit.value) else None
             yield Obstacle(
                 scope="",
                 node="",
@@ -233,7 +224,7 @@ class _Model:
                 rank=None,
                 dtype="",
                 dims=None,
-                pass_name="convert-opset" if self._is_known_in(limit.value) else None,
+                pass_name=remedy,
             )
 
     def _is_known_in(self, opset: int) -> bool:
@@ -316,23 +307,20 @@ def _tables(obstacles: Sequence[Obstacle], title: str, passes: str) -> Iterator[
     groups = _groups(obstacles)
     if not groups:
         return
-    columns = [Column("Cause"), Column("What", "code"), Column("Because", "note"), Column("Nodes", "number")]
-    yield Table(
-        (*columns, *([Column(passes)] if passes else [])),
+    yield table(
+        f"Cause | What:code | Because:note | Nodes:number{f' | {passes}' if passes else ''}",
         [
             (cause, what, rows[0].reason, len(rows), *([name or NO_REWRITE] if passes else []))
             for (cause, what, _, name), rows in groups.items()
         ],
-        title=title,
+        title,
     )
     for (cause, what, _, name), rows in groups.items():
         if cause == "opset":
             continue
         shown = by_family((row.path, (row.op, row.rank, row.dtype, shape_text(row.dims))) for row in rows)[:SHOWN]
-        yield Table(
-            (Column("Node", "code"), Column("Op"), Column("Rank", "number"), Column("Dtype"), Column("Dims", "note")),
-            [(label, *cells) for label, cells, _ in shown],
-            title=f"{cause}: {what}{f', {name}' if name else ''}",
-        )
+        cells = [(label, *known) for label, known, _ in shown]
+        headings = "Node:code | Op | Rank:number | Dtype | Dims:note"
+        yield table(headings, cells, f"{cause}: {what}{f', {name}' if name else ''}")
         if more := len(rows) - sum(count for *_, count in shown):
             yield Prose(f"... and {more:,} more (see the JSON).")

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import counted
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, table
 from graphkit.render.result import Result
 
 __all__ = ["BundleOverview", "bundle_overview"]
@@ -89,39 +90,30 @@ class BundleOverview(Result):
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")
         yield Heading("Methods")
-        yield Table(
-            (Column("Method", "code"), Column("File", "code"), Column("Takes"), Column("Gives")),
-            [
-                (
-                    method.name,
-                    method.file,
-                    ", ".join(f"{p.name} {_dims(p.shape)}" for p in method.inputs if p.kind != "state"),
-                    ", ".join(f"{p.name} {_dims(p.shape)}" for p in method.outputs if not p.writes),
-                )
-                for method in contract.methods
-            ],
-        )
-        yield Heading("State")
-        yield Table(
+        ports = [
             (
-                Column("State", "code"),
-                Column("Tensor", "note"),
-                *(Column(name) for name in methods),
-            ),
-            [
-                (
-                    family.name,
-                    f"{family.dtype}{list(family.shape)}, {UPDATES[family.update]}",
-                    *(ACCESS[family.access[name]] for name in methods),
-                )
-                for family in self.families
-            ],
-        )
+                method.name,
+                method.file,
+                ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.inputs if p.kind != "state"),
+                ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.outputs if not p.writes),
+            )
+            for method in contract.methods
+        ]
+        yield table("Method:code | File:code | Takes | Gives", ports)
+        yield Heading("State")
+        columns = (Column("State", "code"), Column("Tensor", "note"), *map(Column, methods))
+        states = [
+            (
+                family.name,
+                f"{family.dtype}{list(family.shape)}, {UPDATES[family.update]}",
+                *(ACCESS[family.access[name]] for name in methods),
+            )
+            for family in self.families
+        ]
+        yield Table(columns, states)
         yield Heading("Arena")
-        yield Table(
-            (Column("Offset", "number"), Column("Bytes", "number"), Column("Part"), Column("State", "code")),
-            [(f.offset, f.bytes, _bar(f.bytes, contract.arena), f.name) for f in self.families],
-        )
+        parts = [(f.offset, f.bytes, _bar(f.bytes, contract.arena), f.name) for f in self.families]
+        yield table("Offset:number | Bytes:number | Part | State:code", parts)
         yield Heading("How to run it")
         yield from (Prose(text) for text in contract.loop)
 
@@ -155,25 +147,18 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
 
 
 def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
-    first, names = states[0], [state.name for state in states]
+    first = states[0]
     return StateFamily(
-        name=family_labels(names),
-        count=len(states),
-        dtype=first.dtype,
-        shape=first.shape,
-        update=first.update,
-        offset=first.offset,
-        bytes=sum(state.bytes for state in states),
-        access={method.name: method.access[first.name] for method in contract.methods},
+        family_labels(state.name for state in states),
+        len(states),
+        *(first.dtype, first.shape, first.update, first.offset),
+        sum(state.bytes for state in states),
+        {method.name: method.access[first.name] for method in contract.methods},
     )
 
 
 def _rows(state: StateTensor) -> int:
     return state.shape[state.batch] if state.batch is not None else 1
-
-
-def _dims(shape: tuple[int | str, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 def _bar(part: int, whole: int) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import counted
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
@@ -25,21 +26,13 @@ __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
 
 Kind = Literal["never", "wrong shape", "empty", "sizes", "limit", "fit"]
 Dims = Sizes
-KINDS: dict[Kind, str] = {
-    "never": "fails at all dims",
-    "wrong shape": "gives a wrong shape without an error",
-    "empty": "fails if a dim is 0",
-    "sizes": "fails at sizes that are not legal",
-    "limit": "fails above some size",
-    "fit": "fails if dims do not fit together",
-}
-FINDINGS: dict[Kind, str] = {
-    "never": "never-runs",
-    "wrong shape": "wrong-shape",
-    "empty": "empty-dim",
-    "sizes": "legal-sizes",
-    "limit": "size-limit",
-    "fit": "dims-apart",
+KINDS: dict[Kind, tuple[str, str]] = {  # what happens, and the kind of finding
+    "never": ("fails at all dims", "never-runs"),
+    "wrong shape": ("gives a wrong shape without an error", "wrong-shape"),
+    "empty": ("fails if a dim is 0", "empty-dim"),
+    "sizes": ("fails at sizes that are not legal", "legal-sizes"),
+    "limit": ("fails above some size", "size-limit"),
+    "fit": ("fails if dims do not fit together", "dims-apart"),
 }
 BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
 SHOWN = 20  # hazards in a text
@@ -58,6 +51,10 @@ class Check:
 
     confirmed: bool | None
     message: str
+
+    def __str__(self) -> str:
+        word = "not run" if self.confirmed is None else "confirmed" if self.confirmed else "not confirmed"
+        return f"{word}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -119,16 +116,7 @@ class LegalSizes:
     @classmethod
     def of(cls, rule: SizeRule) -> LegalSizes:
         """Return a rule that was found."""
-        return cls(
-            dim=rule.name,
-            text=str(rule),
-            step=rule.step,
-            least=rule.least,
-            most=rule.most,
-            less=rule.less,
-            more=rule.more,
-            is_exact=rule.is_exact,
-        )
+        return cls(rule.name, str(rule), rule.step, rule.least, rule.most, rule.less, rule.more, is_exact=rule.is_exact)
 
     def __str__(self) -> str:
         return f"{self.dim}: {self.text}"
@@ -165,7 +153,7 @@ class Hazards(Judged):
             return None
         known = "" if self.is_complete else "as far as shapes are known, "
         text = f"{known}legal sizes are {rule}; {hazards[0]}"
-        return Finding(FINDINGS["sizes"], str(rule), text, rule.dim, sum(len(hazard.nodes) for hazard in hazards))
+        return Finding(KINDS["sizes"][1], str(rule), text, rule.dim, sum(len(hazard.nodes) for hazard in hazards))
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
@@ -186,7 +174,7 @@ class Hazards(Judged):
         if len(self.hazards) > SHOWN:
             yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
         kinds = dict.fromkeys(hazard.kind for hazard in self.hazards)
-        yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
+        yield Prose("; ".join(f"{kind}: {KINDS[kind][0]}" for kind in kinds) + ".")
 
 
 def _names(hazard: Hazard) -> set[str]:
@@ -197,13 +185,14 @@ def _finding(hazard: Hazard) -> Finding:
     """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
     at = dims_text(hazard.examples[0]) if hazard.examples else f"'{hazard.nodes[0]}'"
     key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names(hazard)))})"
-    return Finding(FINDINGS[hazard.kind], f"{at} ({hazard.op})", str(hazard), key, len(hazard.nodes))
+    return Finding(KINDS[hazard.kind][1], f"{at} ({hazard.op})", str(hazard), key, len(hazard.nodes))
 
 
 def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
     more = f" or {len(hazard.examples) - EXAMPLES} more" if len(hazard.examples) > EXAMPLES else ""
     dims = " or ".join(dims_text(dims) for dims in hazard.examples[:EXAMPLES]) + more
-    others = f"; {_count(len(hazard.also))} there or further on" if hazard.also else ""
+    fails = "fails" if len(hazard.also) == 1 else "fail"
+    others = f"; {counted(len(hazard.also), 'other node(s)')} {fails} there or further on" if hazard.also else ""
     problem = f"{hazard.op}{f' ({hazard.input})' if hazard.input else ''}: {hazard.problem}"
     return (
         number,
@@ -211,7 +200,7 @@ def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
         problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
         f"at {family_labels(hazard.nodes)}{others}",
         None if hazard.check is not None and hazard.check.confirmed else _foretold(hazard),
-        _checked(hazard.check),
+        str(hazard.check) if hazard.check is not None else None,
         hazard.kind,
         len(hazard.nodes),
     )
@@ -221,17 +210,6 @@ def _foretold(hazard: Hazard) -> str:
     if hazard.shape is not None:
         return f"onnxruntime: no error, and a shape of {list(hazard.shape)}"
     return f'onnxruntime: an error with "{hazard.says}"' if hazard.says else "onnxruntime: an error"
-
-
-def _count(nodes: int) -> str:
-    return f"{nodes} other node{' fails' if nodes == 1 else 's fail'}"
-
-
-def _checked(check: Check | None) -> str | None:
-    if check is None:
-        return None
-    word = "not run" if check.confirmed is None else "confirmed" if check.confirmed else "not confirmed"
-    return f"{word}: {check.message}"
 
 
 def dims_text(dims: Dims) -> str:
@@ -261,17 +239,17 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     never = [
         Hazard(
             kind="never",
-            op=operators.get(finding.node, ""),
+            op=operators.get(each.node, ""),
             input="",
-            nodes=(finding.node,),
-            problem=finding.message,
+            nodes=(each.node,),
+            problem=each.message,
             says="",
             shape=None,
             dims=Sizes(),
             fine=Sizes(),
             examples=(),
         )
-        for finding in shapes.findings
+        for each in shapes.findings
     ]
     search = find_triggers(shapes)
     order = list(KINDS)

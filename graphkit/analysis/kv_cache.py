@@ -1,26 +1,33 @@
-"""The KV cache and recurrent state: their contract (which output feeds which input, which stay constant) and memory."""
+"""The KV cache and recurrent state: their contract (which output feeds which input, which stay constant) and memory.
+
+A decoder has as many positions as tables that positions are looked up in have rows, or tables cut to a length have.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.position_tables import table_positions
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
-from graphkit.graph.view import Value
-from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, line, table
+from graphkit.graph.traversal import chain_end, postorder, reachable
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.render.document_blocks import Block, Prose, line, table, table_of
+from graphkit.shapes import Expr, infer
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
-__all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache"]
+__all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache", "table_positions"]
 
 DEFAULT_CONTEXT = 2048
 
@@ -58,6 +65,16 @@ class Memory:
     def mebibytes(self) -> float:
         """In units of 2^20 bytes."""
         return self.bytes / (1 << 20)
+
+    @property
+    def in_megabytes(self) -> str:
+        """Its megabytes as text."""
+        return f"{self.megabytes:,.1f}"
+
+    @property
+    def in_mebibytes(self) -> str:
+        """Its mebibytes as text."""
+        return f"{self.mebibytes:,.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -131,10 +148,33 @@ class KVCache(Judged):
             [(f.past or "(none)", f"from {f.present or 'no output'}", f.rule, len(f.pairs)) for f in self.feeds],
             title="Contract: each past takes the present of the step before",
         )
-        yield from self._memory()
+        if self.bytes_per_token is None:
+            yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
+        elif self.bytes_per_token:
+            yield from self._growth(self.bytes_per_token)
+        if self.bytes_per_encoder_token:
+            yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
+        if self.fixed_bytes:
+            yield Prose(f"{self.fixed_bytes:,} bytes for each sequence, which do not grow.")
         yield from self._states()
         for warning in self.warnings:
             yield Prose(warning.text, "warning")
+
+    def _growth(self, per_token: int) -> Iterator[Block]:
+        first = self.memory[0]
+        tables = (
+            f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
+        )
+        yield Prose(
+            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.in_megabytes} MB = "
+            f"{first.in_mebibytes} MiB; {tables}."
+        )
+        headings = "Context:number | Bytes:number | MB:number=in_megabytes | MiB:number=in_mebibytes"
+        yield table_of(headings, self.memory, "Memory of one sequence")
+        sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
+        points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]
+        here = (self.length, f"{per_token}*{self.length} + {self.fixed_bytes}") if self.length else None
+        yield line("Growth of the cache of one sequence", "tokens", points, here)
 
     def _states(self) -> Iterator[Block]:
         if not self.states:
@@ -146,39 +186,6 @@ class KVCache(Judged):
         )
         total = sum(state.bytes for state in self.states)
         yield Prose(f"{total:,} bytes of recurrent state for each sequence, however long it is.")
-
-    def _memory(self) -> Iterator[Block]:
-        if self.bytes_per_token is None:
-            yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
-        elif self.bytes_per_token:
-            first = self.memory[0]
-            known = (
-                f"{self.positions:,} positions are in its tables"
-                if self.positions
-                else "no table of positions was found"
-            )
-            yield Prose(
-                f"{self.bytes_per_token:,} bytes for each token; {first.context:,} tokens = "
-                f"{first.megabytes:,.1f} MB = {_decimal(first.mebibytes)} MiB; {known}."
-            )
-            yield table(
-                "Context:number | Bytes:number | MB:number | MiB:number",
-                [(m.context, m.bytes, f"{m.megabytes:,.1f}", _decimal(m.mebibytes)) for m in self.memory],
-                title="Memory of one sequence",
-            )
-            sizes = {m.context: m.bytes + self.fixed_bytes for m in self.memory}
-            here = self.length, f"{self.bytes_per_token}*{self.length} + {self.fixed_bytes}"
-            points = [(f"{at:,} tokens", at, size) for at, size in sorted({0: self.fixed_bytes, **sizes}.items())]
-            yield line("Growth of the cache of one sequence", "tokens", points, here if self.length else None)
-        if self.bytes_per_encoder_token:
-            yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
-        if self.fixed_bytes:
-            yield Prose(f"{self.fixed_bytes:,} bytes for each sequence, which do not grow.")
-
-
-def _decimal(number: float) -> str:
-    """Return a number with two decimals, those that are 0 left out."""
-    return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
@@ -198,67 +205,58 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     model = as_model(model)
     roles = model.roles
     entries = roles.cache
-    types = [(_type(entry.past), _type(entry.present)) for entry in entries]
-    layouts = [cache_layout(*pair, entry) for pair, entry in zip(types, entries, strict=True)]
-    growing = [lay for lay, e in zip(layouts, entries, strict=True) if not roles.is_cross(e)]
-    cross = [lay for lay, e in zip(layouts, entries, strict=True) if roles.is_cross(e)]
-    per_token = _total(growing)
-    main = next((lay for lay in growing if lay.axis is not None), None) or (layouts[0] if layouts else None)
-    declared = next((past or present for past, present in types if past or present), None)
-    lengths = (
-        _length(past or present, lay)
-        for (past, present), lay, entry in zip(types, layouts, entries, strict=True)
-        if not roles.is_cross(entry)
-    )
+    layouts = [cache_layout(*_types_of(entry), entry) for entry in entries]
+    growing = [(entry, layout) for entry, layout in zip(entries, layouts, strict=True) if not roles.is_cross(entry)]
+    cross = [layout for entry, layout in zip(entries, layouts, strict=True) if roles.is_cross(entry)]
+    per_token = _add_bytes([layout for _, layout in growing])
+    main = next((layout for _, layout in growing if layout.axis is not None), layouts[0] if layouts else None)
+    declared = next((each for entry in entries for each in _types_of(entry) if each), None)
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     return KVCache(
-        layers=_layers(roles, layouts),
+        layers=_count_layers(growing),
         kv_heads=main.heads if main else None,
         head_dim=main.head_dim if main else None,
         dtype=dtype_name(declared.dtype) if declared else "",
         layout=declared.dims if declared else None,
         feeds=_feeds(roles),
         bytes_per_token=per_token,
-        bytes_per_encoder_token=_total(cross),
-        fixed_bytes=sum(lay.fixed_bytes or 0 for lay in layouts),
+        bytes_per_encoder_token=_add_bytes(cross),
+        fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
         warnings=tuple(_warnings(roles)),
         states=tuple(_state_feeds(roles)),
-        length=next(filter(None, lengths), ""),
+        length=next((name for entry, layout in growing if (name := _growing_symbol(entry, layout))), ""),
         positions=most if entries else None,
     )
 
 
-def _length(declared: TensorType | None, layout: Layout) -> str:
+def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
+    past, present = (declared_type(value) if value is not None else None for value in (entry.past, entry.present))
+    return past, present
+
+
+def _growing_symbol(entry: CacheEntry, layout: Layout) -> str:
     """Return the symbol along which a cache tensor grows, "" for none."""
+    declared = next(filter(None, _types_of(entry)), None)
     dim = declared.dims[layout.axis] if declared and declared.dims and layout.axis is not None else None
     return dim if isinstance(dim, str) else ""
 
 
-def _type(value: Value | None) -> TensorType | None:
-    return declared_type(value) if value is not None else None
-
-
-def _total(layouts: list[Layout]) -> int | None:
+def _add_bytes(layouts: Sequence[Layout]) -> int | None:
     sizes = [layout.bytes_per_token for layout in layouts]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _layers(roles: Roles, layouts: list[Layout]) -> int | None:
-    """Return the layers of the self-attention cache."""
-    self_attention = [(e, lay) for e, lay in zip(roles.cache, layouts, strict=True) if not roles.is_cross(e)]
+def _count_layers(self_attention: Sequence[tuple[CacheEntry, Layout]]) -> int | None:
     indices = {entry.slot.index[0] for entry, _ in self_attention if entry.slot.index}
     if not indices:
-        return max((lay.layers for _, lay in self_attention), default=None)
+        return max((layout.layers for _, layout in self_attention), default=None)
     kinds = {entry.slot.kind for entry, _ in self_attention}
-    if kinds == {"both"} and not any(_is_stacked(entry) for entry, _ in self_attention):
+    values = (value for entry, _ in self_attention for value in (entry.past, entry.present) if value is not None)
+    if kinds == {"both"} and all(rank(value) in (None, 4) for value in values):
         return None  # keys and values are not told apart: one tensor a layer, or two
     return len(indices)
-
-
-def _is_stacked(entry: CacheEntry) -> bool:
-    return any(value is not None and rank(value) not in (None, 4) for value in (entry.past, entry.present))
 
 
 def _feeds(roles: Roles) -> tuple[Feed, ...]:
@@ -267,7 +265,7 @@ def _feeds(roles: Roles) -> tuple[Feed, ...]:
         past, present = (value.name if value else "" for value in (entry.past, entry.present))
         families[family_pattern(past), family_pattern(present), _rule(entry, roles)].append((past, present))
     return tuple(
-        Feed(_labels(past for past, _ in pairs), _labels(present for _, present in pairs), tuple(pairs), rule)
+        Feed(_label(past for past, _ in pairs), _label(present for _, present in pairs), tuple(pairs), rule)
         for (_, _, rule), pairs in families.items()
     )
 
@@ -280,13 +278,13 @@ def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
             names = entry.past.name, entry.next.name
             families[family_pattern(names[0]), family_pattern(names[1]), declared].append(names)
     for (_, _, declared), pairs in families.items():
-        past, after = (_labels(column) for column in zip(*pairs, strict=True))
+        past, after = (_label(column) for column in zip(*pairs, strict=True))
         dims = declared.dims or ()
         size = math.prod(dim for dim in dims if isinstance(dim, int)) * BITS.get(declared.dtype, 0) // 8
         yield StateFeed(past, after, tuple(pairs), dtype_name(declared.dtype), dims, size * len(pairs))
 
 
-def _labels(names: Iterable[str]) -> str:
+def _label(names: Iterable[str]) -> str:
     return family_labels(name for name in names if name)
 
 
@@ -322,8 +320,7 @@ def _warnings(roles: Roles) -> Iterator[Finding]:
         yield Finding("lost-past", label, text, count=len(orphans))
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How one cache tensor is laid out.
 
     Attributes:
@@ -356,7 +353,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
         return unknown
     dims, bits = declared.dims, BITS.get(declared.dtype, 0)
     axis = growing_axis(declared, present if past is not None else None, entry.rows)
-    leading = _leading(dims)
+    leading = _count_stacked_axes(dims)
     rest = [dim for at, dim in enumerate(dims) if at >= leading and at not in (axis, leading)]
     if any(not isinstance(dim, int) for dim in rest):
         return Layout(None, rest[-1] if rest and isinstance(rest[-1], int) else None, axis, None, None)
@@ -379,9 +376,114 @@ def _stacked_layers(kind: str, stacked: list[int]) -> int:
     return stacked[0] if stacked else 1
 
 
-def _leading(dims: Sequence[object]) -> int:
+def _count_stacked_axes(dims: Sequence[object]) -> int:
     """Return how many axes stand before the batch: a stack of layers, of key and value, or both."""
     extra = len(dims) - 4
     if extra <= 0:
         return 0
     return extra if all(isinstance(dim, int) for dim in dims[:extra]) else 0
+
+
+COUNTERS = ("Range", "CumSum")
+# Operators that keep which positions are counted
+KEEPING = "Tile Cast Unsqueeze Squeeze Reshape Expand Identity Slice Mul Clip Max Min".split()  # noqa: SIM905
+QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
+
+
+def table_positions(model: Model) -> int | None:
+    """Return how many positions the tables of a model have, None where it has none, or it is not known.
+
+    More is known of a folded model.
+    """
+    gathers = (node for node in all_nodes(model.scopes) if node.is_op("Gather", "GatherElements"))
+    found = ((node.input(1), _count_table_rows(model, node)) for node in gathers)
+    rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
+    offsets = _find_offsets(model, [indices for indices, _ in rows])
+    counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
+    return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
+
+
+def _count_cut_tables(model: Model) -> Iterator[int]:
+    """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
+    cuts = [node for node in model.graph.nodes if node.is_op("Slice") and len(node.operands) > 3]
+    cuts = [node for node in cuts if node.operands[0].is_constant]
+    legal = legal_sizes(model) if cuts else None
+    if legal is None or legal.past is None or legal.tokens is None:
+        return
+    shapes, total = infer(model), legal.past + legal.tokens
+    for node in cuts:
+        data, *bounds = node.operands[:4]
+        dims, elements = shapes[data].dims or (), [shapes[value].elements or () for value in bounds]
+        for start, end, axis in zip(*elements, strict=False):
+            at = axis.constant if isinstance(axis, Expr) and axis.constant is not None else len(dims)
+            size = dims[at] if -len(dims) <= at < len(dims) else None
+            if size is not None and size.constant is not None and total in (end, size - start):
+                yield size.constant
+
+
+def _count_table_rows(model: Model, node: Node) -> int | None:
+    """Return the number of rows of the table that a node looks up, None where it reads something else."""
+    data = node.input(0)
+    if data is None:
+        return None
+    repeating = ("Tile", "Expand", "Unsqueeze") if node.op_type == "GatherElements" else ()
+    passed = ("DequantizeLinear", "Cast", "Identity", *repeating)
+    table = chain_end(
+        data, lambda value: value.sources[0] if value.producer and value.producer.is_op(*passed) else None
+    )
+    declared = declared_type(table) if table.is_constant else None
+    if declared is None or not (declared.is_float or declared.dtype in QUANTIZED):
+        return None
+    dims, axis = infer(model)[data].dims or (), node.attr("axis", 0)
+    return dims[-2].constant if len(dims) > 1 and axis in (len(dims) - 2, -2) else None
+
+
+def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int | None]:
+    """Return the offset of each value that counts positions, None for others, among some and those that they rest on.
+
+    Each value is looked at once, after the one that it counts on from.
+    """
+    counters = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS)) if indices else ()
+    starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
+    counted, offsets = set(reachable(starts, _values_computed_from)), dict[Value, int | None]()
+    for value in postorder(indices, lambda value: (_counted_input(value, counted),)):
+        offsets[value] = _offset(model, value, counted, offsets)
+    return offsets
+
+
+def _values_computed_from(value: Value) -> list[Value | None]:
+    return [output for node, _ in value.consumers for output in node.outputs]
+
+
+def _counted_input(value: Value, counted: Collection[Value]) -> Value | None:
+    return next((each for each in value.sources if each is not None and not each.is_constant and each in counted), None)
+
+
+def _offset(model: Model, value: Value, counted: Collection[Value], offsets: Mapping[Value, int | None]) -> int | None:
+    node = value.producer
+    if node is None:
+        return 0 if model.roles.of(value) == "positions" else None
+    if node.is_op(*COUNTERS):
+        return int(node.is_op("CumSum"))
+    before, shift = _counted_input(value, counted), _shift(model, node)
+    offset = offsets.get(before) if before is not None else None
+    return offset + shift if offset is not None and shift is not None else None
+
+
+def _shift(model: Model, node: Node) -> int | None:
+    """Return the number that a node adds to positions, None where it may compute something else."""
+    if not node.is_op("Add", "Sub"):
+        return 0 if node.is_op(*KEEPING) else None
+    number = next((n for each in node.inputs[::-1] if (n := _constant_integer(model, each)) is not None), None)
+    if number is None:
+        return 0
+    read = [each for each in node.operands if not each.is_constant]
+    return (-number if node.is_op("Sub") else number) if len(read) == 1 else None
+
+
+def _constant_integer(model: Model, value: Value | None) -> int | None:
+    tensor = value.constant if value is not None else None
+    if tensor is None or tensor.data_type not in (6, 7):
+        return None
+    array = model.array(tensor)
+    return int(array.reshape(-1)[0]) if array.size == 1 else None

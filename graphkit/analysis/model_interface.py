@@ -100,18 +100,13 @@ class Interface(Judged):
         return sum(len(port.indices) for port in self.outputs)
 
     def blocks(self) -> Iterator[Block]:
-        for name, count, ports in (
-            ("Inputs", self.input_count, self.inputs),
-            ("Outputs", self.output_count, self.outputs),
-        ):
+        sides = ("Inputs", self.input_count, self.inputs), ("Outputs", self.output_count, self.outputs)
+        for name, count, ports in sides:
             if not count:
                 yield Prose(f"{name}: none.")
                 continue
-            yield table(
-                "# | Name:code | Dtype | Shape:note | Description:note",
-                [(p.index, p.label, p.dtype, shape_text(p.shape), _remark(p) or None) for p in ports],
-                title=f"{name}: {count}",
-            )
+            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), _remark(p)) for p in ports]
+            yield table("# | Name:code | Dtype | Shape:note | Description:note", rows, f"{name}: {count}")
         yield from (Prose(text, "warning") for text in self.contradictions)
 
 
@@ -175,15 +170,7 @@ def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> P
     doc = str(info.doc_string).strip() if info is not None else ""
     description = doc or meanings.get(value.name) or MEANINGS.get(value.name, "")
     optional = value.kind == "input" and value.tensor is not None
-    return Port(
-        indices=(index,),
-        names=(value.name,),
-        label=value.name,
-        dtype=dtype,
-        shape=shape,
-        description=description,
-        optional=optional,
-    )
+    return Port((index,), (value.name,), value.name, dtype, shape, description, optional=optional)
 
 
 def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:

@@ -1,10 +1,12 @@
-"""Node list: every node with its operator, attributes, and the shapes of its inputs and outputs."""
+"""Lists for scripts: nodes with attributes and tensors, and initializers and constants with their readers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from onnx import SparseTensorProto, TensorProto
 
 from graphkit.analysis.costs.node_costs import FAILURES
 from graphkit.analysis.costs.node_sizes import bytes_of
@@ -12,18 +14,22 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
-from graphkit.graph.find_by_name import glob_test
-from graphkit.graph.name_families import by_family, expanded
+from graphkit.graph.find_by_name import glob_test, in_order
+from graphkit.graph.name_families import by_family, expanded, families, in_short
 from graphkit.graph.names import counted, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
-from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, Table, table
+from graphkit.io.external import extent
+from graphkit.io.tensors import payload_size
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
 from graphkit.shapes.tensor import plain_dims
 from graphkit.suggest import did_you_mean
 
-__all__ = ["NodeList", "NodeRow", "TensorOf", "node_list"]
+__all__ = [
+    "NodeList", "NodeRow", "TensorOf", "WeightList", "WeightOrder", "WeightRow", "node_list", "weight_list",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def node_list(
         shown = _matching(shown, [(op, op.__eq__) for op in ops], lambda node: (node.operator, node.op_type))
     if modules:
         shown = _matching(shown, [(module, _module_test(module)) for module in modules], lambda node: [module_of(node)])
-    return NodeList(len(nodes), tuple(_row(shapes, node) for node in shown))
+    return NodeList(len(nodes), tuple(_node_row(shapes, node) for node in shown))
 
 
 def _matching(
@@ -184,7 +190,7 @@ def _module_test(module: str) -> Callable[[str], bool]:
     return lambda candidate: any(module_parts(candidate)[: len(path)] == path for path in paths)
 
 
-def _row(shapes: Shapes, node: Node) -> NodeRow:
+def _node_row(shapes: Shapes, node: Node) -> NodeRow:
     return NodeRow(
         node.path,
         node.operator,
@@ -215,3 +221,126 @@ def _bytes(shapes: Shapes, value: Value) -> int | None:
         return bytes_of(value, shapes).constant
     except FAILURES:
         return None
+
+
+WIDE = 60  # characters of a family's name
+WeightOrder = Literal["file", "bytes", "name"]
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    """An initializer, or the value of a Constant node.
+
+    Attributes:
+        name: Its name in `scope`.
+        scope: Path of the scope, "" for the main graph.
+        shape: Its dims; of a sparse tensor, those that it stands for.
+        bytes: Bytes of its data, None where its dtype has no fixed size.
+        place: The file with its data: "" for that of the model.
+        readers: The nodes that read it, by path; outputs of graphs are none.
+    """
+
+    name: str
+    scope: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int | None
+    place: str
+    readers: tuple[str, ...]
+
+    @property
+    def read_by(self) -> str:
+        """The readers in one text."""
+        return "; ".join(self.readers)
+
+
+@dataclass(frozen=True)
+class WeightList(Result):
+    """The initializers and constants of a model.
+
+    Attributes:
+        by: Their order; with "bytes", families of the text have the most bytes first, too.
+    """
+
+    title: ClassVar[str] = "Weights"
+    computed: ClassVar[tuple[str, ...]] = ("bytes",)
+    rows: tuple[WeightRow, ...]
+    by: WeightOrder = field(default="file", metadata={"in_json": False})
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(row.bytes or 0 for row in self.rows)
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(f"{counted(len(self.rows), 'tensor(s)')}, {self.bytes:,} bytes.")
+        rows = list(self._families())
+        if self.by == "bytes":
+            rows.sort(key=lambda row: -(row[4] or 0))
+        if rows:
+            yield table("Tensor:code | Dtype | Shape:code | Times:number | Bytes:number | Read by:note", rows)
+
+    def csv_tables(self) -> Iterator[Table]:
+        headings = (
+            "Scope:code | Tensor:code=name | Dtype | Shape:code | Bytes:number | File=place | Read by:code=read_by"
+        )
+        yield table_of(headings, self.rows)
+
+    def _families(self) -> Iterator[tuple[str, str, str, int, int | None, str]]:
+        """Yield a row for each family of names of one dtype, shape and size."""
+        named = {f"{row.scope}::{row.name}" if row.scope else row.name: row for row in self.rows}
+        cells = ((name, (row.dtype, shape_text(row.shape), row.bytes)) for name, row in named.items())
+        for label, (dtype, shape, size), count in by_family(cells):
+            names = list(expanded(label)) if count > 1 else [label]
+            shown = label if count == 1 or len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
+            readers = in_short(families(reader for name in names for reader in named[name].readers))
+            yield shown, dtype, shape, count, None if size is None else size * count, f"read by {readers or 'no node'}"
+
+
+def weight_list(model: ModelLike, *, by: WeightOrder = "file") -> WeightList:
+    """List the initializers and constants of a model. Their data is not read.
+
+    Args:
+        model: The model, or its path.
+        by: The order: that of the file, the most bytes first, or names.
+
+    Returns:
+        A row for each of them, and how many bytes they have together.
+
+    Example:
+        >>> graphkit.weight_list(graphkit.load("example:causal-attention"), by="bytes").rows[0].shape
+        (64, 16)
+    """
+    model = as_model(model)
+    rows = [_weight_row(model, value) for value in in_order(model.scopes) if value.is_constant]
+    if by == "bytes":
+        rows.sort(key=lambda row: -(row.bytes or 0))
+    elif by == "name":
+        rows.sort(key=lambda row: (row.scope, row.name))
+    return WeightList(tuple(rows), by)
+
+
+def _weight_row(model: Model, value: Value) -> WeightRow:
+    sparse = value.sparse or (
+        None if value.producer is None else value.producer.attr("sparse_value", SparseTensorProto)
+    )
+    tensors = [sparse.values, sparse.indices] if sparse is not None else [value.constant or TensorProto()]
+    sizes = [payload_size(tensor) for tensor in tensors]
+    dims = sparse.dims if sparse is not None else tensors[0].dims
+    return WeightRow(
+        name=value.name,
+        scope=value.scope.path,
+        dtype=dtype_name(tensors[0].data_type) if tensors[0].data_type else "?",
+        shape=tuple(dims),
+        bytes=None if None in sizes else sum(size or 0 for size in sizes),
+        place=_file_of(model, tensors[0]),
+        readers=tuple(dict.fromkeys(node.path for node, _ in value.consumers)),
+    )
+
+
+def _file_of(model: Model, tensor: TensorProto) -> str:
+    """Return the name of the file with the data of a tensor, "" for that of the model."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return ""
+    location = extent(tensor).location
+    return "" if location == model.name else location

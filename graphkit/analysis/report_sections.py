@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
@@ -23,18 +23,9 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec, Shapes
 
 __all__ = [
-    "BLOCKERS",
-    "EXTRAS",
-    "SECTIONS",
-    "SECTION_NAMES",
-    "VERDICT",
-    "HazardCheck",
-    "Material",
-    "ReportOptions",
-    "Section",
-    "judged_sections",
-    "sections_of",
-]
+    "BLOCKERS", "EXTRAS", "SECTIONS", "SECTION_NAMES", "VERDICT", "HazardCheck", "Material", "ReportOptions", "Section",
+    "judged_sections", "sections_of",
+]  # fmt: skip
 
 COST_ROWS = 20
 HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
@@ -98,6 +89,11 @@ class Material:
         assert self.inferred is not None
         return self.inferred
 
+    def sized(self) -> dict[str, Any]:
+        """Return the sizes of input dims that options give, for a section that counts; else the shapes as declared."""
+        spec = self.options.spec
+        return {"spec": spec} if spec and (spec.dims or spec.inputs or spec.ranges) else {"shapes": self.shapes}
+
 
 @dataclass(frozen=True)
 class Section:
@@ -150,20 +146,15 @@ def _unknown_shapes(material: Material) -> Result:
 def _blockers(material: Material) -> Result:
     from graphkit.analysis.blockers import blockers
 
-    target, spec = material.options.target, material.options.spec
+    target = material.options.target
     assert target is not None
-    if spec is None or not (spec.dims or spec.inputs or spec.ranges):
-        return blockers(material.model, target, shapes=material.shapes)
-    return blockers(material.model, target, spec)
+    return blockers(material.model, target, **material.sized())
 
 
 def _costs(material: Material) -> Result:
     from graphkit.analysis.costs.model_costs import costs
 
-    spec = material.options.spec
-    if spec is None or not (spec.dims or spec.inputs or spec.ranges):
-        return costs(material.model, shapes=material.shapes, top=COST_ROWS)
-    return costs(material.model, spec, top=COST_ROWS)
+    return costs(material.model, top=COST_ROWS, **material.sized())
 
 
 def _float16(material: Material) -> Result:

@@ -14,7 +14,7 @@ from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.traversal import postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Drawing, Prose, table
+from graphkit.render.document_blocks import Block, Cell, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 from graphkit.shapes.tensor import without_huge_numbers
@@ -97,24 +97,14 @@ class Origins(Result):
             "Each expression that computes a shape input, listed once, and what it means in the input dims. CONST is a "
             "constant; a part that is not expanded is named by its operator."
         )
-        kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
-        for op, name in kinds:
-            groups = [group for group in self.groups if (group.op, group.input) == (op, name)]
-            yield table(
-                "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note",
-                [
-                    (
-                        self.groups.index(g) + 1,
-                        f"{g.count}x",
-                        g.expression,
-                        meanings_text(g.meanings, self.full),
-                        _rests_on(g, self.full),
-                        f"at {', '.join(g.nodes)}" if self.full else None,
-                    )
-                    for g in groups
-                ],
-                title=f"{op}: {name}",
-            )
+        rows: dict[str, list[tuple[Cell, ...]]] = {}
+        for number, group in enumerate(self.groups, 1):
+            at = f"at {', '.join(group.nodes)}" if self.full else None
+            meant, sources = meanings_text(group.meanings, self.full), _rests_on(group, self.full)
+            row = number, f"{group.count}x", group.expression, meant, sources, at
+            rows.setdefault(f"{group.op}: {group.input}", []).append(row)
+        headings = "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note"
+        yield from (table(headings, members, title) for title, members in rows.items())
         yield from self.drawings
 
 

@@ -17,7 +17,7 @@ from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Bars, Block, Prose, table
+from graphkit.render.document_blocks import Bars, Block, Prose, table, table_of
 
 __all__ = ["DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "WeightBytes", "summary"]
 
@@ -127,27 +127,18 @@ class Summary(Judged):
     def blocks(self) -> Iterator[Block]:
         yield table("Property | Value", [row for row in self._properties() if row[1]])
         if self.weight_bytes:
-            yield table(
-                "Dtype | Tensors:number | Bytes:number | MiB:number",
-                [(w.dtype, w.tensors, w.bytes, f"{w.bytes / (1 << 20):,.2f}") for w in self.weight_bytes],
-                title="Weights and constants",
-            )
-            yield table(
-                "Tensor:code | Dtype | Shape:note | Bytes:number",
-                [(t.name, t.dtype, str(list(t.shape)), t.bytes) for t in self.largest],
-                title="Largest tensors",
-            )
+            rows = [(w.dtype, w.tensors, w.bytes, f"{w.bytes / (1 << 20):,.2f}") for w in self.weight_bytes]
+            yield table("Dtype | Tensors:number | Bytes:number | MiB:number", rows, "Weights and constants")
+            yield table_of("Tensor:code=name | Dtype | Shape:note | Bytes:number", self.largest, "Largest tensors")
         if self.operators:
-            yield table(
-                "Operator | Count:number", [(_full_name(o), o.count) for o in self.operators], title="Operators"
-            )
-            yield Bars(
-                f"The {min(CHART_ROWS, len(self.operators))} most frequent operators",
-                ("nodes",),
-                [(_full_name(o), (o.count,)) for o in self.operators[:CHART_ROWS]],
-            )
+            counts = [(_full_name(operator), operator.count) for operator in self.operators]
+            yield table("Operator | Count:number", counts, "Operators")
+            bars = [(name, (count,)) for name, count in counts[:CHART_ROWS]]
+            yield Bars(f"The {len(bars)} most frequent operators", ("nodes",), bars)
         if self.tied is not None:
-            yield from self._tied(self.tied)
+            rows_tied = [(" = ".join(group.names), group.bytes) for group in self.tied]
+            none = Prose("No two large tensors have the same bytes.")
+            yield table("Same bytes:code | Bytes each:number", rows_tied, "Tied tensors") if rows_tied else none
         for problem in self.problems:
             yield Prose(problem.text, "warning")
 
@@ -165,22 +156,12 @@ class Summary(Judged):
         yield "model version", str(self.model_version) if self.model_version else ""
         yield "domain", self.domain
         yield "functions", ", ".join(self.functions)
-        yield "contrib operators", ", ".join(f"{_full_name(o)} ({o.count:,})" for o in self.contrib)
-        yield "custom operators", ", ".join(f"{_full_name(o)} ({o.count:,})" for o in self.custom)
+        for name, operators in (("contrib operators", self.contrib), ("custom operators", self.custom)):
+            yield name, ", ".join(f"{_full_name(o)} ({o.count:,})" for o in operators)
         yield "quantisation", "; ".join(self.quantization) or "none"
         for key, value in self.metadata:
             yield f"metadata {key}", value if len(value) <= 200 else f"{value[:200]}... ({len(value):,} characters)"
         yield "description", self.doc_string
-
-    def _tied(self, tied: tuple[TiedTensors, ...]) -> Iterator[Block]:
-        if not tied:
-            yield Prose("No two large tensors have the same bytes.")
-            return
-        yield table(
-            "Same bytes:code | Bytes each:number",
-            [(" = ".join(group.names), group.bytes) for group in tied],
-            title="Tied tensors",
-        )
 
 
 def _full_name(operator: OperatorCount) -> str:

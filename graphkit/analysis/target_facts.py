@@ -11,7 +11,7 @@ from onnx.defs import get_all_schemas
 from graphkit.deploy.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
 from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table, table_of
 from graphkit.render.result import Result
 
 __all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]
@@ -94,36 +94,26 @@ class TargetFacts(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self.description)
-        yield table(
-            "Limit:code | Value | Source | Note:note",
-            [(row.limit, row.value, row.source, row.note or None) for row in self.limits],
-        )
+        yield table_of("Limit:code | Value | Source | Note:note", self.limits)
         ops = self.operators
         yield Prose(
             f"Of the operators of ONNX, {ops.allowed:,} are allowed, {ops.in_part:,} allowed under conditions, "
             f"{ops.refused:,} refused, {ops.unknown:,} unknown."
         )
         for of in dict.fromkeys(row.of for row in self.facts):
-            yield table(
-                "Names:code | Is | Source | If:note | Note:note",
-                [
-                    (
-                        ", ".join(row.names),
-                        row.verdict,
-                        row.source,
-                        f"only with {row.condition}" if row.condition else None,
-                        row.note or None,
-                    )
-                    for row in self.facts
-                    if row.of == of
-                ],
-                title=of,
-            )
-        yield table(
-            "Source:code | Date | Title:note | Where:note",
-            [(row.key, row.date, row.title, row.url or None) for row in self.sources],
-            title="Sources",
-        )
+            rows = [
+                (
+                    ", ".join(row.names),
+                    row.verdict,
+                    row.source,
+                    row.condition and f"only with {row.condition}",
+                    row.note,
+                )
+                for row in self.facts
+                if row.of == of
+            ]
+            yield table("Names:code | Is | Source | If:note | Note:note", rows, of)
+        yield table_of("Source:code=key | Date | Title:note | Where:note=url", self.sources, "Sources")
 
 
 @dataclass(frozen=True)

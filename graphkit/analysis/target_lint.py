@@ -1,30 +1,169 @@
-"""Lint the nodes of a model for a target: the ruling on each operator, or on those that it becomes in TFLite."""
+"""Lint the nodes of a model for a target: the ruling on each operator, or on those that it becomes in TFLite.
+
+`REMEDIES` says which pass removes which blocker, by cause and operator.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, NamedTuple, get_args
 
 from onnx import TensorProto, defs
 
-from graphkit.analysis.blocker_remedies import INPUT_DIMS, Cause, Known, remedy
 from graphkit.deploy.targets import Condition, Fact, Target, Verdict, tflite_spellings
 from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
+from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
 from graphkit.shapes.tensor import TensorSequence, numbers, plain_dims
 
-__all__ = ["Lint", "Obstacle", "Ruling", "ruling"]
+__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "ruling"]
 
+MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 CONTROL_FLOW = ("If", "Loop", "Scan")
 PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
+Cause = Literal["opset", "control flow", "function", "operator", "rank", "dtype", "dynamic shape"]
+INPUT_DIMS = "dims of the inputs"
+CAUSES: tuple[Cause, ...] = get_args(Cause)  # in the order of a report
+
+
+@dataclass(frozen=True)
+class Known:
+    """The facts that decide between passes.
+
+    Attributes:
+        tensors: Which values are shape arithmetic.
+        lookups: Nodes that look rows of a constant table up by ids as they come in.
+        hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
+        parts: Sequences that a Split can give, each part by itself.
+        passed: Names of passes that have run already, and have left what is there.
+    """
+
+    tensors: ShapeTensors
+    lookups: Collection[Node]
+    hosted: Collection[Value]
+    parts: Collection[Value]
+    passed: Collection[str] = ()
+
+    def rests_on_hosted(self, node: Node) -> bool:
+        """Whether a node computes from such values alone."""
+        return all(value in self.hosted for value in node.results)
+
+
+Applies = Callable[[Known, Node], bool]
+
+
+class Remedy(NamedTuple):
+    """A row: of those that fit a blocker, the first one counts.
+
+    Attributes:
+        of: Its operator, or another property of the node, such as a dtype; "" for any.
+        applies: A further condition on the node.
+    """
+
+    cause: Cause
+    of: str
+    pass_name: str
+    applies: Applies = lambda *_: True
+
+
+def _looks_tokens_up(known: Known, node: Node) -> bool:
+    """Whether a node looks tokens up, or does nothing but move the ids to such a node."""
+    if node in known.lookups:
+        return True
+    outputs = node.results
+    return known.rests_on_hosted(node) and any(
+        reader in known.lookups for value in outputs for reader, _ in lookups(value)
+    )
+
+
+def _looks_up(known: Known, node: Node) -> bool:
+    """Whether the first input is a constant table, perhaps dequantized, and the indices are computed."""
+    table = node.input(0)
+    is_table = table is not None and (table in known.tensors.static or table_entries(node, table) is not None)
+    return is_table and node.input(1) not in known.tensors.static
+
+
+def _second_is_static(known: Known, node: Node) -> bool:
+    return node.input(1) in known.tensors.static
+
+
+def _fills(known: Known, node: Node) -> bool:
+    """Whether one of the values that a Where chooses from is computed from no data, as the floor of a mask is."""
+    return any(node.input(index) in known.tensors.derived for index in (1, 2))
+
+
+def _is_inverted(_: Known, node: Node) -> bool:
+    readers = [reader for value in node.results for reader, _ in value.consumers]
+    return bool(readers) and all(reader.is_op("Reciprocal") for reader in readers)
+
+
+def _guards_softmax(_: Known, node: Node) -> bool:
+    source = node.input(0)
+    return source is not None and source.producer is not None and source.producer.is_op("Softmax")
+
+
+QUANTISED = (  # products, whose second input is the weight
+    "MatMulInteger",
+    "ConvInteger",
+    "com.microsoft.MatMulNBits",
+    "com.microsoft.DynamicQuantizeMatMul",
+    "com.microsoft.MatMulIntegerToFloat",
+)
+REMEDIES: tuple[Remedy, ...] = (
+    Remedy("operator", "", "extract-embedding", _looks_tokens_up),
+    Remedy("operator", "", "extract-host-values", Known.rests_on_hosted),
+    Remedy("operator", "Gather", "extract-embedding", _looks_up),
+    Remedy("operator", "GatherND", "extract-embedding", _looks_up),
+    Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
+    Remedy("operator", "GatherND", "gather-to-slice", _second_is_static),
+    Remedy("operator", "Where", "masked-fill-to-add", _fills),
+    Remedy("operator", "Where", "where-to-arithmetic"),
+    Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
+    Remedy("operator", "Attention", "decompose-attention"),
+    Remedy("operator", "Einsum", "einsum-to-matmul"),
+    Remedy("operator", "Trilu", "tril-to-constant"),
+    Remedy("operator", "Expand", "expand-to-broadcast"),
+    Remedy("operator", "Erf", "gelu-to-tanh"),
+    Remedy("operator", "Gelu", "gelu-to-tanh"),
+    Remedy("operator", "Cast", "cast-int64-away", lambda _, node: node.attr("to", 0) == TensorProto.INT64),
+    Remedy("operator", "LayerNormalization", "layer-norm-to-primitives"),
+    Remedy("operator", "Neg", "neg-to-mul"),
+    Remedy("operator", "SequenceAt", "sequence-to-split", lambda known, node: node.input(0) in known.parts),
+    Remedy("operator", "SplitToSequence", "sequence-to-split", lambda known, node: node.outputs[0] in known.parts),
+    Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
+    Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
+    Remedy("operator", "Reciprocal", "reciprocal-to-div"),
+    Remedy("operator", "Sqrt", "reciprocal-to-div", _is_inverted),
+    Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
+    *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
+    Remedy("control flow", "If", "specialize-input"),
+    Remedy("function", "", "inline-functions"),
+    Remedy("rank", "Einsum", "einsum-to-matmul"),
+    Remedy("rank", "", "reduce-rank"),
+    Remedy("dynamic shape", INPUT_DIMS, "freeze-dims"),
+    Remedy("dtype", "", "extract-embedding", _looks_tokens_up),
+    Remedy("dtype", "", "extract-host-values", Known.rests_on_hosted),
+    Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
+    Remedy("dtype", "bool", "masked-fill-to-add", lambda known, node: node.is_op("Where") and _fills(known, node)),
+    Remedy("dtype", "bool", "where-to-arithmetic", lambda _, node: node.is_op("Where")),
+    Remedy("dtype", "int64", "cast-int64-away"),
+)
+
+
+def find_remedy(cause: Cause, what: str, node: Node, known: Known) -> str | None:
+    """Return the pass that removes a blocker and has not run yet, None where none is known."""
+    fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
+    names = (row.pass_name for row in fitting if row.pass_name not in known.passed and row.applies(known, node))
+    return next(names, None)
 
 
 @dataclass(frozen=True)
@@ -83,10 +222,9 @@ class Lint:
 
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
         """Return the obstacles of a node, and the facts that no source states or no shape decides."""
-        obstacles = list(self._obstacles(node))
-        return tuple(obstacle for obstacle, refuses in obstacles if refuses), tuple(
-            obstacle for obstacle, refuses in obstacles if not refuses
-        )
+        found = list(self._obstacles(node))
+        refused, unknown = (tuple(each for each, refuses in found if refuses is kind) for kind in (True, False))
+        return refused, unknown
 
     def _obstacles(self, node: Node) -> Iterator[tuple[Obstacle, bool]]:
         if (node.domain, node.op_type) in self.local:
@@ -107,8 +245,7 @@ class Lint:
         """Return the tensors that a node computes with, those that it reads as a shape left out."""
         reads = value_inputs(node)
         inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
-        values = [*node.results, *inputs]
-        return list(dict.fromkeys(values))
+        return list(dict.fromkeys([*node.results, *inputs]))
 
     def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         limit = self.target.max_rank
@@ -133,8 +270,7 @@ class Lint:
         unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
         if unfreezable:
             reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"
-            obstacle = self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0])
-            yield obstacle, True
+            yield self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0]), True
         elif dynamic:
             reason = f"dims must be numbers ({self.target.static_shapes.source.key})"
             yield self._obstacle(node, "dynamic shape", INPUT_DIMS, reason, dynamic[0]), True
@@ -148,12 +284,12 @@ class Lint:
             met.add(dtype)
             name = dtype_name(dtype)
             fact = self.target.dtype(name)
-            if fact is None or fact.verdict == "unknown":
-                reason = f"{fact.note} ({fact.source.key})" if fact is not None and fact.note else "no source says"
-                yield self._obstacle(node, "dtype", name, reason, value), False
-            elif fact.verdict == "refused":
-                reason = f"{fact.note or 'refused'} ({fact.source.key})"
-                yield self._obstacle(node, "dtype", name, reason, value), True
+            if fact is not None and fact.verdict == "allowed":
+                continue
+            refuses = fact is not None and fact.verdict == "refused"
+            note = "" if fact is None else fact.note or ("refused" if refuses else "")
+            reason = f"{note} ({fact.source.key})" if fact is not None and note else "no source says"
+            yield self._obstacle(node, "dtype", name, reason, value), refuses
 
     def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
         shown = value or next(iter(node.results), None)
@@ -171,7 +307,7 @@ class Lint:
             rank=None if dims is None else len(dims),
             dtype=dtype_name(tensor.dtype) if tensor is not None and tensor.dtype else "?",
             dims=shape and tuple(dim if is_known(expr) else None for dim, expr in zip(shape, dims or (), strict=True)),
-            pass_name=remedy(cause, what, node, self.known),
+            pass_name=find_remedy(cause, what, node, self.known),
         )
 
 
@@ -220,9 +356,6 @@ def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
     if value not in tensors.derived:
         return False
     return all(source in tensors.derived or shapes[source].is_known for source in tensors.sources(value))
-
-
-MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 
 
 @dataclass(frozen=True)
@@ -275,15 +408,12 @@ def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
     facts = [(name, target.tflite[name]) for name in chosen.becomes]
     refused = [(name, fact) for name, fact in facts if fact is not None and fact.verdict == "refused"]
     if refused:
-        return Ruling("refused", f"becomes {_listed(refused)}: {refused[0][1].note} ({refused[0][1].source.key})")
+        names = ", ".join(name for name, _ in refused)
+        return Ruling("refused", f"becomes {names}: {refused[0][1].note} ({refused[0][1].source.key})")
     open_ = [name for name, fact in facts if fact is None or fact.verdict == "unknown"]
     if open_:
         return Ruling("unknown", f"becomes {', '.join(open_)}, of which no source says anything")
     return Ruling("allowed", f"becomes {', '.join(chosen.becomes) or 'nothing'}")
-
-
-def _listed(facts: Sequence[tuple[str, Fact]]) -> str:
-    return ", ".join(name for name, _ in facts)
 
 
 def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:

@@ -211,9 +211,9 @@ def why_shape(
         model: The model, or its path.
         name: A tensor of the main graph, or `SCOPE::NAME`.
         spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
-        dims: Numbers for symbols.
-        inputs: Shapes of graph inputs.
-        ranges: Bounds of symbols.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Bounds of symbols, None for an open end.
 
     Returns:
         The shape, and a step for each tensor on the way to it.

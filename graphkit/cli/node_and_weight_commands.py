@@ -12,7 +12,7 @@ from graphkit.cli.output import show
 from graphkit.options import SIZES, Flag, as_declared, option
 
 if TYPE_CHECKING:
-    from graphkit.analysis.weight_list import WeightOrder
+    from graphkit.analysis.node_list import WeightOrder
     from graphkit.shapes import DimSpec
 
 __all__ = ["nodes", "weights"]
@@ -97,7 +97,7 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     MODEL is a model file, or example:NAME. Tensors that differ in a number of their names alone are one row of text,
     with the bytes of all; CSV and JSON have a row for each.
     """
-    from graphkit.analysis.weight_list import weight_list
+    from graphkit.analysis.node_list import weight_list
     from graphkit.cli.model_streams import load
 
     show(weight_list(load(model), by=options.read().by), format)

@@ -181,15 +181,16 @@ def _exit(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
 
     Where a page was written, the address of the node that a failure names there follows it.
     """
-    from graphkit.cli.node_links import page_address
-
     for failure in result.failures:
         say(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
         say(reason, is_error=True)
-        if page is not None and (address := page_address(page, result, reason)):
-            say(f"  {address}", is_error=True)
+        if page is not None:
+            from graphkit.cli.node_links import page_address
+
+            if address := page_address(page, result, reason):
+                say(f"  {address}", is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from graphkit.analysis.position_tables import table_positions
+from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.deploy.source_lengths import MAX_REACH, SourceLengths
 from graphkit.deploy.targets import Target, load_target
@@ -23,7 +23,7 @@ from graphkit.save import check_targets
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
+from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
 
@@ -186,11 +186,17 @@ def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
 
 @lru_cache(maxsize=1)
 def folded(model: Model) -> Model:
-    """Return a decoder folded as it is declared, with which both its sizes and its methods begin."""
-    return fold(model).model
+    """Return a decoder folded as its nodes need its dims, with which both its sizes and its methods begin."""
+    return fold(model, dims=_needed_numbers(model, symbol_roles(model))).model
 
 
 forget_on_registration(folded.cache_clear)
+
+
+def _needed_numbers(model: Model, roles: Mapping[str, Role]) -> dict[str, int]:
+    """Return the numbers that nodes need dims to be, but for those that grow with a cache."""
+    forced = forced_sizes(model, {})
+    return {n: int(size) for n, size in forced.items() if size >= 1 and roles.get(n) not in ("past", "total")}
 
 
 def most_positions(model: Model) -> int | None:
@@ -383,9 +389,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     if sizes.sound is not None and MASK_LENGTH in of_role:
         of_role[MASK_LENGTH] = sizes.sound.length
-    forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
-    numbers = {name: size for name, size in forced.items() if roles.get(name) not in ("past", "total")}
-    numbers |= of_role | _tied(original, dict(sizes.dims)) | dict(sizes.dims)
+    numbers = _needed_numbers(model, roles) | of_role | _tied(original, dict(sizes.dims)) | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     if is_padded:

@@ -375,12 +375,13 @@ def _states(encoder: Lowered) -> int:
     return port.shape[1]
 
 
-def _tables(draft: Draft) -> dict[str, bytes]:
-    """Return the content of each file of a table."""
-    contents: dict[str, bytes] = {}
+def _tables(draft: Draft) -> dict[str, bytes | memoryview]:
+    """Return the content of each file of a table, which may be an embedding of many words: it is not copied."""
+    contents: dict[str, bytes | memoryview] = {}
     for table in draft.contract.tables:
         array = draft.arrays[table.name]
-        contents.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+        stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        contents.setdefault(table.file, stored.reshape(-1).view(np.uint8).data)
     return contents
 
 

@@ -39,7 +39,7 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu_passes import NPU_PASSES
 from graphkit.passes.registry import PASSES
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Matched, Outcome
+from graphkit.rewrite.base import Matched, Outcome
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
@@ -98,7 +98,7 @@ class _Lowering:
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes, self.model = name, model, sizes, model
         self.passes, self.remedies = set[str](), set[str | None]()
-        self.changes, self.declined = list[str](), list[Declined]()
+        self.changes = list[str]()
         self.interface = Interface(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
@@ -121,7 +121,6 @@ class _Lowering:
         self._passed("functions inlined, folded", self.original)
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
-        self.declined += inlined.declined
         folded = self.model  # with a finite floor, each query of an Attention has a key
         # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
         deep = min(FLOOR, self.sizes.floor)
@@ -134,6 +133,7 @@ class _Lowering:
                 f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
                 "operators"
             )
+        self.changes += [PassChange(f"kept: {node}", DecomposeAttention.name()) for node in outcome.declined]
         if self.model is masked:
             return
         # Lengths that each layer takes from its own cache are computed once.
@@ -299,7 +299,7 @@ class _Lowering:
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._passed("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor))
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
         self._passed("the floor of masks", deep, is_masking=True)
         self._reduce_interface()
         wide = self.model
@@ -355,7 +355,6 @@ class _Lowering:
             tables=self.tables,
             states=self.interface.states(method),
             changes=tuple(self.changes),
-            declined=tuple(self.declined),
             blockers=blockers(self.model, self.sizes.target, passed=self.passes),
             tokens=self.tokens,
             passes=frozenset(self.passes),
@@ -388,4 +387,3 @@ class _Lowering:
         self.passes.update(passes)
         self.model = outcome.model
         self.changes += outcome.changes
-        self.declined += outcome.declined

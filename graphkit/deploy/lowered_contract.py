@@ -20,7 +20,6 @@ from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.equivalence.stages import Stage
 
@@ -42,7 +41,6 @@ class Lowered:
         tables: Rows that the host looks up, by the name of the table.
         states: The tensors that the host keeps between steps.
         changes: The changes, a sentence each.
-        declined: The places that passes declined, and why.
         blockers: The nodes that the target still refuses.
         tokens: Tokens that the host treats specially, by purpose.
         passes: The names of the passes that have run.
@@ -55,7 +53,6 @@ class Lowered:
     tables: Mapping[str, np.ndarray]
     states: tuple[State, ...]
     changes: tuple[str, ...]
-    declined: tuple[Declined, ...]
     blockers: Blockers
     tokens: Mapping[str, int] = field(default_factory=dict)
     passes: frozenset[str] = frozenset()

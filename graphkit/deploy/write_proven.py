@@ -54,7 +54,7 @@ class DeployFolder:
 
     contract: Contract | BundleContract
     models: Mapping[str, Model]
-    contents: Mapping[str, bytes]
+    contents: Mapping[str, bytes | memoryview]
     weights: Placement
     data: str
     changes: tuple[str, ...] = ()

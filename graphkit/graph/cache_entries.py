@@ -190,7 +190,9 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
         return None
     differing: list[int] = []
     if present is not None and present.dims is not None and present.rank == past.rank:
-        differing = [axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if pair[0] != pair[1]]
+        differing = [
+            axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if str(pair[0]) != str(pair[1])
+        ]
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]

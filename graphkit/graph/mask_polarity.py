@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -99,7 +100,7 @@ def find_polarity(mask: Value) -> Polarity | None:
     touched = set(reachable([mask], _made_of))
     others = _Elements({}, touched)
     facts = {number: _Elements({mask: Elements(number, number)}, touched, others) for number in numbers}
-    for sites in (_scores, _zeroed, _counted):
+    for sites in (_scores, partial(_scores, somewhere=True), _zeroed, _counted):
         found = {polarity for site in sites(touched, facts) if (polarity := _told(site)) is not None}
         if found:
             return found.pop() if len(found) == 1 else None
@@ -116,15 +117,19 @@ def _told(hidden: Site) -> Polarity | None:
     return "adds" if hidden.get(LOW) and not hidden[0.0] else None
 
 
-def _scores(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
-    """Yield for each attention behind a mask which numbers hide scores of it."""
+def _scores(touched: Collection[Value], facts: Mapping[float, _Elements], *, somewhere: bool = False) -> Iterator[Site]:
+    """Yield for each attention behind a mask which numbers hide scores of it, or may hide some of them.
+
+    In XLNet each token sees itself, whatever the mask says.
+    """
     for value in touched:
         for node, index in value.consumers:
             if node.is_op("Softmax") or index in ADDED.get(node.operator, ()):
                 if node.is_op("Attention") and _is_bool(value):
                     yield {number: fact.of(value).truth is False for number, fact in facts.items()}
                 else:
-                    yield {number: fact.of(value).high <= HIDES for number, fact in facts.items()}
+                    known = {number: fact.of(value) for number, fact in facts.items()}
+                    yield {n: (fact.low if somewhere else fact.high) <= HIDES for n, fact in known.items()}
             elif index in KEPT.get(node.operator, ()):
                 yield {number: fact.of(value).is_zero for number, fact in facts.items()}
             elif index in LENGTHS.get(node.operator, ()):
@@ -195,9 +200,16 @@ class _Elements(ForwardAnalysis[Elements]):
         if rule is None or (node.is_op("MatMul") and value not in self.touched):
             return DATA
         try:
-            return rule(node, [self.of(operand) for operand in node.inputs])
+            return rule(node, [self._operand(node, operand) for operand in node.inputs])
         except (IndexError, TypeError, ValueError):  # the node lacks an input, or has one too many
             return UNKNOWN
+
+    def _operand(self, node: Node, value: Value | None) -> Elements:
+        """Return bounds of an operand; of another mask beside this one, those where that hides nothing."""
+        fact = self.of(value)
+        is_beside = node.is_op("Add", "Sum") and value is not None and self.others is not None
+        hides = is_beside and value not in self.touched and fact.low <= HIDES and fact.high == 0
+        return NONE if hides and not fact.is_data else fact
 
 
 def _hull(tensor: TensorProto | None) -> Elements:
@@ -276,6 +288,13 @@ def _matrix_product(node: Node, inputs: Sequence[Elements]) -> Elements:
     return DATA if product.is_data else _total(node, [product])
 
 
+def _einsum(node: Node, inputs: Sequence[Elements]) -> Elements:
+    """Return the bounds of a transposed mask; what is summed is data."""
+    terms = str(node.attr("equation", "")).replace(" ", "").split("->")
+    is_moved = len(inputs) == 1 and len(terms) == 2 and sorted(terms[0]) == sorted(terms[1])
+    return inputs[0] if is_moved and len(set(terms[0])) == len(terms[0]) else DATA
+
+
 def _clip(_: Node, inputs: Sequence[Elements]) -> Elements:
     low, high = inputs[1].low, inputs[2].high if len(inputs) > 2 else math.inf
     return Elements(min(max(inputs[0].low, low), high), min(max(inputs[0].high, low), high), inputs[0].is_data)
@@ -321,6 +340,7 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Clip": _clip,
     "Concat": _either(),
     "ConstantOfShape": lambda node, _: _hull(node.attr("value", ZERO)),
+    "Einsum": _einsum,
     "Equal": _equal,
     "MatMul": _matrix_product,
     "Pad": _either(0, zero=True),

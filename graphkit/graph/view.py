@@ -168,6 +168,7 @@ class Scope:
         parent: The scope around a body.
         owner: The node that a body belongs to.
         nodes: In file order, which ONNX requires to be topological.
+        bodies: Those of its nodes, in node order.
         inputs, outputs: Values; an output may belong to a scope around this one.
         values: All values that this scope defines, by name.
         infos: Declared types of values, inputs and outputs included, by name.
@@ -184,6 +185,7 @@ class Scope:
         self.values: dict[str, Value] = {}
         self.infos: dict[str, onnx.ValueInfoProto] = {}
         self.initializers: tuple[Value, ...] = ()
+        self.bodies: tuple[Scope, ...] = ()
         self.problems: list[str] = []
         self.twice: list[str] = []
 
@@ -211,9 +213,8 @@ class Scope:
     def walk(self) -> Iterator[Scope]:
         """Yield this scope and the bodies in it, in node order."""
         yield self
-        for node in self.nodes:
-            for body in node.bodies.values():
-                yield from body.walk()
+        for body in self.bodies:
+            yield from body.walk()
 
     def contains(self, other: Scope | None) -> bool:
         """Whether `other` is this scope or lies in it."""
@@ -374,6 +375,7 @@ class _Builder:
             self.fill_bodies(node)
             node.outputs = tuple(self.produce(node, i, name) if name else None for i, name in enumerate(proto.output))
         scope.nodes = tuple(nodes)
+        scope.bodies = tuple(body for node in nodes for body in node.bodies.values())
 
     def produce(self, node: Node, position: int, name: str) -> Value:
         value = node.scope.values.get(name) if type(name) is str else None

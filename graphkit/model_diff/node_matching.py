@@ -63,16 +63,19 @@ class NodeMatching:
     """The nodes of two models that are the same, though they may differ.
 
     Attributes:
-        values: The values that match.
-        interface: The inputs and outputs that do.
+        models, shapes: Both, with their shapes.
+        interface: The inputs and outputs that match.
+        values: The values that do.
         graphs: The graphs that do.
         moves: Others, of which one has nodes of the other.
         forth: Nodes of A, with those of B.
         back: The same the other way.
     """
 
-    values: Matching
+    models: tuple[Model, Model]
+    shapes: tuple[Shapes, Shapes]
     interface: Interfaces
+    values: Matching = field(default_factory=Matching)
     graphs: list[GraphPair] = field(default_factory=list)
     moves: list[GraphPair] = field(default_factory=list)
     forth: dict[Node, Node] = field(default_factory=dict)
@@ -125,7 +128,7 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
     """
-    matching = NodeMatching(Matching(), compare_interfaces(a, b))
+    matching = NodeMatching((a, b), shapes, compare_interfaces(a, b))
     matching.values.numbers.add(a)
     matching.values.numbers.add(b, matching.interface.names)
     for value_a, value_b in matching.interface.inputs.pairs:
@@ -133,21 +136,20 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     for value_a, value_b in matching.interface.outputs.pairs:
         if value_a.producer is not None and value_b.producer is not None:
             matching.values.add(value_a, value_b, "name")
-    _match_pairs(matching, [GraphPair(a.graph, b.graph), *_functions(a, b)], (a, b), shapes)
-    _match_moved(matching, (a, b), shapes)
+    functions_a, functions_b = function_keys(a), function_keys(b)
+    functions = [GraphPair(functions_a[key], functions_b[key]) for key in functions_a if key in functions_b]
+    _match_graphs(matching, [GraphPair(a.graph, b.graph), *functions])
+    _match_moved(matching)
     return matching
 
 
-def _match_pairs(
-    matching: NodeMatching, pending: list[GraphPair], models: tuple[Model, Model], shapes: tuple[Shapes, Shapes]
-) -> None:
+def _match_graphs(matching: NodeMatching, pending: list[GraphPair]) -> None:
     while pending:
-        pair = pending.pop(0)
-        matching.graphs.append(pair)
-        pending += _match_pair(matching, pair, models, shapes)
+        matching.graphs.append(pending.pop(0))
+        pending += _match_graph(matching, matching.graphs[-1])
 
 
-def _match_moved(matching: NodeMatching, models: tuple[Model, Model], shapes: tuple[Shapes, Shapes]) -> None:
+def _match_moved(matching: NodeMatching) -> None:
     """Match nodes that are in another graph: those of bodies that one model lacks, then what computes the same."""
     mine, theirs = map(_by_graph, matching.alone)
     if not mine or not theirs:
@@ -157,7 +159,7 @@ def _match_moved(matching: NodeMatching, models: tuple[Model, Model], shapes: tu
     for graph_a, graph_b in list(moved_bodies(matching.values, mine, theirs, lone)):
         matching.moves.append(GraphPair(graph_a, graph_b))
         release_outputs(matching.values, graph_a, graph_b)
-        _match_pairs(matching, list(_match_pair(matching, matching.moves[-1], models, shapes)), models, shapes)
+        _match_graphs(matching, list(_match_graph(matching, matching.moves[-1])))
     _pair_equal(matching, *([node for node in nodes if not node.is_op("Constant")] for nodes in matching.alone))
 
 
@@ -175,23 +177,18 @@ def function_keys(model: Model) -> dict[tuple[str, str, str], Scope]:
     return {(f.domain, f.name, f.overload): scope for f, scope in zip(protos, model.scopes[1:], strict=True)}
 
 
-def _functions(a: Model, b: Model) -> Iterator[GraphPair]:
-    theirs = function_keys(b)
-    for key, scope in function_keys(a).items():
-        if key in theirs:
-            yield GraphPair(scope, theirs[key])
-
-
-def _match_pair(
-    matching: NodeMatching, pair: GraphPair, models: tuple[Model, Model], shapes: tuple[Shapes, Shapes]
-) -> Iterator[GraphPair]:
+def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]:
     """Match the nodes of two graphs, and yield the bodies that match."""
-    values = matching.values
-    if pair.a is not models[0].graph and pair.b is not models[1].graph:
+    values, models = matching.values, matching.models
+    equal: Iterator[tuple[Value, Value]] = iter(())
+    are_main = [graph is model.graph for graph, model in zip((pair.a, pair.b), models, strict=True)]
+    if not any(are_main):
         for value_a, value_b in zip(pair.a.inputs, pair.b.inputs, strict=False):
             values.add(value_a, value_b, "structure")
-    sides = (ModelSide(models[0], pair.a, shapes[0]), ModelSide(models[1], pair.b, shapes[1]))
-    equal = _equal(matching, models) if pair.a is models[0].graph and pair.b is models[1].graph else ()
+    if all(are_main):
+        names_in_a = {value_b.name: name_a for value_b, name_a in matching.interface.names.items()}
+        equal = shared_values(*models, values.numbers.constants, names_in_a=names_in_a)
+    sides = (ModelSide(models[0], pair.a, matching.shapes[0]), ModelSide(models[1], pair.b, matching.shapes[1]))
     match_graphs(values, *sides, equal=equal, changed=True)
     for node in pair.a.nodes:
         twin = values.equal.get(node) or _twin(node, values, pair.b)
@@ -202,11 +199,6 @@ def _match_pair(
         if node.bodies and (twin := matching.forth.get(node)) is not None:
             shared = [name for name in node.bodies if name in twin.bodies]
             yield from (GraphPair(node.bodies[name], twin.bodies[name], (node, twin)) for name in shared)
-
-
-def _equal(matching: NodeMatching, models: tuple[Model, Model]) -> Iterator[tuple[Value, Value]]:
-    names_in_a = {value_b.name: name_a for value_b, name_a in matching.interface.names.items()}
-    return shared_values(*models, matching.values.numbers.constants, names_in_a=names_in_a)
 
 
 def _twin(node: Node, values: Matching, scope: Scope) -> Node | None:

@@ -16,6 +16,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operator_traits import MOVING
+from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
@@ -89,6 +90,12 @@ class FloatBounds(ForwardAnalysis[Interval]):
         if value.constant is not None:
             return self._of_tensor(value.constant)
         dtype, node = self.shapes[value].dtype, value.producer
+        if (
+            node is None
+            and self.model.roles.of(value) in MASKS
+            and self.model.roles.polarities[value] in ("adds", None)
+        ):
+            return _of_dtype(dtype)  # -inf, where it hides
         return _activation(dtype) if node is None else _rounded(self._of_node(node, dtype), dtype)
 
     def _of_tensor(self, tensor: TensorProto) -> Interval:

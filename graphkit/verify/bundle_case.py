@@ -124,12 +124,11 @@ class Case:
         return ""
 
     def _state_difference(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
-        tensor, axis = self.contract.state(name), None
+        tensor = self.contract.state(name)
         if tensor.update == "ring" and call.past > tensor.shape[tensor.axis or 0]:
             return ""
         if tensor.axis is not None and self.originals.step is not None:
-            axis = _growing_axis(self.originals.step, tensor)
-            state = np.moveaxis(state, tensor.axis, axis)
+            state = np.moveaxis(state, tensor.axis, _growing_axis(self.originals.step, tensor))
         other, part = f"'{name}' does not hold what the original keeps.", state[tuple(map(slice, known.shape))]
         if known.dtype.kind != "f":
             return "" if np.array_equal(part, known) else other
@@ -139,7 +138,7 @@ class Case:
 
         if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
             return ""
-        return describe_order(name, state, known, axis, differ) or other
+        return describe_order(name, state, known, differ) or other
 
 
 def _valid(array: np.ndarray, call: Call) -> np.ndarray:

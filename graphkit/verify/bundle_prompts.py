@@ -14,8 +14,8 @@ from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.input_elements import UNPADDED, Padding
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.one_sequence_oracle import nearest_length
 from graphkit.verify.originals import Originals
+from graphkit.verify.probe_inputs import nearest_length
 from graphkit.verify.special_tokens import special_tokens
 
 __all__ = ["LONGEST", "Prompt", "input_spec", "prompts"]

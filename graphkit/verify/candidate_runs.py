@@ -93,9 +93,9 @@ def compared(
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         if run.empty and outcome.failure:
-            refused[run.empty] = None
+            refused |= {listed(run.empty): None} if not refused.keys() & {*run.empty} else {}
         elif run.empty and not failing:
-            at_zero[run.empty] = None
+            at_zero |= dict.fromkeys(run.empty)
         else:
             results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
@@ -115,7 +115,7 @@ def compared(
 def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
     """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
     if at_zero:
-        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(at_zero))} of 0")
+        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
         gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
         proof = replace(proof, caveats=(*proof.caveats, gap))

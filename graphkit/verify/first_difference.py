@@ -14,6 +14,7 @@ from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
+from graphkit.verify.array_relations import array_relations
 from graphkit.verify.comparator import compare
 
 __all__ = ["Differ", "Export", "describe_order", "first_node", "run_part"]
@@ -144,41 +145,18 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
     return model.with_proto(proto), inputs
 
 
-def describe_order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, differ: Differ) -> str:
+def describe_order(name: str, state: np.ndarray, known: np.ndarray, differ: Differ) -> str:
     """Return in what other order a state holds the cache of the original, in a sentence; "" for none.
 
     Args:
         name: Of the state.
-        state: What is kept, unused slots included.
+        state: What is kept, unused slots included, which hold zeros.
         known: What the original keeps.
-        axis: That of the slots; None for a state that does not grow.
         differ: Whether an array is not what it should be, that being the second.
     """
-    if axis is not None:
-        places = _places(differ, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
-        if places is not None:
-            token, slot = next((token, slot) for token, slot in enumerate(places) if token != slot)
-            return (
-                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
-            )
-    part = state[tuple(slice(size) for size in known.shape)]
-    for head_axis in range(1, known.ndim):
-        if head_axis != axis and part.shape == known.shape:
-            places = _places(differ, np.moveaxis(known, head_axis, 0), np.moveaxis(part, head_axis, 0))
-            if places is not None:
-                return (
-                    f"heads are permuted: along axis {head_axis}, '{name}' has those of the original at places "
-                    f"{places}."
-                )
+    right = np.zeros_like(state)
+    right[tuple(map(slice, known.shape))] = known
+    for relation in array_relations(right, state, ("the original", f"'{name}'")):
+        if relation.expected.shape == relation.actual.shape and not differ(relation.actual, relation.expected):
+            return f"{relation.text}."
     return ""
-
-
-def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] | None:
-    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
-    places = []
-    for part in known:
-        place = next((at for at, stored in enumerate(state) if not differ(stored, part)), None)
-        if place is None:
-            return None
-        places.append(place)
-    return places if places != list(range(len(places))) else None

@@ -137,40 +137,29 @@ def output_changes(
         shapes: Those of the inputs in each run.
     """
     claims = [_Claims.of(model) for model in (before, after)]
+    known = {symbol for dims in claims[1].inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
     changes = []
     for name, now in claims[1].outputs.items():
         was = claims[0].outputs.get(name)
         if now is None or was == now or name not in claims[0].outputs:
             continue
-        change = f"output {name} is declared {_text(now)}, {_text(was)} in the original"
-        fault = next(
-            (text for run, fed in zip(runs, shapes, strict=True) if (text := _fault(name, claims, run, fed))), ""
+        faults = (_fault(name, claims, run, fed) for run, fed in zip(runs, shapes, strict=True))
+        fault = next(filter(None, faults), "")
+        pairs = [*zip(was or (), now, strict=False)]
+        # a dim that had a number or another label has one that stands for no dim of the inputs
+        is_less = any(x != y and isinstance(y, str) and not claims[1].read(y).symbols <= known for x, y in pairs)
+        is_other = was is not None and (
+            len(was) != len(now) or any(isinstance(x, str) and isinstance(y, int) for x, y in pairs)
         )
-        gap = f"callers that go by the dims of {name}: {_text(now)}, {_text(was)} in the original"
-        is_less = _says_less(was, now, claims[1])
-        if fault or is_less or _is_told(was, now):
-            changes.append(Change(f"{change}{fault}", narrows=bool(fault), gap=gap if is_less and not fault else ""))
+        if fault or is_less or is_other:
+            texts = f"{_text(now)}, {_text(was)} in the original"
+            gap = f"callers that go by the dims of {name}: {texts}" if is_less and not fault else ""
+            changes.append(Change(f"output {name} is declared {texts}{fault}", narrows=bool(fault), gap=gap))
     return changes
-
-
-def _says_less(was: Sequence[Dim] | None, now: Sequence[Dim], claims: _Claims) -> bool:
-    """Whether a dim that had a number or another label has one that stands for no dim of the inputs."""
-    known = {symbol for dims in claims.inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
-    pairs = zip(was or (), now, strict=False)
-    return any(
-        a != b and isinstance(b, str) and not read_dim(b, claims.inputs.groups).symbols <= known for a, b in pairs
-    )
 
 
 def _text(dims: Sequence[Dim] | None) -> str:
     return "without dims" if dims is None else shape_text(tuple(dims))
-
-
-def _is_told(was: Sequence[Dim] | None, now: Sequence[Dim]) -> bool:
-    """Whether a declaration says something else, not only more than before."""
-    if was is None or len(was) != len(now):
-        return was is not None
-    return any(isinstance(a, str) and isinstance(b, int) for a, b in zip(was, now, strict=True))
 
 
 @dataclass(frozen=True)
@@ -184,56 +173,45 @@ class _Claims:
     def of(cls, model: Model) -> _Claims:
         return cls(declared_inputs(model), {value.name: declared_dims(value) for value in model.graph.outputs})
 
-    def sizes(self, fed: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
-        """Return the size of each symbol in a run, from the inputs that were fed."""
-        sizes: dict[str, int] = {}
-        for name, dims in self.inputs.dims.items():
-            for dim, size in zip(dims or (), fed.get(name) or (), strict=False):
-                if dim.name is not None:
-                    sizes.setdefault(dim.name, size)
-        return sizes
+    def read(self, dim: str) -> Expr:
+        """Return a dim in symbols of the inputs."""
+        return read_dim(dim, self.inputs.groups)
 
     def contradicted(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
         """Return the axes of an output whose size in a run is not the declared one; -1 for another rank."""
-        dims, array = self.outputs.get(name), run.expected.get(name)
-        if dims is None or not isinstance(array, np.ndarray):
-            return frozenset()
-        if len(dims) != array.ndim:
-            return frozenset({-1})
-        sizes = self.sizes(fed)
-        unbound = self._unbound(run, sizes)
-        wrong = set()
-        for axis, (dim, size) in enumerate(zip(dims, array.shape, strict=True)):
-            if isinstance(dim, int) and dim != size:
-                wrong.add(axis)
-            elif isinstance(dim, str):
-                expr = read_dim(dim, self.inputs.groups)
-                if expr.symbols <= sizes.keys():
-                    wrong |= {axis} if expr.evaluate(sizes) != size else set()
-                elif len(unbound.get(dim, ())) > 1:
-                    wrong.add(axis)
-        return frozenset(wrong)
+        sizes: dict[str, int] = {}
+        for input_name, dims in self.inputs.dims.items():
+            for dim, size in zip(dims or (), fed.get(input_name) or (), strict=False):
+                if dim.name is not None:
+                    sizes.setdefault(dim.name, size)
+        shapes = {output: array.shape for output, array in run.expected.items() if isinstance(array, np.ndarray)}
+        declared = {output: dims for output, dims in self.outputs.items() if dims is not None and output in shapes}
+        label_sizes: dict[Dim, set[int]] = {}  # of labels that no input has: one, if it is one dim
+        for output, output_dims in declared.items():
+            for label, size in zip(output_dims, shapes[output], strict=False):
+                label_sizes.setdefault(label, set()).add(size)
 
-    def _unbound(self, run: Run, sizes: Mapping[str, int]) -> dict[str, set[int]]:
-        """Return the sizes that each label of outputs alone has in a run: one, if it is one dim."""
-        label_sizes: dict[str, set[int]] = {}
-        for name, dims in self.outputs.items():
-            array = run.expected.get(name)
-            if dims is None or not isinstance(array, np.ndarray) or len(dims) != array.ndim:
-                continue
-            for dim, size in zip(dims, array.shape, strict=True):
-                if isinstance(dim, str) and not read_dim(dim, self.inputs.groups).symbols <= sizes.keys():
-                    label_sizes.setdefault(dim, set()).add(size)
-        return label_sizes
+        def is_wrong(dim: Dim, size: int) -> bool:
+            if not isinstance(dim, str):
+                return dim is not None and dim != size
+            expr = self.read(dim)
+            return expr.evaluate(sizes) != size if expr.symbols <= sizes.keys() else len(label_sizes[dim]) > 1
+
+        if name not in declared:
+            return frozenset()
+        if len(declared[name]) != len(shapes[name]):
+            return frozenset({-1})
+        axes = enumerate(zip(declared[name], shapes[name], strict=True))
+        return frozenset(axis for axis, (dim, size) in axes if is_wrong(dim, size))
 
 
 def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> str:
     """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
     was, now = (claim.contradicted(name, run, fed) for claim in claims)
-    if not now or now <= was:
+    array = run.expected.get(name)
+    if not now or now <= was or not isinstance(array, np.ndarray):
         return ""
-    array = run.expected[name]
-    return f", and is {list(array.shape)} at {run}" if isinstance(array, np.ndarray) else ""
+    return f", and is {list(array.shape)} at {run}"
 
 
 @dataclass(frozen=True)
@@ -299,28 +277,23 @@ class InterfaceFailures:
 
 def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
     """Compare the inputs and outputs of a model with those of a branch."""
-    branch_outputs, model_outputs = branch.outputs(), [value.name for value in model.graph.outputs]
-    read, inputs = branch.inputs(), {value.name: value for value in model.graph.inputs if value.tensor is None}
+    before, after = branch.outputs(), [value.name for value in model.graph.outputs]
+    read, inputs = branch.inputs(), fed_inputs(model)
     known = {value.name for value in branch.merged.graph.inputs}
     used = _needed(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
-    outputs = {"missing": [name for name in branch_outputs if name not in model_outputs]}
-    outputs[whose] = [name for name in model_outputs if name not in branch_outputs]
-    faults = {"input": {"missing": sorted(read - inputs.keys()), whose: strange}, "output": outputs}
-    failures = {
-        kind: [_fault_text(kind, names, fault) for fault, names in names_by_fault.items() if names]
-        for kind, names_by_fault in faults.items()
-    }
-    return InterfaceFailures(failures["input"], failures["output"])
-
-
-def _fault_text(kind: str, names: Sequence[str], fault: str) -> str:
-    return (
-        f"{kind} {family_labels(names)} is {fault}"
-        if len(names) == 1
-        else f"{kind}s {family_labels(names)} are {fault}"
+    lost, new = [name for name in before if name not in after], [name for name in after if name not in before]
+    return InterfaceFailures(
+        [*_sentence("input", sorted(read - inputs.keys()), "missing"), *_sentence("input", strange, whose)],
+        [*_sentence("output", lost, "missing"), *_sentence("output", new, whose)],
     )
+
+
+def _sentence(kind: str, names: Sequence[str], fault: str) -> Iterator[str]:
+    if names:
+        ending, verb = ("s", "are") if len(names) > 1 else ("", "is")
+        yield f"{kind}{ending} {family_labels(names)} {verb} {fault}"
 
 
 def _needed(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:

@@ -141,8 +141,7 @@ def _order_causes(scene: Scene) -> Iterator[str]:
             if known is None or known.ndim != state.ndim or (np.array(known.shape) > state.shape).any():
                 continue
             is_other = scene.differ(state[tuple(map(slice, known.shape))], known)
-            axis = scene.host.axis[name]
-            if is_other and (text := describe_order(name, state, known, axis, scene.differ)):
+            if is_other and (text := describe_order(name, state, known, scene.differ)):
                 yield f"The logits of step {number} are right, and what it keeps is not: {text}"
                 return
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
-from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import dim_at
-from graphkit.model import Model
-from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
+from graphkit.verify.probe_inputs import fixed_length, nearest_length
 
-__all__ = ["OneSequence", "nearest_length"]
+__all__ = ["OneSequence"]
 
 
 class OneSequence:
@@ -41,7 +37,7 @@ class OneSequence:
         self.originals = originals
         self._oracle = Oracle(originals)
         self._is_started = False
-        self.fixed = None if originals.encoder is None else _fixed_length(originals.encoder)
+        self.fixed = None if originals.encoder is None else fixed_length(originals.encoder)
 
     @property
     def cache(self) -> Mapping[Slot, np.ndarray]:
@@ -143,30 +139,3 @@ class OneSequence:
         self._is_started = True
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last
-
-
-REACH = 1024  # how far a length is looked for at which the original runs
-
-
-@lru_cache(maxsize=4)
-def _size_check(encoder: Model) -> SizeCheck:
-    return SizeCheck(encoder)
-
-
-def _fixed_length(encoder: Model) -> int | None:
-    """Return how many tokens an encoder takes where its export fixes that, else None."""
-    ids = encoder.roles.first("tokens")
-    declared = declared_type(ids) if ids is not None else None
-    length = declared.dims[-1] if declared is not None and declared.dims else None
-    return length if isinstance(length, int) else None
-
-
-def nearest_length(encoder: Model, length: int) -> int | None:
-    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
-    fixed = _fixed_length(encoder)
-    if fixed is not None:
-        return fixed
-    roles = symbol_roles(encoder)
-    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
-    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
-    return _size_check(encoder).nearest(rows, names, length, REACH)

@@ -19,7 +19,7 @@ from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
 from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.shapes.constraints.legal_sizes import LegalSizes
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.critical_sizes import Threshold, lengths_of, thresholds
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
@@ -58,13 +58,13 @@ class Run(RunSizes):
     """A feed, and the original's outputs for it.
 
     Attributes:
-        empty: The dim that is 0 there, although it counts from 1 on elsewhere; "" for none.
+        empty: The dims that are 0 there, although they count from 1 on elsewhere.
     """
 
     seed: int
     expected: Mapping[str, Output]
     draw: Draw = USUAL
-    empty: str = ""
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class RunRecord:
         notes: What to know of them, a sentence each.
         uncovered: Edges at which it fails, and why.
         fatal: The runs that end the process, and how, the edges not among them.
-        empty: Runs at which a dim is 0, for each dim that may be.
-        refused: Runs at which a dim is 0, and it fails.
+        empty: Runs at which a dim is 0, for each dim that may be, and at which all of these are.
+        refused: Runs at which dims are 0, and it fails.
         unlike: Runs at which dims of one name differ.
     """
 
@@ -399,26 +399,30 @@ def _outputs(
 
 
 def run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) -> None:
-    """Run a model with one dim after the other at 0, as far as it takes that: no length is too short for a caller."""
+    """Run a model with each dim at 0, then with all that it takes: no length is too short for a caller."""
     legal = feeder.sizes.for_branch(is_first=feeder.is_first(flags), reads_past=False)
     known = [run.dims for run in record.runs if run.flags == flags]
-    usual = min(known, key=legal.cost, default={})
-    for number, empty in enumerate(legal.variables[:MAX_EMPTY] if known else ()):
-        if empty.name in legal.bounded or any(dims.get(empty.name) == 0 for dims in known):
+    usual, taken = min(known, key=legal.cost, default={}), list[Variable]()
+    variables = [each for each in legal.variables[:MAX_EMPTY] if known and each.name not in legal.bounded]
+    for number, empty in enumerate([*([each] for each in variables), taken]):
+        names = tuple(each.name for each in empty)
+        if (empty is taken and len(taken) < 2) or any(all(dims.get(name) == 0 for name in names) for dims in known):
             continue
-        variables = tuple(replace(each, low=0) if each is empty else each for each in legal.variables)
-        wish = replace(legal, variables=variables).near({**usual, empty.name: 0})
-        dims = next((dims for dims in itertools.islice(wish, MAX_EMPTY) if dims[empty.name] == 0), None)
+        shorter = tuple(replace(each, low=0) if each in empty else each for each in legal.variables)
+        wish = replace(legal, variables=shorter).near({**usual, **dict.fromkeys(names, 0)})
+        few = itertools.islice(wish, MAX_EMPTY)
+        dims = next((dims for dims in few if not any(dims[name] for name in names)), None)
         if dims is None:
             continue
         try:
             expected = session.run(feeder.feed(dims, flags, number))
         except RunError as error:
-            record.refused.append(Run(dims, flags, number, {}, empty=empty.name))
+            record.refused.append(Run(dims, flags, number, {}, empty=names))
             if error.signal or error.timed_out:  # the next one may end the process, too
                 return
             continue
-        record.empty.append(Run(dims, flags, number, expected, empty=empty.name))
+        taken += empty if empty is not taken else []
+        record.empty.append(Run(dims, flags, number, expected, empty=names))
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import Role, dim_at, rank
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["KEEPING", "InputProbe"]
+__all__ = ["KEEPING", "InputProbe", "fixed_length", "nearest_length"]
 
 Arrays = Mapping[str, np.ndarray]
 KEEPING = (1, 0)  # the elements of a mask for what counts and for padding, as tokenizers and feature extractors make it
@@ -61,7 +62,7 @@ class InputProbe:
             return KEEPING
         choices = (*ELEMENTS, ADDED) if declared.is_float else ELEMENTS
         is_sound = self.model.roles.of(source) == "audio"
-        for length in LENGTHS:
+        for length in self._lengths():
             if not self._runs(length):
                 continue
             for is_first in (False,) if is_sound else (True, False):
@@ -75,6 +76,11 @@ class InputProbe:
     @cached_property
     def _source(self) -> Value | None:
         return next(iter(self.model.roles.all(*SOURCES)), None)
+
+    def _lengths(self) -> Iterator[int]:
+        yield from LENGTHS
+        if (length := nearest_length(self.model, LENGTHS[1])) is not None:
+            yield length
 
     def _influence(
         self, mask: Value, source: Value, elements: tuple[float, float], length: int, is_first: bool
@@ -107,7 +113,7 @@ class InputProbe:
             for axis in range(1, rank(value) or 0)
             if isinstance(dim_at(value, axis), str) and self.model.roles.axis(value, axis) not in ("batch", "past")
         }
-        length = next((length for length in LENGTHS if self._runs(length)), 0)
+        length = next((length for length in self._lengths() if self._runs(length)), 0)
         if self._source is None or not length or (self._source.name, 1) not in open_axes:
             return frozenset()
         for other in (length - 1, length - 2, length // 2):
@@ -163,3 +169,40 @@ def _apart(first: np.ndarray, second: np.ndarray, share: float, *, from_end: boo
     if not (np.isfinite(wide).all() and np.isfinite(other).all()):
         return math.inf
     return float(np.abs(wide - other).max() / max(1.0, np.abs(wide).max()))
+
+
+REACH = 1024  # how far a length is looked for at which the original runs
+
+
+@lru_cache(maxsize=4)
+def _size_check(encoder: Model) -> SizeCheck:
+    return SizeCheck(encoder)
+
+
+def fixed_length(encoder: Model) -> int | None:
+    """Return how many tokens an encoder takes where it takes no other number of them, else None."""
+    if (declared := _declared_length(encoder)) is not None or encoder.roles.first("tokens") is None:
+        return declared
+    least = nearest_length(encoder, 1)
+    if least is None:
+        return None
+    others = (nearest_length(encoder, length) for length in (least + 1, 2 * least, 3 * least, least + REACH))
+    return least if all(other in (least, None) for other in others) else None
+
+
+def _declared_length(encoder: Model) -> int | None:
+    ids = encoder.roles.first("tokens")
+    declared = declared_type(ids) if ids is not None else None
+    length = declared.dims[-1] if declared is not None and declared.dims else None
+    return length if isinstance(length, int) else None
+
+
+def nearest_length(encoder: Model, length: int) -> int | None:
+    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+    fixed = _declared_length(encoder)
+    if fixed is not None:
+        return fixed
+    roles = symbol_roles(encoder)
+    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
+    return _size_check(encoder).nearest(rows, names, length, REACH)

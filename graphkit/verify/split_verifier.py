@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.names import listed
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
 from graphkit.progress import portion, with_share
@@ -405,13 +406,13 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
     for outcome in ended(outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs)):
         empty = outcome.call.empty
         if outcome.failure and empty:
-            refused[empty] = None
+            refused |= {listed(empty): None} if not refused.keys() & {*empty} else {}
             continue
         if outcome.failure:
             failures.append(f"it fails at {outcome.call}: {outcome.failure}")
             continue
         if empty:
-            at_zero[empty] = None
+            at_zero |= dict.fromkeys(empty)
         else:
             runs.append(str(outcome.call))
         for difference in outcome.differences:

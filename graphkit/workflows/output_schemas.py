@@ -22,7 +22,7 @@ from graphkit.analysis.float16_losses import Float16Losses
 from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.model_interface import Interface
-from graphkit.analysis.node_list import NodeList
+from graphkit.analysis.node_list import NodeList, WeightList
 from graphkit.analysis.pipeline_links import Fit
 from graphkit.analysis.report import ComparisonRow, Failure, Report
 from graphkit.analysis.report_gate import VerdictLock
@@ -32,7 +32,6 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.weight_list import WeightList
 from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport

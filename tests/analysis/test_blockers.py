@@ -8,10 +8,10 @@ import onnx.parser
 import pytest
 from builders import model_of
 
-from graphkit.analysis.blocker_remedies import CAUSES, REMEDIES
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.report import report
 from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.target_lint import CAUSES, REMEDIES
 from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from builders import model_of
 
-from graphkit.analysis import position_tables
-from graphkit.analysis.position_tables import table_positions
+from graphkit.analysis import kv_cache
+from graphkit.analysis.kv_cache import table_positions
 from graphkit.graph.view import Value
 from graphkit.model import Model
 
@@ -30,7 +30,7 @@ def test_numbers_are_taken_off_at_any_depth(layers: int) -> None:
 
 
 def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, list[Value]] = {"_read_for": [], "_offset": []}
+    asked: dict[str, list[Value]] = {"_values_computed_from": [], "_offset": []}
 
     def counting(name: str, function: Callable[..., object]) -> Callable[..., object]:
         def ask(*arguments: object) -> object:
@@ -40,9 +40,12 @@ def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask
 
     for name in asked:
-        monkeypatch.setattr(position_tables, name, counting(name, getattr(position_tables, name)))
+        monkeypatch.setattr(kv_cache, name, counting(name, getattr(kv_cache, name)))
     assert table_positions(lookups(120)) == 80
-    values = {"_read_for": 3 * 121 + 1, "_offset": 122}  # all that rests on positions; positions and their 121 sums
+    values = {
+        "_values_computed_from": 3 * 121 + 1,
+        "_offset": 122,
+    }  # all that rests on positions; positions and their 121 sums
     assert {name: (len(found), len(set(found))) for name, found in asked.items()} == {
         name: (count, count) for name, count in values.items()
     }
@@ -83,3 +86,33 @@ def test_a_table_of_8_bits_has_its_rows() -> None:
     text = f"{HEAD} {{ table = DequantizeLinear (numbers, scale)  y = Gather (table, position_ids) }}"
     model = model_of(text, 18, numbers=np.ones((40, 8), np.int8), scale=np.array(0.5, np.float32))
     assert table_positions(model) == 40
+
+
+@pytest.mark.parametrize("cut", ["zero, total", "other, far", "other, total"])
+def test_a_table_that_is_cut_to_the_length_has_its_positions(cut: str) -> None:
+    """As that of MPT is, from its end: beyond it, a negative start would count from there."""
+    model = model_of(
+        f"""g (int64[b, s] input_ids, float[b, 2, past, 4] past_key_values_0_key,
+               float[b, 2, past, 4] past_key_values_0_value)
+            => (float[b, s, 4] logits, float[b, 2, t, 4] present_0_key, float[b, 2, t, 4] present_0_value) {{
+            token = Gather (words, input_ids)
+            x = Unsqueeze (token, one)
+            present_0_key = Concat <axis = 2> (past_key_values_0_key, x)
+            present_0_value = Concat <axis = 2> (past_key_values_0_value, x)
+            shape = Shape (present_0_key)
+            total = Slice (shape, two, three, zero)
+            other = Sub (rows, total)
+            near = Slice (table, {cut}, last)
+            turned = Transpose <perm = [0, 1, 3, 2]> (present_0_key)
+            scores = MatMul (x, turned)
+            biased = Add (scores, near)
+            mixed = MatMul (biased, present_0_value)
+            logits = ReduceSum <keepdims = 0> (mixed, one)
+        }}""",
+        words=np.ones((50, 4), np.float32),
+        table=np.ones((1, 2, 1, 24), np.float32),
+        rows=np.array([24]),
+        far=np.array([1 << 40]),
+        **{name: np.array([size]) for name, size in {"zero": 0, "one": 1, "two": 2, "three": 3, "last": -1}.items()},
+    )
+    assert table_positions(model) == 24

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import parser
 
-from graphkit.analysis.tensor_shapes import _lettered, tensor_shapes, why_shape
+from graphkit.analysis.tensor_shapes import _letter_unknowns, tensor_shapes, why_shape
 from graphkit.cli import app
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
@@ -234,7 +234,7 @@ def test_the_command_line() -> None:
 
 def test_a_number_that_has_a_letter_keeps_it_where_letters_are_used_up() -> None:
     shape = ", ".join(f"?{number}.n" for number in range(30))
-    texts = _lettered((f"[{shape}]", "?0.n: a reason, ?29.n: another"), Counter(map(str, range(30))))
+    texts = _letter_unknowns((f"[{shape}]", "?0.n: a reason, ?29.n: another"), Counter(map(str, range(30))))
     assert texts[0].startswith("[?a.n, ?b.n, ")
     assert texts[0].endswith("?z.n, ?26.n, ?27.n, ?28.n, ?29.n]")
     assert texts[1] == "?a.n: a reason, ?29.n: another"

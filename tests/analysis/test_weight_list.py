@@ -8,7 +8,7 @@ import pytest
 from builders import proto_of
 from onnx import helper, numpy_helper
 
-from graphkit.analysis.weight_list import WeightOrder, weight_list
+from graphkit.analysis.node_list import WeightOrder, weight_list
 from graphkit.model import Model, load
 
 PROTO = proto_of(

@@ -111,3 +111,16 @@ def test_a_size_that_depends_on_values_is_declined_with_the_reason(tmp_path: Pat
         UsageError, match=r"how large state 'encoder_attention_mask' can be is not known: .*what the Slice cuts"
     ):
         bundle_folder(export, tmp_path / "out", replace(OPTIONS, max_source=16))
+
+
+def test_dims_of_a_cache_whose_names_are_numbers_are_what_nodes_need(tmp_path: Path) -> None:
+    """As transformers 5 declares them: heads and width of the past are names, those of the present numbers."""
+    export = unpacked("qwen2-tiny", tmp_path / "model")
+    model = onnx.load(export / "model.onnx")
+    for value in (value for value in model.graph.input if value.name.startswith("past")):
+        for dim in (dim for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")):
+            dim.dim_param = str(dim.dim_value)
+    onnx.save(model, export / "model.onnx")
+    bundle_folder(export, tmp_path / "out", OPTIONS)
+    states = read_bundle(tmp_path / "out" / "bundle.json").states
+    assert {state.shape for state in states if state.name.startswith("past")} == {(8, 1, 2, 8)}  # slots come first

@@ -17,10 +17,13 @@ import pytest
 from bundles import decoder, saved
 from large_models import WORDS, completed, export_of
 
+from graphkit.deploy.contract.host_contract import Generation
 from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.deploy.hosts.numpy_host import Host
+from graphkit.deploy.lower import lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.deploy.verify_folder import verify_folder
-from graphkit.options import Update
+from graphkit.options import LowerOptions, Update
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT
 
 Run = Callable[..., tuple[object, str, str]]
@@ -146,6 +149,24 @@ def test_a_merged_decoder_of_many_words_is_split(name: str, enlarged: ExportOf, 
 
 
 SIZES = ((32_000, 4_096, "tensor-scatter"), (128_256, 2_048, "scatter-nd"))
+HOSTED = sorted({*WORDS} - {"whisper-tiny"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words", "slots"),
+    [(name, SIZES[place % 2][0], slots) for place, name in enumerate(HOSTED) for slots in (64, SIZES[place % 2][1])],
+)
+@pytest.mark.filterwarnings("ignore::graphkit.errors.UnprovenWarning")
+def test_a_host_of_many_words_chooses_the_tokens_of_the_export(
+    name: str, words: int, slots: int, enlarged: ExportOf, tmp_path: Path
+) -> None:
+    export, out = enlarged(name, words, 4_096), tmp_path / "out"
+    report = lower_folder(export, out, LowerOptions(max_cache_len=slots, verify=slots == 64))
+    assert report.proof is None or report.proof.passed
+    is_seq2seq = (export / "encoder_model.onnx").exists()
+    source, prompt = (IDS, [0]) if is_seq2seq else ([], IDS)
+    assert Host(out).generate(source, prompt, NEW, end=[], generation=Generation()) == greedy(export, NEW, IDS)
 
 
 @pytest.mark.slow

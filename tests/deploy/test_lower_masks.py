@@ -237,6 +237,109 @@ def test_a_mask_over_what_no_input_measures_is_the_callers(tmp_path: Path) -> No
     assert mask.meaning == "'memory_mask' of the original: 1 for padding, 0 for what counts"
 
 
+GUARDED = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (int64[batch, length] input_ids, %INPUTS%) => (float[batch, length, 8] y)
+<float nothing = {0}, int64[1] one = {1}> {
+    x = Gather (token_table, input_ids)
+    states = Identity (%STATES%)
+    keys = Transpose <perm = [0, 2, 1]> (states)
+    scores = MatMul (x, keys)
+    row = Unsqueeze (mask, one)
+    masked = Add (scores, row)
+    p = Softmax <axis = -1> (masked)
+    %GUARD%
+    y = MatMul (q, states)
+}
+"""
+GUARD = "nan = IsNaN (p) q = Where (nan, nothing, p)"
+
+
+def guarded(folder: Path, guard: str, inputs: str, states: str) -> Path:
+    text = GUARDED.replace("%GUARD%", guard).replace("%INPUTS%", inputs).replace("%STATES%", states)
+    model = parser.parse_model(text)
+    table = np.random.default_rng(2).normal(0, 1, (11, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
+    return saved(model, folder)
+
+
+@pytest.mark.parametrize("guard", [GUARD, "q = Identity (p)"])
+def test_a_float_mask_of_the_caller_keeps_its_guard(guard: str, tmp_path: Path) -> None:
+    """A row that hides all with -inf gives 0 where the export says so, and NaN where it does."""
+    inputs = "float[batch, places, 8] memory, float[batch, places] mask"
+    source, rng = guarded(tmp_path / "model", guard, inputs, "memory"), np.random.default_rng(1)
+    assert passed(lower_folder(source, tmp_path / "out", replace(TEXT, dims=(("places", 5),))))
+    host, session = Host(tmp_path / "out", unchecked=True), onnx_session(source / "model.onnx")
+    memory = rng.normal(0, 1, (1, 5, 8)).astype(np.float32)
+    for hidden in (0, 2, 5):
+        mask = np.where(np.arange(5) < 5 - hidden, 0, -np.inf).astype(np.float32)[None]
+        user = {"memory": memory, "mask": mask}
+        (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5]]), **user})
+        (found,) = host.start([3, 4, 5], user).values()
+        np.testing.assert_allclose(found[:, :3], expected, atol=CLOSE, rtol=0)
+
+
+def test_a_float_mask_of_the_host_needs_no_guard(tmp_path: Path) -> None:
+    source = guarded(tmp_path / "model", GUARD, "float[batch, length] mask", "x")
+    assert passed(lower_folder(source, tmp_path / "out", TEXT))
+    assert "IsNaN" not in {node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node}
+    session, mask = onnx_session(source / "model.onnx"), np.float32([[0, 0, 0, -np.inf, -np.inf]])
+    (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5, 0, 0]]), "mask": mask})
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4, 5]).values()
+    np.testing.assert_allclose(found[:, :3], expected[:, :3], atol=CLOSE, rtol=0)
+
+
+ATTENTION = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (int64[batch, %LENGTH%] input_ids %MASK%) => (float[batch, %LENGTH%, 8] y)
+<float nothing = {0}, float lowest = {-3.4e38}, int64[1] one = {1}, int64[3] whole = {-1, 5, 8}> {
+    words = Gather (token_table, input_ids)
+    x = Reshape (words, whole)
+    keys = Transpose <perm = [0, 2, 1]> (x)
+    scores = MatMul (x, keys)
+    %HIDE%
+    p = Softmax <axis = -1> (masked)
+    y = MatMul (p, x)
+}
+"""
+PAD_MASK = ", bool[batch, %LENGTH%] pad_mask"
+HIDE = "row = Unsqueeze (pad_mask, one) bias = Where (row, lowest, nothing) masked = Add (scores, bias)"
+
+
+def attention(folder: Path, length: str, mask: str, hide: str) -> Path:
+    model = parser.parse_model(ATTENTION.replace("%MASK%", mask).replace("%LENGTH%", length).replace("%HIDE%", hide))
+    table = np.random.default_rng(3).normal(0, 1, (11, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
+    return saved(model, folder)
+
+
+def test_a_text_of_fixed_length_is_padded_with_a_token_that_is_known(tmp_path: Path) -> None:
+    source = attention(tmp_path / "model", "5", "", "masked = Identity (scores)")
+    with pytest.raises(UsageError, match=r"nothing says which token does - give it with --pad$"):
+        lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
+    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5, pad=1))
+    assert passed(report), report.findings()
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 2, 4, 5]
+    assert "Shorter texts are padded with token 1, which no mask hides." in report.proof.proven()
+    (expected,) = onnx_session(source / "model.onnx").run(None, {"input_ids": np.array([[3, 4, 1, 1, 1]])})
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4]).values()
+    np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("length", ["5", "length"])  # which only one length fits
+def test_shorter_texts_of_one_length_are_compared_with_their_mask(length: str, tmp_path: Path) -> None:
+    source = attention(tmp_path / "model", length, PAD_MASK, HIDE)
+    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
+    assert passed(report), report.findings()
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs][:4] == [1, 2, 4, 5]
+    feed = {"input_ids": np.array([[3, 4, 0, 0, 0]]), "pad_mask": np.array([[False] * 2 + [True] * 3])}
+    (expected,) = onnx_session(source / "model.onnx").run(None, feed)
+    (found,) = Host(tmp_path / "out", unchecked=True).start([3, 4]).values()
+    np.testing.assert_allclose(found[:, :2], expected[:, :2], atol=CLOSE, rtol=0)
+
+
 IMAGE = """
 <ir_version: 10, opset_import: ["" : 18]>
 g (float[batch, 3, 8, 8] pixel_values, int64[batch, 8, 8] pixel_mask) => (float[batch, 3, 8, 8] y)

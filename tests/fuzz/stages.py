@@ -19,11 +19,10 @@ from mutators import mutate
 import graphkit
 from graphkit.analysis.blockers import blockers
 from graphkit.analysis.costs.model_costs import costs
-from graphkit.analysis.node_list import node_list
+from graphkit.analysis.node_list import node_list, weight_list
 from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-from graphkit.analysis.weight_list import weight_list
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.contract_reader import read_bundle

@@ -273,6 +273,7 @@ def tensor(*dims: Dim) -> TensorType:
         pytest.param(tensor(2, "b", 4, "past", 8), tensor(2, "b", 4, "total", 8), 3, id="stacked 5-D"),
         pytest.param(tensor(6, 2, "b", 4, "past", 8), tensor(6, 2, "b", 4, "total", 8), 4, id="stacked 6-D"),
         pytest.param(tensor(1, 4, 15, 8), tensor(1, 4, 16, 8), 2, id="numbers"),
+        pytest.param(tensor("b", "4", "past", "8"), tensor("b", 4, "past + 1", 8), 2, id="numbers as names"),
         pytest.param(tensor("b", 4, "past", 8), None, 2, id="no present"),
         pytest.param(tensor("slots", "rows", 4, 8), None, None, id="rows named by other inputs"),
         pytest.param(tensor("rows", 4, "x", 8), None, 2, id="rows named by other inputs, no present"),

@@ -14,7 +14,8 @@ TEXT = """
 g (float[N, H, L, L] scores, float[N, L, 8] data, %DTYPE%[N, L] attention_mask) => (float[N, H, L, L] y)
 <float zero = {0}, float one = {1}, float lowest = {-3.4e38}, float much = {-1e9}, float[1] hundred = {-100},
  int64 none = {0}, int64 some = {1}, int64[2] axes = {1, 2}, int64[1] last = {-1}, int64 step = {1}, int64[1] two = {2},
- float infinite = {-inf}> {
+ float infinite = {-inf}, float[2,2] floors = {-3.4e38, -3.4e38, -3.4e38, -3.4e38},
+ float[2,2] distances = {0, -30, -30, 0}> {
 %NODES%
 }
 """
@@ -50,6 +51,28 @@ CASES: dict[str, tuple[str, str, Polarity | None]] = {
         column = Unsqueeze (places, last) seen = LessOrEqual (places, column) row = Unsqueeze (attention_mask, axes)
         both = And (seen, row) sums = Where (both, scores, lowest) y = Softmax (sums)""",
         "keeps",
+    ),
+    "a token sees itself whatever the mask says": (  # XLNet
+        "int64",
+        """m = Cast <to = 1> (attention_mask) rest = Sub (one, m) wide = Unsqueeze (rest, axes)
+        own = EyeLike <dtype = 1> (attention_mask) less = Neg (own) sums = Add (wide, less)
+        hidden = Greater (sums, zero)
+        h = Cast <to = 1> (hidden) moved = Einsum <equation = "ijbn->bnij"> (h) bias = Mul (moved, much)
+        masked = Add (scores, bias) y = Softmax (masked)""",
+        "keeps",
+    ),
+    "filled where another mask and the bias of this one give nothing": (  # Nemotron
+        "int64",
+        """m = Cast <to = 1> (attention_mask) wide = Unsqueeze (m, axes) causal = Trilu <upper = 1> (floors, some)
+        sums = Add (causal, wide) hidden = Equal (sums, zero) bias = Where (hidden, lowest, causal)
+        masked = Add (scores, bias) y = Softmax (masked)""",
+        "keeps",
+    ),
+    "with a bias of distances": (
+        "bool",
+        """bias = Where (attention_mask, much, zero) wide = Unsqueeze (bias, axes) sums = Add (wide, distances)
+        masked = Add (scores, sums) y = Softmax (masked)""",
+        "pads",
     ),
     "above the least number": (
         "int64",

@@ -384,7 +384,29 @@ def last_rows() -> Iterator[Pair]:
         yield Pair(f"the last row: {name}", text.format("table"), text.format("other"), "y differs by 1", constants)
 
 
+PROVEN_FROM_1 = {  # two vectors' lengths, and what is equal to them as long as these are 1 or more
+    "the larger of it and 1": ("z = Identity (s)", "z = Max (s, one)", "n=0"),
+    "7 in its place": ("z = Identity (s)", "q = Equal (s, zero) z = Where (q, seven, s)", "n=0"),
+    "a quotient": (
+        "z = Identity (s)",
+        "m = Max (s, one) a = Mul (m, s) q = Equal (s, zero) b = Where (q, seven, a) z = Div (b, m)",
+        "n=0",
+    ),
+    "both of two": ("z = Add (s, t)", "a = Add (s, t) z = Max (a, one)", "n=0, m=0"),
+    "one of two": ("z = Add (s, t)", "a = Max (t, one) z = Add (s, a)", "m=0"),
+}
+
+
+def proven_from_1() -> Iterator[Pair]:
+    """Yield pairs that differ without elements alone, where normal forms do not look."""
+    text = "g (float[n] x, float[m] u) => (int64[1] z, float[n] y) {{ s = Shape (x) t = Shape (u) y = Relu (x) {} }}"
+    constants = {name: np.array([number]) for name, number in (("zero", 0), ("one", 1), ("seven", 7))}
+    for name, (before, after, caught) in PROVEN_FROM_1.items():
+        yield Pair(f"of no elements: {name}", text.format(before), text.format(after), caught, constants)
+
+
 PAIRS = (
     *whole(INTEGERS), *elementwise("float", FLOATS, **NUMBERS), *other_dtypes(), *ties(), *masks(), *tokens(),
     *sizes(), *pasts(), *positions(), *interfaces(), *defaults(), *empty_dims(), *masks_above_one(), *last_rows(),
+    *proven_from_1(),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError
-from graphkit.verify.layers.compared_model import Steps
+from graphkit.verify.layers.compared_model import Side, Steps
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.workflows.compare_models import CompareOptions, compare_models
 
@@ -140,6 +140,12 @@ def test_a_mask_whose_ones_pad_and_that_is_dropped_is_a_leak_of_padding() -> Non
     assert told(compare_models(a, b), "masked").startswith("padding leak: the two agree where 'attention_mask' masks")
 
 
+def test_a_mask_whose_ones_pad_and_that_is_inverted_is_named() -> None:
+    turned = PADS.replace("padded = Cast <to = 9> (kept)", "other = Sub (unit, kept) padded = Cast <to = 9> (other)")
+    text = told(compare_models(small(PADS, **ENDS), small(turned, **ENDS)), "padded")
+    assert text == "mask inverted: B is A with 'attention_mask' inverted."
+
+
 FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
     "bias removed": (
         lambda: layer(
@@ -215,7 +221,7 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
     "mask inverted": (
         lambda: layer("dropped = Sub (unit, kept)", "dropped = Identity (kept)"),
         "dropped",
-        "mask inverted: the two agree where B is given 'attention_mask' inverted.",
+        "mask inverted: B is A with 'attention_mask' inverted.",
     ),
     "mask shifted": (
         lambda: layer(
@@ -228,7 +234,7 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
             minus=np.array([-1]),
         ),
         "kept",
-        "mask shifted: the two agree where B is given 'attention_mask' shifted by one; it reads the place after.",
+        "mask shifted: B is A with 'attention_mask' shifted by one: it reads the place after.",
     ),
     "two faults at once": (
         lambda: layer("logits = Add (raw, final_logits_bias)", "once = Mul (raw, raw) logits = Sin (once)"),
@@ -603,6 +609,25 @@ def test_bisection_runs_few_nodes_twice(place: int, most: float, monkeypatch: py
         found = compare_models(chain(-1), chain(place), options=CompareOptions(bisect=bisecting))
         assert found.divergences[0].tensor == f"v{place + 1}"
     assert counts[True] <= most * counts[False]
+
+
+def test_a_tensor_that_no_later_step_reads_is_let_go() -> None:
+    chain = model("chain (float[4] v0) => (float[4] v3) { v1 = Cos (v0) v2 = Sin (v1) v3 = Cos (v2) }")
+    side = Side(chain, {"v0": np.ones(4, np.float32)})
+    tensors = chain.graph.values
+    steps = Steps(side, side.feed, [tensors[f"v{number}"] for number in (1, 2, 3)])
+    steps.values([tensors["v1"]])
+    assert {value.name for value in steps.held} == {"v0", "v1"}
+    steps.values([tensors["v3"], tensors["v2"]])
+    assert {value.name for value in steps.held} == {"v0"}
+
+
+def test_an_array_in_the_place_of_a_tensor_is_what_is_read() -> None:
+    chain = model("chain (float[4] v0) => (float[4] v3) { v1 = Cos (v0) v2 = Neg (v1) v3 = Neg (v2) }")
+    side, tensors = Side(chain, {"v0": np.ones(4, np.float32)}), chain.graph.values
+    given = {tensors["v2"]: np.arange(4, dtype=np.float32)}
+    (result,) = Steps(side, side.feed, [], given=given).values([tensors["v3"]])
+    assert result.tolist() == [0, -1, -2, -3]
 
 
 def deflated(path: Path, name: str, dims: tuple[int, ...]) -> Path:

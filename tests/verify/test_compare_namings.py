@@ -37,6 +37,7 @@ def test_slots_and_heads_in_another_order_are_told_apart(array: np.ndarray, text
     [
         (HEADS * 0, "it is all zeros"),
         (HEADS * 2.5, "scale: it is 2.5 times that"),
+        (HEADS + 1e-6 * (HEADS > 2), "up to 1e-06 apart"),
         (HEADS.swapaxes(2, 3), "transposed: B is A with its axes in the order [0, 1, 3, 2]"),
         (HEADS[:, :3], "dims: along axis 1, B is A from 0 to 3, of 4; off by one"),
         (HEADS.reshape(4, -1), "dims: B has the elements of A, in order, as [4, 48] instead of [1, 4, 6, 8]"),

@@ -136,25 +136,13 @@ def test_every_golden_file_is_compared() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == names
 
 
-LARGE = 1 << 15  # bytes of a golden file in which it takes seconds to look for each change
-
-
-def golden_params() -> list[object]:
-    marks = {path: [pytest.mark.slow] if path.stat().st_size > LARGE else [] for path in sorted(GOLDEN.iterdir())}
-    return [pytest.param(path, marks=each, id=path.stem) for path, each in marks.items()]
-
-
-@pytest.mark.parametrize("path", golden_params())
+@pytest.mark.parametrize("path", sorted(GOLDEN.iterdir()), ids=lambda path: path.stem)
 def test_a_golden_file_sees_each_change(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     check_golden(path.stem, text, writes=False)
     for name in re.findall(r'^ +"([\w-]+)": ', text, re.MULTILINE)[::20]:
         with pytest.raises(AssertionError, match="the JSON is not"):
             check_golden(path.stem, normalised(text.replace(f'"{name}": ', f'"{name}s": ', 1)), writes=False)
-    first, second, *lines = text.splitlines()[1:]
-    for changed in ([second, first, *lines], [first, second, *lines[:-1]], [first + " ", second, *lines]):
-        with pytest.raises(AssertionError, match="the JSON is not"):
-            check_golden(path.stem, normalised("\n".join(["{", *changed])), writes=False)
 
 
 def spoil(made: dict[str, Any]) -> Iterator[dict[str, Any]]:

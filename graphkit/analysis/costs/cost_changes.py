@@ -26,17 +26,9 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_alike
 
 __all__ = [
-    "BeforeAndAfter",
-    "CostChange",
-    "CostFigures",
-    "Latency",
-    "SizedModel",
-    "cost_change",
-    "cost_change_blocks",
-    "frozen_dims",
-    "models_of",
-    "sizes_of_originals",
-]
+    "BeforeAndAfter", "CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks",
+    "frozen_dims", "models_of", "sizes_of_originals",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ class _Count:
         self.nodes = node_costs(shapes, self.sizes)
         self.memory = PeakMemory(shapes)
         self.weights = weights(shapes.model)
+        self.known: dict[tuple[int, ...], tuple[Quantity, Quantity, Quantity]] = {}
 
     def result(self, by: By, top: int | None) -> Costs:
         rows, peak = tuple(self.rows(by)), self.memory.at(self.sizes)
@@ -111,7 +112,7 @@ class _Count:
             weight_bytes=sum(weight.bytes for weight in stored),
             weights=weight_bits(stored),
             **{measure: self.quantity(*totals[measure]) for measure in MEASURES},
-            intensity=self.intensity(self.nodes.nodes),
+            intensity=_intensity(*(amount.at(self.sizes) for amount, _ in totals.values())),
             input_bytes=self.quantity(*self.bytes(self.inputs())),
             peak=self.peak(peak),
             memory=self.over_time(peak),
@@ -137,13 +138,11 @@ class _Count:
         return Quantity(amount.at(self.sizes), amount.text(self.sizes), uncounted)
 
     def quantities(self, nodes: Sequence[NodeCost]) -> tuple[Quantity, Quantity, Quantity]:
-        macs, operations, moved = (self.quantity(*self.sum(nodes, measure)) for measure in MEASURES)
-        return macs, operations, moved
-
-    def intensity(self, nodes: Sequence[NodeCost]) -> float | None:
-        values = [amount.at(self.sizes) for amount, _ in (self.sum(nodes, measure) for measure in MEASURES)]
-        macs, operations, moved = values
-        return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
+        key = tuple(id(node.costs) for node in nodes)  # those of nodes that cost the same are one
+        if key not in self.known:
+            macs, operations, moved = (self.quantity(*self.sum(nodes, measure)) for measure in MEASURES)
+            self.known[key] = macs, operations, moved
+        return self.known[key]
 
     def bytes(self, values: Iterable[Value]) -> tuple[Amount, int]:
         """Return the bytes of tensors, and how many are not in them."""
@@ -195,7 +194,7 @@ class _Count:
             macs=macs,
             operations=operations,
             bytes_moved=bytes_moved,
-            intensity=self.intensity(group.costs),
+            intensity=_intensity(macs.value, operations.value, bytes_moved.value),
         )
 
     def peak(self, peak: Peak) -> PeakRow:
@@ -239,6 +238,10 @@ class _Count:
             macs, operations, moved = (totals[measure][0].at(sizes) for measure in MEASURES)
             kv = None if cache is None else cache[0].at(sizes)
             yield CurvePoint(size, macs, operations, moved, self.memory.at(sizes).bytes, kv)
+
+
+def _intensity(macs: int | None, operations: int | None, moved: int | None) -> float | None:
+    return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
 
 
 def _joined(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:

@@ -23,21 +23,13 @@ from graphkit.shapes.tensor import number
 from graphkit.time_limit import check_time
 
 __all__ = [
-    "MEASURES",
-    "Branch",
-    "Choice",
-    "Measure",
-    "NodeCost",
-    "NodeCosts",
-    "Steps",
-    "chosen_branches",
-    "functions_of",
-    "node_costs",
-    "scope_nodes",
-]
+    "MEASURES", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts", "Steps", "chosen_branches", "functions_of",
+    "node_costs", "scope_nodes",
+]  # fmt: skip
 
 Measure = Literal["macs", "operations", "bytes_moved"]
 MEASURES: tuple[Measure, ...] = ("macs", "operations", "bytes_moved")
+NOTHING_UNKNOWN: Mapping[Measure, str] = {}
 MAX_CALLS = 30  # functions in functions, as for shapes
 MAX_WORK = 200_000  # nodes of bodies and functions, as often as they are called
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -161,6 +153,7 @@ class _Walk:
         self.running: list[Scope] = []
         self.work = 0
         self.amounts: dict[Expr, tuple[Amount, str]] = {}
+        self.known: dict[object, Mapping[Measure, Amount]] = {}  # layers repeat
         self.costs = NodeCosts()
 
     def scope(self, scope: Scope, times: Amount | None, reason: str) -> list[NodeCost]:
@@ -188,6 +181,9 @@ class _Walk:
             return _unknown(node, f"how often {node.operator} runs what is inside is not known")
         if times is None:
             return _unknown(node, reason)
+        like = self.likeness(node)
+        if times is ONCE and like in self.known:
+            return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
         sizes = NodeSizes(node, self.shapes)
         rules: Mapping[Measure, Callable[[], Expr]] = {
             "macs": lambda: _macs(sizes),
@@ -205,7 +201,16 @@ class _Walk:
                     costs[measure] = cost if times is ONCE else cost.times(times)
             except FAILURES as error:
                 unknown[measure] = str(error)
+        if times is ONCE and not unknown:
+            self.known[like] = costs
         return NodeCost(node, costs, unknown)
+
+    def likeness(self, node: Node) -> object:
+        """Return what the costs of a node depend on: its operator and attributes, and the dims that it works on."""
+        tensors = [None if value is None else self.shapes[value] for value in (*node.inputs, *node.outputs)]
+        attributes = tuple(each.SerializeToString() for each in node.proto.attribute)
+        dims = tuple(None if each is None else (each.dims, each.dtype, type(each)) for each in tensors)
+        return node.op_type, node.domain, len(node.inputs), attributes, dims, id(node.scope.opsets)
 
     def amount(self, cost: Expr) -> tuple[Amount, str]:
         """Return a cost as an amount, and why some of its symbols have no size, "" if all have."""

@@ -137,6 +137,15 @@ VARIADIC = names("Max Mean Min Sum")
 IDENTICAL = names("BitCast Identity")  # of UNARY: the elements are what they were
 
 
+NOT_COMPUTING = names(
+    """
+    CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad Shape Size TensorScatter Trilu
+    ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty
+    SequenceErase SequenceInsert SequenceLength SplitToSequence
+    """
+)
+
+
 def _per_result(count: int) -> Rule:
     return lambda sizes: sizes.results() * count
 
@@ -309,29 +318,7 @@ OPERATIONS: Mapping[str, Rule] = {
     "GRU": _recurrent(3, 8),
     "RNN": _recurrent(1, 1),
     # Only moved, compared with nothing and computed from nothing
-    **dict.fromkeys(sorted(MOVING | IDENTICAL), _none),
-    **dict.fromkeys(
-        sorted(
-            names(
-                """
-                CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad Shape Size TensorScatter
-                Trilu
-                """
-            )
-        ),
-        _none,
-    ),
-    **dict.fromkeys(
-        sorted(
-            names(
-                """
-                ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
-                SequenceEmpty SequenceErase SequenceInsert SequenceLength SplitToSequence
-                """
-            )
-        ),
-        _none,
-    ),
+    **dict.fromkeys(sorted(MOVING | IDENTICAL | NOT_COMPUTING), _none),
     **dict.fromkeys(("com.microsoft.QLinearConcat", "com.microsoft.GatherBlockQuantized"), _none),
 }
 

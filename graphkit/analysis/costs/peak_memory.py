@@ -57,8 +57,9 @@ class Plan(NamedTuple):
 
 
 def _plan_scope(scope: Scope) -> Plan:
-    nodes = runtime_order(scope)
-    last = {value: position for position, node in enumerate(nodes) for value in values_read(node)}
+    reads = {node: values_read(node) for node in scope.nodes}
+    nodes = runtime_order(scope, reads)
+    last = {value: position for position, node in enumerate(nodes) for value in reads[node]}
     last |= dict.fromkeys(scope.outputs, len(nodes))
     ending: dict[int, list[Value]] = {}
     for value, position in last.items():
@@ -66,9 +67,10 @@ def _plan_scope(scope: Scope) -> Plan:
     results = frozenset(scope.outputs)
     steps = []
     for position, node in enumerate(nodes):
-        views, in_place = node.operator in VIEWS, node.operator in IN_PLACE
+        operator = node.operator
+        views, in_place = operator in VIEWS, operator in IN_PLACE
         outputs = []
-        for value in node.results if not node.is_op("Constant") else ():
+        for value in node.results if operator != "Constant" else ():
             is_view = views and value.output_index == 0
             kind = NEW if value in results else VIEW if is_view else IN_PLACE_OF if in_place else NEW
             outputs.append(Output(value, last.get(value, position), kind, node.input(0) if kind else None))
@@ -76,13 +78,21 @@ def _plan_scope(scope: Scope) -> Plan:
     return Plan(steps, last, ending)
 
 
-def runtime_order(scope: Scope) -> tuple[Node, ...]:
+def runtime_order(scope: Scope, values: Mapping[Node, set[Value]] = {}) -> tuple[Node, ...]:
     """Return the nodes of a scope in the order in which onnxruntime runs them.
 
     That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
     latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
+
+    Args:
+        scope: The scope.
+        values: What each node reads, if that is known already.
     """
-    reads = {node: sorted(_nodes_read(node, scope), key=lambda source: source.index) for node in scope.nodes}
+    reads: dict[Node, list[Node]] = {}
+    for node in scope.nodes:
+        producers = {value.producer for value in (values.get(node) or values_read(node))}
+        here = [producer for producer in producers if producer is not None and producer.scope is scope]
+        reads[node] = here if len(here) < 2 else sorted(here, key=lambda source: source.index)
     read = {source for sources in reads.values() for source in sources}
     stack = [(node, False) for node in scope.nodes if node not in read]
     order: dict[Node, None] = {}
@@ -95,11 +105,6 @@ def runtime_order(scope: Scope) -> tuple[Node, ...]:
             visited.add(node)
             stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
     return (*order, *(node for node in scope.nodes if node not in order))
-
-
-def _nodes_read(node: Node, scope: Scope) -> set[Node]:
-    producers = (value.producer for value in values_read(node))
-    return {producer for producer in producers if producer is not None and producer.scope is scope}
 
 
 class Alive(NamedTuple):
@@ -291,28 +296,32 @@ class _Run:
         for value in states:
             there.add(value, self._bytes(value))
             there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
+        roots, needed, ending = there.roots, there.needed, plan.ending
         for position, (node, outputs) in enumerate(plan.steps):
-            peaks = [self.scope_peak(*inner) for inner in self.memory.inside(node, self.chosen)]
-            inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
-            is_loop = node.is_op("Loop", "Scan")
+            inside = EMPTY
+            if node.bodies or self.memory.functions:
+                peaks = [self.scope_peak(*each) for each in self.memory.inside(node, self.chosen)]
+                inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
+            is_loop = bool(node.bodies) and node.is_op("Loop", "Scan")
             if inside is not EMPTY and not is_loop:  # its outputs are those of what is inside
                 there.steps.append((there.now + inside.bytes, node, inside))
             for output in outputs:
-                root = self._buffer_of(output, position, there)
+                value = output.value
+                root = value if output.kind == NEW else self._buffer_of(output, position, there)
                 if root is None:
                     continue
-                there.roots[output.value] = root
-                there.needed[root] = max(there.needed.get(root, 0), output.last)
-                if root is output.value:
-                    there.add(root, self._bytes(root))
+                roots[value] = root
+                needed[root] = output.last if root is value else max(needed[root], output.last)
+                if root is value:
+                    there.add(value, self._bytes(value))
             inner = inside if is_loop else EMPTY
             there.steps.append((there.now + inner.bytes, node, inner))
-            there.free_unneeded((*plan.ending.get(position, ()), *(output.value for output in outputs)), position)
+            there.free_unneeded([*ending.get(position, ()), *(output.value for output in outputs)], position)
         return there
 
     def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
-        if output.kind == NEW or output.source is None:
+        if output.source is None:
             return output.value if output.kind != VIEW else None
         root = there.roots.get(output.source)
         if output.kind == VIEW:

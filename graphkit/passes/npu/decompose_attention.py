@@ -95,11 +95,12 @@ def _check_parts(node: Node) -> None:
     if any(attribute.ref_attr_name for attribute in node.attributes.values()):
         raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
-        raise MatchFailure("it gives its scores too")
+        raise MatchFailure("it gives its scores too: export it without a fourth output")
     if node.operator != GROUPED:
-        if node.input(6) is not None or node.attr("softmax_precision", 0):
-            lengths = "it has lengths of its own, or a softmax of another type: export without nonpad_kv_seqlen"
-            raise MatchFailure(lengths)
+        if node.input(6) is not None:
+            raise MatchFailure("it has lengths of its own: export it without nonpad_kv_seqlen")
+        if node.attr("softmax_precision", 0):
+            raise MatchFailure("its softmax has a dtype of its own: export it without softmax_precision")
         if any(node.attr(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
             raise MatchFailure("it has a window, which has no plain spelling here")
         return

@@ -197,8 +197,8 @@ class Steps:
     ) -> None:
         self.model, self.graph, self.unholdable = side.model, side.model.graph, side.unholdable
         self.order, self.reads, self.readers = side.order, side.reads, side.readers
-        self.held = {value: feed[value.name] for value in self.graph.inputs if value.name in feed}
-        self.fed = self.held = {**self.held, **given}
+        self.fed = {value: feed[value.name] for value in self.graph.inputs if value.name in feed} | dict(given)
+        self.held = dict(self.fed)
         self.relevant = self._cone(pending, frozenset())
         self.pending = set(pending) if all_asked else set()
         self.done: set[Node] = set()

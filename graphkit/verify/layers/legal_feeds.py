@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import zipfile
 import zlib
@@ -157,9 +158,8 @@ class ArrayFile:
         Raises:
             ModelError: It holds no plain numbers, or is larger than it may be.
         """
-        with self._opened(name) as file:
-            shape, _, dtype = self._header(name, file)
-        return np.broadcast_to(np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("=")), shape)
+        with self._opened(name) as (_, shape, _, dtype):
+            return np.broadcast_to(np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("=")), shape)
 
     def beside(self, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array to compare with another one; only its dims and dtype where it is far larger.
@@ -176,48 +176,32 @@ class ArrayFile:
         Raises:
             ModelError: It holds no plain numbers, is larger than it may be, or is cut.
         """
-        with self._opened(name) as file:
-            shape, fortran, dtype = self._header(name, file)
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        with self._opened(name) as (file, shape, is_fortran, dtype):
+            size = math.prod(shape) * dtype.itemsize
             content = file.read(size)
         if len(content) != size:
             raise self._broken(name, f"it ends after {len(content):,} of {size:,} bytes")
-        array = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+        array = np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
         return array.astype(object) if dtype.kind == "U" else array.astype(dtype.newbyteorder("="), copy=False)
 
     @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+    def _opened(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
+        """Open an array, and yield its file, dims, whether it is stored column by column, and its dtype."""
         try:
             with self._zip.open(self._members[name]) as file:
-                yield file
+                version = npy.read_magic(file)
+                if version not in ((1, 0), (2, 0)):
+                    raise ValueError(f"version {version} of the format")
+                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                shape, is_fortran, dtype = read(file)
+                if dtype.hasobject or dtype.kind not in KINDS:
+                    raise self._broken(name, f"an array of {dtype} holds no plain numbers")
+                if any(dim < 0 for dim in shape) or math.prod(shape) * dtype.itemsize > self.most:
+                    dims = f"dims {list(shape)[:8]} are not to be held in the {self.most:,} bytes that --memory leaves"
+                    raise self._broken(name, dims)
+                yield file, shape, is_fortran, dtype
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError) as error:
             raise self._broken(name, f"it cannot be read: {error}") from error
 
-    def _header(self, name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-        shape, fortran, dtype = _header(file)
-        self._check(name, shape, dtype)
-        return shape, fortran, dtype
-
-    def _check(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        if dtype.hasobject or dtype.kind not in KINDS:
-            raise self._broken(name, f"an array of {dtype} holds no plain numbers")
-        elements = 1
-        for dim in shape:
-            elements *= dim
-        if any(dim < 0 for dim in shape) or elements * dtype.itemsize > self.most:
-            raise self._broken(
-                name,
-                f"dims {list(shape)[:8]} are not to be held in the {self.most:,} bytes that --memory leaves",
-            )
-
     def _broken(self, name: str, problem: str) -> ModelError:
         return ModelError(problem, file=self.label, tensor=name, hint=HINT)
-
-
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = npy.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    return shape, fortran, dtype

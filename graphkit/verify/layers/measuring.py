@@ -10,10 +10,10 @@ import numpy as np
 from graphkit.graph.view import Value
 from graphkit.matching.graph_side import Dims
 from graphkit.runtime.limits import Limits
-from graphkit.verify.comparator import BLOCK, Difference, compare, magnitude
+from graphkit.verify.comparator import BLOCK, Difference, compare
 from graphkit.verify.layers.compared_model import Pair, Reader, Side
 
-__all__ = ["FLOOR", "Measured", "Progress", "allowed", "bisect", "first_differing", "measure", "plain", "sweep"]
+__all__ = ["FLOOR", "Measured", "Progress", "bisect", "first_differing", "measure", "plain", "sweep"]
 
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
 
@@ -64,11 +64,6 @@ def plain(array: np.ndarray) -> np.ndarray:
     wide = array.astype(np.float64)
     wide[wide <= FLOOR] = 0.0
     return wide
-
-
-def allowed(array: np.ndarray, tolerance: float) -> float:
-    """Return the largest difference from an array that counts as none; 0 for integers."""
-    return tolerance * max(1.0, magnitude(array, FLOOR)) if array.dtype.kind == "f" else 0.0
 
 
 MOST_TENSORS = 256  # in one step
@@ -122,6 +117,7 @@ def _bytes(dims: Dims) -> int:
 
 PARTS = 8  # that a bisection runs forward by
 LEAST_PART = 16  # pairs
+SMALLER = 4  # times, is each next part
 
 
 def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
@@ -147,70 +143,42 @@ def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
 def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
     """Return the measurements that find a pair that differs though all its sources agree.
 
-    Both models run forward, a part at a time, until something differs. In that part the search does as `git bisect`:
-    what a pair that agrees is computed from counts as agreeing; in the end what the found one is computed from is
-    measured, and the search goes on where that is wrong. Each run goes on from the last that agreed, so that few nodes
-    run more than once.
+    Both models run forward, a part at a time, until something differs, then through that part in smaller ones. What a
+    pair that agrees is computed from counts as agreeing; in the end what the found one is computed from is measured,
+    and the search goes on where that is wrong. Each run goes on from the last that agreed, so that few nodes run twice.
     """
-    return _Bisection(pairs, side, reader, tolerance, progress).run()
+    above, known = _ancestors(pairs, side), dict[Pair, Measured]()
 
+    def find_bad(some: Sequence[Pair]) -> Pair | None:
+        ends = _ends(some, above)
+        if fresh := [pair for pair in ends if pair not in known]:
+            count = f"tensor {len(known) + 1:,} of at most {len(pairs):,}"
+            progress(f"comparing {count}: '{fresh[0].a.name}'")
+            for pair, both in zip(fresh, reader.read(fresh), strict=True):
+                known[pair] = measure(pair, *both, tolerance)
+        return next((pair for pair in ends if not known[pair].agrees), None)
 
-class _Bisection:
-    def __init__(self, pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> None:
-        self.pairs, self.side, self.reader, self.tolerance, self.progress = pairs, side, reader, tolerance, progress
-        self.above = _ancestors(pairs, side)
-        self.known: dict[Pair, Measured] = {}
-        self.agreed = 0  # the pairs of the parts that agree, as bits
+    def find_sources(pair: Pair) -> list[Pair]:
+        return [source for place, source in enumerate(pairs) if above[pair] >> place & 1]
 
-    def run(self) -> list[Measured]:
-        bad = self._forward()
-        while bad is not None:
-            self.reader.back()
-            origin = self._narrowed(bad)
-            before = [pair for pair in _of(self.above[origin], self.pairs) if pair is not origin]
-            bad = self._first_bad(_ends(before, self.above))
-        return sorted(self.known.values(), key=lambda m: self.side.place[m.pair.a])
-
-    def _forward(self) -> Pair | None:
-        """Return a pair that differs in the first part where one does."""
-        size = max(LEAST_PART, -(-len(self.pairs) // PARTS))
-        for end in range(size, len(self.pairs) + size, size):
-            bad = self._first_bad(_ends(self.pairs[:end], self.above))
-            if bad is not None:
-                return bad
-            self.reader.keep()
-            self.agreed = (1 << min(end, len(self.pairs))) - 1
-        return None
-
-    def _narrowed(self, bad: Pair) -> Pair:
-        """Return the pair that differs where its sources are taken to agree."""
-        suspects = self.above[bad] & ~self.agreed or self.above[bad]
-        while suspects.bit_count() > 1:
-            total = suspects.bit_count()
-            candidates = [pair for pair in _of(suspects, self.pairs) if pair is not bad]
-            middle = min(candidates, key=lambda pair: abs(2 * (self.above[pair] & suspects).bit_count() - total))
-            if self._first_bad([middle]) is None:
-                self.reader.keep()
-                suspects &= ~self.above[middle]
-            else:
-                bad, suspects = middle, suspects & self.above[middle]
-                self.reader.back()
-        return bad
-
-    def _first_bad(self, some: Sequence[Pair]) -> Pair | None:
-        """Return the first of some pairs that differs."""
-        fresh = [pair for pair in some if pair not in self.known]
-        if fresh:
-            count = f"tensor {len(self.known) + 1:,} of at most {len(self.pairs):,}"
-            self.progress(f"comparing {count}: '{fresh[0].a.name}'")
-            for pair, both in zip(fresh, self.reader.read(fresh), strict=True):
-                self.known[pair] = measure(pair, *both, self.tolerance)
-        return next((pair for pair in some if not self.known[pair].agrees), None)
-
-
-def _of(bits: int, pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Yield the pairs whose bits are set."""
-    return (pair for pair, bit in zip(pairs, reversed(f"{bits:0{len(pairs)}b}"), strict=True) if bit == "1")
+    todo, start, size = list(pairs), 0, max(LEAST_PART, -(-len(pairs) // PARTS))
+    while start < len(todo):
+        part = todo[start : start + size]
+        if find_bad(part) is None:
+            reader.keep()
+            start += size
+            continue
+        reader.back()
+        if len(part) > 1:
+            size = max(1, len(part) // SMALLER)
+            continue
+        bad = find_bad(
+            [pair for place, pair in enumerate(pairs) if above[part[0]] >> place & 1 and pair is not part[0]]
+        )
+        if bad is None:
+            break
+        todo, start = [pair for place, pair in enumerate(pairs) if above[bad] >> place & 1], 0
+    return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
 
 
 def _ends(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:

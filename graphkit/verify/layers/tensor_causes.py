@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import unmasked
+from graphkit.graph.traversal import reachable
 from graphkit.graph.view import Node, Value
 from graphkit.matching.constant_numbers import first_difference
 from graphkit.matching.graph_side import known
@@ -34,6 +36,8 @@ CHUNK = 1 << 22  # elements of a table
 CLOSE = 1e-3  # relative, of a factor
 NUMBERS = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
 Arrays = Mapping[Value, np.ndarray]
+Feed = Mapping[str, np.ndarray]
+NOTHING: Feed = MappingProxyType({})
 
 
 def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float) -> Cause:
@@ -97,6 +101,13 @@ class Neighbourhood:
             if tensor is not None and tensor.data_type in FLOATS and size in (0, math.prod(tensor.dims)):
                 yield value, node, constant_array(self.side.model, tensor)
 
+    @property
+    def inputs(self) -> set[str]:
+        """The names of the inputs that the tensor is computed from."""
+        reads = self.side.reads
+        sources = reachable([self.value], lambda value: reads.get(value.producer, ()) if value.producer else ())
+        return {value.name for value in sources if value.producer is None}
+
     def reads(self, name: str) -> bool:
         """Whether the tensor is computed from a value of this name in a few steps."""
         return any(value is not None and value.name == name for node in self.nodes for value in node.inputs)
@@ -131,24 +142,28 @@ class TensorCase:
         """Whether both have floats of the same dims."""
         return not self.is_integer and self.x.shape == self.y.shape and self.x.size > 0
 
+    @property
+    def allowed(self) -> float:
+        """The largest difference that counts as none."""
+        return 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
+
     def distances(self) -> Iterator[float]:
         """Yield how far apart they are, in multiples of the tolerance."""
-        allowed = 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
-        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), allowed)
+        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), self.allowed)
 
     def compared(self, x: np.ndarray, y: np.ndarray) -> Undo:
         """Return the undoing after which these are compared."""
         return partial(with_attributes, self, x=x, y=y)
 
-    def run_again(self, given: Callable[[], Arrays], fed: Mapping[str, np.ndarray] = {}, *, both: bool = False) -> Undo:
-        """Return the undoing that runs B with other tensors or inputs, and A with these inputs too if `both`."""
+    def run_again(self, given: Callable[[], Arrays] = dict, fed_a: Feed = NOTHING, fed_b: Feed = NOTHING) -> Undo:
+        """Return the undoing that runs B with other tensors or inputs, and A with other inputs."""
 
         @contextmanager
         def undo() -> Iterator[None]:
             assert self.b is not None
             try:
-                x = _run(self.a, {}, fed) if both else self.x
-                y = _run(self.b, given(), fed)
+                x = _run(self.a, {}, fed_a) if fed_a else self.x
+                y = _run(self.b, given(), fed_b)
             except ModelError:
                 x, y = self.x, self.y
             with with_attributes(self, x=x, y=y):
@@ -157,7 +172,7 @@ class TensorCase:
         return undo
 
 
-def _run(near: Neighbourhood, given: Arrays, fed: Mapping[str, np.ndarray]) -> np.ndarray:
+def _run(near: Neighbourhood, given: Arrays, fed: Feed) -> np.ndarray:
     feed = {name: fed.get(name, array) for name, array in near.side.feed.items()}
     return plain(Steps(near.side, feed, [near.value], given=given).values([near.value])[0])
 
@@ -215,33 +230,34 @@ def _results(case: TensorCase, node_a: Node, node_b: Node) -> Arrays:
 
 
 def mask_causes(case: TensorCase) -> Iterator[Cause]:
-    """Yield masks that B ignores, inverts or shifts: with another mask, or none, both agree."""
+    """Yield masks that B inverts, shifts or ignores: A with such a mask, or both with none, agree."""
     feed = case.a.side.feed
     polarities = {value.name: polarity for value, polarity in case.a.side.model.roles.polarities.items()}
     masks = {name: (feed[name], unmasked(feed[name], each)) for name, each in polarities.items() if name in feed}
-    hiding = {name: pair for name, pair in masks.items() if not np.array_equal(*pair)}
     if case.b is None:
         return
+    read = case.a.inputs, case.b.inputs
+    hiding = {name: pair for name, pair in masks.items() if name in read[0] | read[1] and not np.array_equal(*pair)}
     for name, (mask, whole) in hiding.items():
-        inverted = np.where(mask == whole, mask.min(), whole).astype(mask.dtype)
-        text = f"mask inverted: the two agree where B is given '{name}' inverted."
-        yield Cause("mask", text, undo=case.run_again(dict, {name: inverted}))
-        for step, where in ((1, "after"), (-1, "before")):
-            edge = slice(0, 1) if step > 0 else slice(-1, None)
-            shifted = np.roll(mask, step, -1)
-            shifted[..., edge] = mask[..., edge]
-            text = f"mask shifted: the two agree where B is given '{name}' shifted by one; it reads the place {where}."
-            yield Cause("mask", text, undo=case.run_again(dict, {name: shifted}))
+        altered = [("inverted", np.where(mask == whole, mask[mask != whole][0], whole))]
+        for step, where in ((-1, "after"), (1, "before")) if mask.ndim else ():
+            text, edge = f"shifted by one: it reads the place {where}", slice(-1, None) if step < 0 else slice(0, 1)
+            altered += [(text, np.roll(mask, step, -1)), (text, np.roll(mask, step, -1))]
+            altered[-1][1][..., edge] = mask[..., edge]  # the last place is there twice, or the first
+        for text, other in altered if name in read[1] else ():
+            if not np.array_equal(other, whole):
+                undo = case.run_again(fed_a={name: other.astype(mask.dtype)})
+                yield Cause("mask", f"mask {text.partition(' ')[0]}: B is A with '{name}' {text}.", undo=undo)
     for name, (mask, whole) in hiding.items():
         text = f"padding leak: the two agree where '{name}' masks nothing; padding changes what one of them computes."
         if _differs_only_where(case, mask != whole):
             text = f"padding: only positions that '{name}' masks differ; what counts agrees."
-        yield Cause("padding", text, undo=case.run_again(dict, {name: whole}, both=True))
+        yield Cause("padding", text, undo=case.run_again(fed_a={name: whole}, fed_b={name: whole}))
     if len(hiding) > 1:
         names = " and ".join(f"'{name}'" for name in hiding)
         fed = {name: whole for name, (_, whole) in hiding.items()}
         text = f"padding leak: the two agree where {names} mask nothing."
-        yield Cause("padding", text, undo=case.run_again(dict, fed, both=True))
+        yield Cause("padding", text, undo=case.run_again(fed_a=fed, fed_b=fed))
 
 
 def _differs_only_where(case: TensorCase, hidden: np.ndarray) -> bool:
@@ -424,8 +440,10 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
 
 def order_causes(case: TensorCase) -> Iterator[Cause]:
     """Yield the same elements in another order: transposed, rotated, permuted, or without some at an end."""
+    allowed = case.allowed
     for relation in array_relations(case.x, case.y):
-        yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
+        if relation.may_hold(allowed):
+            yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (

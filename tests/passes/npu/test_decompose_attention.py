@@ -74,7 +74,15 @@ def test_plain_operators_give_the_same(model: Model) -> None:
 
 
 KEPT = {
-    "it gives its scores too": random_model(f"g ({HEADS}) => (y, s) {{ y, , , s = Attention (q, k, v) }}", 23),
+    "it gives its scores too: export it without a fourth output": random_model(
+        f"g ({HEADS}) => (y, s) {{ y, , , s = Attention (q, k, v) }}", 23
+    ),
+    "it has lengths of its own: export it without nonpad_kv_seqlen": random_model(
+        f"g ({HEADS}, int64[N] n) => (y) {{ y = Attention (q, k, v, , , , n) }}", 24
+    ),
+    "its softmax has a dtype of its own: export it without softmax_precision": random_model(
+        f"g ({HEADS}) => (y) {{ y = Attention <softmax_precision = 11> (q, k, v) }}", 23
+    ),
     "its heads and their size are not known numbers": attention(
         "float[N, H, S, 4] q, float[N, H, S, 4] k, float[N, H, S, 4] v", "y = Attention (q, k, v)"
     ),

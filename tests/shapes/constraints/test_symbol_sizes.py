@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from graphkit.model import Model
-from graphkit.shapes import infer
+from graphkit.shapes import const, infer, symbol
 from graphkit.shapes.constraints.failing_sizes import find_triggers
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
 
@@ -68,3 +68,16 @@ def test_a_size_that_depends_on_another_one_has_no_rule() -> None:
     """At 3 tokens there are 3 boxes, and at 5 there are 5: "only 3" would be wrong."""
     model = made(*CASES["pairs of boxes for pairs of tokens"][:2])
     assert find_triggers(infer(model)).rules == ()
+
+
+def test_dims_that_have_numbers_need_no_role() -> None:
+    """The mask of a sound is as long as it is, also where one of both has a number and the other has none."""
+    model = made(
+        "float[b, n] input_values, int64[b, m] attention_mask, float[1, k] other", "y = ReduceSum (input_values)"
+    )
+    dims = {
+        "input_values": (symbol("b"), const(9)),
+        "attention_mask": (symbol("b"), symbol("m")),
+        "other": (const(1), symbol("k")),
+    }
+    assert symbol_roles(model, dims)["k"] == "other"

@@ -71,7 +71,9 @@ def test_what_does_not_load_or_run_is_compared_with_its_original(nodes: str) -> 
 
 
 @pytest.mark.usefixtures("all_is_proven")
-def test_the_original_of_what_is_proven_bit_for_bit_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_original_of_what_is_proven_bit_for_bit_runs_at_dims_of_0_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sources, init = list[object](), IsolatedSession.__init__
 
     def opened(session: IsolatedSession, source: Path | Model, **options: Any) -> None:
@@ -81,7 +83,11 @@ def test_the_original_of_what_is_proven_bit_for_bit_is_not_loaded(monkeypatch: p
     monkeypatch.setattr(IsolatedSession, "__init__", opened)
     same = model_of("g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }")
     assert verify_rewrite(PLAIN, same).passed
-    assert sources == [(same, True)]
+    assert sources == [(same, True), (PLAIN, False)]
+    fixed = model_of("g (float[3, 4] x) => (float[3, 4] y) { y = Neg (x) }")
+    sources.clear()
+    assert verify_rewrite(fixed, fixed).passed
+    assert sources == [(fixed, True)]
 
 
 def test_a_tolerance_costs_a_proof_bit_for_bit_nothing() -> None:
