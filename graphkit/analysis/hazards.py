@@ -237,8 +237,19 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     shapes = infer_claimed(model, shapes)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
-        Hazard("never", operators.get(each.node, ""), "", (each.node,), each.message, "", None, Sizes(), Sizes(), ())
-        for each in shapes.findings
+        Hazard(
+            kind="never",
+            op=operators.get(finding.node, ""),
+            input="",
+            nodes=(finding.node,),
+            problem=finding.message,
+            says="",
+            shape=None,
+            dims=Sizes(),
+            fine=Sizes(),
+            examples=(),
+        )
+        for finding in shapes.findings
     ]
     search = find_triggers(shapes)
     order = list(KINDS)
