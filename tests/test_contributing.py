@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +17,7 @@ from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.options import ProofOptions
-from graphkit.render.document_blocks import Block, table
-from graphkit.render.result import Result
+from graphkit.render.result import Result, tabled
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import InferenceContext, Tensor, infer
@@ -35,12 +34,12 @@ IMPORTS: dict[str, Any] = {
     one.__name__: one
     for one in (
         *(Editor, Iterator, MatchFailure, Model, NewNode, Node, NodeRewrite, Result),
-        *(all_nodes, as_model, dataclass, table),
+        *(all_nodes, as_model, dataclass, field, tabled),
     )
 }
 IMPORTS |= {one.__name__: one for one in (Feeder, IsolatedSession, Run, isolation, legal_sizes, outcomes, run_original)}
 IMPORTS |= {"np": np, "FLOAT32_TOLERANCE": FLOAT32_TOLERANCE}
-IMPORTS |= {"RANDOM": RANDOM, "Block": Block, "ClassVar": ClassVar, "ModelLike": ModelLike}
+IMPORTS |= {"RANDOM": RANDOM, "ClassVar": ClassVar, "ModelLike": ModelLike}
 MADE = {"HOST.md", "contract.json", "bundle.json", "model.onnx", "out.onnx"}  # what commands write and read
 
 

@@ -213,19 +213,9 @@ class _Model:
         if limit is not None and opset > limit.value:
             reason = f"at most {limit.value} ({limit.source.key})"
             remedy = "convert-opset" if self._is_known_in(limit.value) else None
-            yield Obstacle(
-                scope="",
-                node="",
-                op="",
-                cause="opset",
-                what=f"opset {opset}",
-                reason=reason,
-                tensor="",
-                rank=None,
-                dtype="",
-                dims=None,
-                pass_name=remedy,
-            )
+            what = f"opset {opset}"
+            none = {"scope": "", "node": "", "op": "", "tensor": "", "rank": None, "dtype": "", "dims": None}
+            yield Obstacle(cause="opset", what=what, reason=reason, pass_name=remedy, **none)  # type: ignore[arg-type]
 
     def _is_known_in(self, opset: int) -> bool:
         """Whether an older operator set has all operators of the model."""

@@ -90,7 +90,7 @@ class BundleOverview(Result):
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")
         yield Heading("Methods")
-        ports = [
+        tensors = [
             (
                 method.name,
                 method.file,
@@ -99,7 +99,7 @@ class BundleOverview(Result):
             )
             for method in contract.methods
         ]
-        yield table("Method:code | File:code | Takes | Gives", ports)
+        yield table("Method:code | File:code | Takes | Gives", tensors)
         yield Heading("State")
         columns = (Column("State", "code"), Column("Tensor", "note"), *map(Column, methods))
         states = [

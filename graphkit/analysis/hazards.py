@@ -239,17 +239,17 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     never = [
         Hazard(
             kind="never",
-            op=operators.get(each.node, ""),
+            op=operators.get(finding.node, ""),
             input="",
-            nodes=(each.node,),
-            problem=each.message,
+            nodes=(finding.node,),
+            problem=finding.message,
             says="",
             shape=None,
             dims=Sizes(),
             fine=Sizes(),
             examples=(),
         )
-        for each in shapes.findings
+        for finding in shapes.findings
     ]
     search = find_triggers(shapes)
     order = list(KINDS)

@@ -170,7 +170,15 @@ def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> P
     doc = str(info.doc_string).strip() if info is not None else ""
     description = doc or meanings.get(value.name) or MEANINGS.get(value.name, "")
     optional = value.kind == "input" and value.tensor is not None
-    return Port((index,), (value.name,), value.name, dtype, shape, description, optional=optional)
+    return Port(
+        indices=(index,),
+        names=(value.name,),
+        label=value.name,
+        dtype=dtype,
+        shape=shape,
+        description=description,
+        optional=optional,
+    )
 
 
 def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value
@@ -117,16 +117,8 @@ class Facts:
 
 def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Finding]) -> Facts:
     """Return the facts that the commands depend on, from the sections that the verdict rests on."""
-    return Facts(
-        model=model,
-        kinds={finding.kind for finding in findings},
-        summary=cast("Summary", sections["summary"]),
-        architecture=cast("Architecture", sections["architecture"]),
-        control=cast("ControlFlow", sections["control-flow"]),
-        hazards=cast("Hazards", sections["hazards"]),
-        unknown=cast("UnknownShapes", sections["unknown-shapes"]),
-        blockers=cast("Blockers | None", sections.get("blockers")),
-    )
+    names = ("summary", "architecture", "control-flow", "hazards", "unknown-shapes", "blockers")
+    return Facts(model, {finding.kind for finding in findings}, *(cast("Any", sections.get(name)) for name in names))
 
 
 def model_steps(facts: Facts) -> tuple[str, ...]:

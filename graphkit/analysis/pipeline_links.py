@@ -82,13 +82,11 @@ class Fit(Judged):
         if not self.links:
             yield Prose("No output of one model is recognised as an input of another.")
         else:
-            yield table(
-                "Output:code | Feeds:note | Tensors:number | Fits",
-                [
-                    (f"{link.source}: {link.outputs}", f"-> {link.target}: {link.inputs}", link.count, _fits(link))
-                    for link in self.links
-                ],
-            )
+            rows = [
+                (f"{link.source}: {link.outputs}", f"-> {link.target}: {link.inputs}", link.count, not link.problems)
+                for link in self.links
+            ]
+            yield table("Output:code | Feeds:note | Tensors:number | Fits", rows)
         if self.apart:
             more = f" and {len(self.apart) - SHOWN:,} more" if len(self.apart) > SHOWN else ""
             yield Prose(
@@ -99,10 +97,6 @@ class Fit(Judged):
             yield Prose(f"Left over: no model takes {name}.")
         for finding in self.findings():
             yield Prose(finding, "warning")
-
-
-def _fits(link: Link) -> str:
-    return "no" if link.problems else "yes"
 
 
 def fit(models: Sequence[ModelLike]) -> Fit:
@@ -188,22 +182,18 @@ class _Group:
         }
         if len(pairs) > 1:
             most = max(map(len, pairs.values()))
-            pairs = {
-                source: pairs_of_source
-                for source, pairs_of_source in pairs.items()
-                if len(pairs_of_source) == most and not any(_problem(*pair) for pair in pairs_of_source)
-            }
-            alike = {source: _letters_shared(source, target) for source in pairs}
-            pairs = {
-                source: pairs_of_source
-                for source, pairs_of_source in pairs.items()
-                if alike[source] == max(alike.values())
-            }
+            fitting = [
+                source
+                for source, found in pairs.items()
+                if len(found) == most and not any(_problem(*pair) for pair in found)
+            ]
+            alike = {source: _count_letters_shared(source, target) for source in fitting}
+            pairs = {source: pairs[source] for source in fitting if alike[source] == max(alike.values())}
         for pairs_of_source in pairs.values():
             yield from pairs_of_source
 
 
-def _letters_shared(name: str, other_name: str) -> int:
+def _count_letters_shared(name: str, other_name: str) -> int:
     """Return how many letters the beginnings of two names have in common."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other_name, strict=False)))
 

@@ -94,14 +94,9 @@ class WhatIf(Result):
             yield Prose(f"Numbers already, at any dims: {sum(op.count for op in self.today):,} ({ops}).")
         shown = [freeze for freeze in self.freezes if not freeze.symbols or freeze.removes > self.freezes[0].removes]
         if len(shown) > 1:
-            yield table(
-                "Frozen:code | Removes:number | Leaves:number",
-                [
-                    (", ".join(freeze.symbols) or "nothing", freeze.removes, self.total - freeze.removes)
-                    for freeze in shown
-                ],
-                title=f"Of {self.total:,} shape ops, with input dims frozen",
-            )
+            rows = [(", ".join(each.symbols) or "nothing", each.removes, self.total - each.removes) for each in shown]
+            title = f"Of {self.total:,} shape ops, with input dims frozen"
+            yield table("Frozen:code | Removes:number | Leaves:number", rows, title)
         if vain := [", ".join(freeze.symbols) for freeze in self.freezes if freeze not in shown]:
             yield Prose(f"Freezing these alone removes nothing more: {', '.join(vain)}.")
         for stay in self.stays:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
@@ -152,10 +151,10 @@ class SizedModel:
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]
         macs, peak = total(known), PeakMemory(self.shapes).at(self.sizes)
         return CostFigures(
-            bytes=stored_bytes(model),
-            nodes=sum(1 for _ in all_nodes(model.scopes)),
-            macs=Quantity(macs.at(self.sizes), macs.text(self.sizes), len(nodes) - len(known)),
-            peak_bytes=Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
+            stored_bytes(model),
+            sum(1 for _ in all_nodes(model.scopes)),
+            Quantity(macs.at(self.sizes), macs.text(self.sizes), len(nodes) - len(known)),
+            Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
         )
 
 
@@ -354,12 +353,9 @@ def _rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
     yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio(before.bytes, after.bytes)
     yield "nodes", before.nodes, after.nodes, _ratio(before.nodes, after.nodes)
     peaks, place = places.peaks(change, before.peak_bytes, after.peak_bytes), places.result(change)
-    quantities: tuple[tuple[str, Quantity, Quantity, Literal["", "B"]], ...] = (
-        ("multiply-accumulates (MACs)", before.macs, after.macs, ""),
-        ("peak memory of activations", *peaks, "B"),
-    )
-    for name, was, now, unit in quantities:
-        yield name, was.cell(unit, place), now.cell(unit, place), _quantity_ratio(was, now, place)
+    macs = (before.macs, after.macs)
+    yield "multiply-accumulates (MACs)", *(each.cell(model=place) for each in macs), _quantity_ratio(*macs, place)
+    yield "peak memory of activations", *(each.cell("B", place) for each in peaks), _quantity_ratio(*peaks, place)
     if time is not None:
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
         texts = (f"{time.before_ms:.3g} ms", f"{time.after_ms:.3g} ms", ratio)
