@@ -184,7 +184,7 @@ def fixed_length(encoder: Model) -> int | None:
     if (declared := _declared_length(encoder)) is not None or encoder.roles.first("tokens") is None:
         return declared
     least = nearest_length(encoder, 1)
-    return least if least is not None and nearest_length(encoder, least + 1) == least else None
+    return least if least is not None and nearest_length(encoder, 4 * least) == least else None
 
 
 def _declared_length(encoder: Model) -> int | None:
