@@ -184,10 +184,7 @@ def fixed_length(encoder: Model) -> int | None:
     if (declared := _declared_length(encoder)) is not None or encoder.roles.first("tokens") is None:
         return declared
     least = nearest_length(encoder, 1)
-    if least is None:
-        return None
-    others = (nearest_length(encoder, length) for length in (least + 1, 2 * least, 3 * least, least + REACH))
-    return least if all(other in (least, None) for other in others) else None
+    return least if least is not None and nearest_length(encoder, 4 * least) == least else None
 
 
 def _declared_length(encoder: Model) -> int | None:
